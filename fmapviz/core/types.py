@@ -237,6 +237,7 @@ class Preparation:
         frame: Converts one frame of a clip to a float32 tensor `(C, H, W)`; None if the network takes pictures.
         volume: Whether the network takes volumes `(C, D, H, W)`, which an array may hold.
         own: Whether it is a function of the user, which may make channels that a file does not have.
+        time_first: Whether the clips that the network takes are `(T, C, H, W)`.
     """
 
     apply: Callable[[PillowImage.Image | Bands | Samples], Tensor]
@@ -248,6 +249,7 @@ class Preparation:
     frame: Callable[[PillowImage.Image | Bands | Samples], Tensor] | None = None
     volume: bool = False
     own: bool = False
+    time_first: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -44,7 +44,8 @@ def receptive_field(
     """Compute the receptive field of each layer: the input pixels that each position of its feature map depends on.
 
     Intervals of pixels are followed through every operator that runs, also those without a module, so the fields are exact.
-    Where they cannot be followed, as through attention, the field is the whole picture, and `reason` names the operator.
+    Where they cannot be followed, as through attention, or where rows and columns of the picture are exchanged, the field is
+    the whole picture, and `reason` says so.
     Weights are not needed: the forward pass runs on the meta device, which computes nothing, if the model can run there.
 
     Args:

@@ -395,7 +395,8 @@ class Drawer:
             return [()] * record.images
         results.remarks += [remark for remark in scores.remarks if remark not in results.remarks]
         predictions = predict(scores, top=self._top)
-        if not all(predictions) and not (scores.open_ended or scores.of_pixels):
+        unknown = scores.unknown is not None and bool((scores.unknown == 1).any())
+        if unknown or (not all(predictions) and not (scores.open_ended or scores.of_pixels)):
             results.remarks.append("no predictions where the scores are not finite")
         return predictions
 

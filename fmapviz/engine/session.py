@@ -48,12 +48,14 @@ from fmapviz.inspection.predictions import TOP
 from fmapviz.inspection.randomness import all_undisturbed
 from fmapviz.inspection.targets import INDEX, canonical
 from fmapviz.models.load import load_model
-from fmapviz.models.network import input_type
+from fmapviz.models.network import input_type, with_axes
 from fmapviz.runs.storage.destination import LocalDestination
 from fmapviz.views import effective_style
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from torch import Tensor
 
     from fmapviz.core.config import InputOptions, RunConfig, StepInfo
     from fmapviz.core.types import Layer, Preparation, Weights
@@ -107,6 +109,7 @@ class Session:
         pair: The second network, if two are compared; the model's module then holds both.
         step: The step at which a series of networks is; None if there is no series.
         times: How often each image is drawn: at each step.
+        preparations: Remembers the axes of clips, by their shapes.
     """
 
     request: RunConfig
@@ -130,10 +133,19 @@ class Session:
     pair: PairSetup | None = None
     step: StepInfo | None = None
     times: int = 1
+    preparations: dict[tuple[int, ...], Preparation] = field(default_factory=dict)
 
-    def preparation_of(self, *, as_given: bool) -> Preparation:
-        """Return the preprocessing of an image; of a tensor that was given prepared, its normalisation may not be known."""
-        preparation = self.model.preparation
+    def preparation_of(self, values: Tensor, *, as_given: bool = False) -> Preparation:
+        """Return the preprocessing of an image, with the axes of clips.
+
+        Args:
+            values: The image as the network gets it, without N.
+            as_given: Whether it was given like this: then its normalisation may not be known.
+        """
+        shape = values.shape
+        if len(shape) > 3 and shape not in self.preparations:
+            self.preparations[shape] = with_axes(self.model, shape)
+        preparation = self.preparations.get(shape, self.model.preparation)
         return replace(preparation, mean=(), std=()) if as_given and self.model.assumption else preparation
 
     @property

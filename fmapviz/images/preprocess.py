@@ -324,7 +324,8 @@ def as_seen(prepared: Tensor, preparation: Preparation) -> NDArray[Any]:
     If the mean and the standard deviation are unknown, `shown_range` is scaled to 0..255; NaN becomes black.
 
     Args:
-        prepared: `(C, H, W)`, or a clip `(C, T, H, W)`, whose first frame is returned; of a volume, it is the middle slice.
+        prepared: `(C, H, W)`, or a clip `(C, T, H, W)` or `(T, C, H, W)`, whose first frame is returned; of a volume, it is
+            the middle slice.
 
     Returns:
         uint8: `(H, W)`, the first of one or two channels, or `(H, W, 3)`, the first three of more.
@@ -362,8 +363,11 @@ def describe_range(prepared: Tensor, preparation: Preparation) -> str:
 
 
 def _frame_of(prepared: Tensor, preparation: Preparation) -> Tensor:
-    shown_slice = prepared.shape[1] // 2 if preparation.volume and preparation.frames == 1 else 0
-    return (prepared[:, shown_slice] if prepared.ndim == 4 else prepared).float()
+    if prepared.ndim != 4:
+        return prepared.float()
+    axis = 0 if preparation.time_first else 1
+    shown_slice = prepared.shape[axis] // 2 if preparation.volume and preparation.frames == 1 else 0
+    return prepared.select(axis, shown_slice).float()
 
 
 def digest_of(prepared: Tensor) -> str:

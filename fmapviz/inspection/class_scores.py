@@ -81,6 +81,7 @@ class ClassScores:
         unit: Of values, for people.
         probabilities: `(N, C)`, outside the graph; None if there are none.
         shares: Share of the pixels that are predicted as the class, `(N, C)`; None unless each pixel has its own scores.
+        unknown: Share of the pixels of which some score is not finite, `(N,)`; None unless each pixel has its own scores.
         counts: Number of boxes with a score of at least one half, `(N, C)`; None unless it is a detector.
         logits: Whether `values` are logits.
         width: K, the number of the network's outputs.
@@ -99,6 +100,7 @@ class ClassScores:
     unit: str = ""
     probabilities: Tensor | None = None
     shares: Tensor | None = None
+    unknown: Tensor | None = None
     counts: Tensor | None = None
     logits: bool = False
     width: int = 0
@@ -490,6 +492,7 @@ def _of_pixels(scores: ClassScores, decided: _Decided) -> ClassScores:
         outputs=values.detach() if same else mean(scores.outputs),
         probabilities=None if scores.probabilities is None else mean(scores.probabilities),
         shares=counts / plain.shape[2],
+        unknown=1 - scores.values.detach().isfinite().all(1).float().mean(1),
         columns=None,
         signs=None,
     )

@@ -42,7 +42,7 @@ class ReceptiveField:
         columns: int64 `(2, w)`: the same for columns.
         stride: Distance of neighbouring boxes, `(height, width)` in pixels; None where it is not the same for all.
         picture: Height and width of the input, pixels.
-        reason: Operator because of which it is taken to be the whole picture, such as `aten.bmm`; empty if it is exact.
+        reason: Why it is taken to be the whole picture, such as the operator `aten.bmm`; empty if it is exact.
         ungated: The field without what is the same at all positions, such as squeeze-and-excitation gates and the statistics
             of an instance norm; None if there is nothing of the kind.
         centres: Where the positions lie; None if that is not known.

@@ -27,7 +27,7 @@ from fmapviz.models.weights.file import sha256_of
 from fmapviz.models.weights.state_dict import digest_of_state, ordered_names
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from torch import Tensor
 
@@ -196,6 +196,37 @@ def _takes_volumes(network: nn.Module, channels: int) -> bool:
     first = next((module for module in network.modules() if isinstance(module, kinds)), None)
     # A convolution would take as many pictures as it has channels for one volume.
     return isinstance(first, nn.Conv3d) and not _accepts(network, (channels + 1, channels, _SIDE, _SIDE))
+
+
+def with_axes(model: Model, shape: Sequence[int]) -> Preparation:
+    """Return the preprocessing of a network with the axes of what it takes, `shape` without N."""
+    return replace(model.preparation, time_first=takes_time_first(model.module, shape))
+
+
+def takes_time_first(network: nn.Module, shape: Sequence[int]) -> bool:
+    """Return True if a network takes clips `(N, T, C, H, W)`, not `(N, C, T, H, W)`.
+
+    Of a clip with as many frames as channels, another number of frames is tried on the meta device, which computes nothing.
+    A network that takes neither, because it has a fixed number of frames, is taken to have channels first.
+
+    Args:
+        network: Any network.
+        shape: Of one clip, without N.
+
+    Example:
+        >>> frames = nn.Sequential(nn.Flatten(0, 1), nn.Conv2d(3, 8, 3))
+        >>> takes_time_first(frames, (5, 3, 32, 32)), takes_time_first(frames, (3, 3, 32, 32))
+        (True, True)
+        >>> takes_time_first(nn.Conv3d(3, 8, 3), (3, 5, 32, 32))
+        False
+    """
+    if len(shape) != 4:
+        return False
+    channels = input_channels(network)
+    if shape[0] != channels or shape[1] != channels:
+        return shape[0] != channels == shape[1]
+    more, sides = channels + 1, tuple(shape[2:])
+    return _accepts(network, (1, more, channels, *sides)) and not _accepts(network, (1, channels, more, *sides))
 
 
 def check_network(network: nn.Module, *, is_called: bool = True) -> None:

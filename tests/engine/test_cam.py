@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from copy import deepcopy
 
 import numpy as np
@@ -10,11 +11,13 @@ import torch
 from cam_oracles import of_grad_cam
 from cases import thorough
 from painting.single_shape import paint
+from PIL import Image
 from torch import nn
 from torchvision import models
 from train_shapesnet import prepare
 
 import fmapviz
+from fmapviz.core.errors import RequestError
 from fmapviz.models.shapesnet.network import CLASSES as SHAPES
 from fmapviz.models.shapesnet.network import ShapesNet
 
@@ -291,6 +294,49 @@ def test_calls_with_one_network_do_not_depend_on_those_before():
         assert torch.equal(named.raw, fresh.raw)
 
 
+class OfVolumes(nn.Module):
+    """Takes clips with the channels first, or with the frames first."""
+
+    def __init__(self, channels, *, frames_first):
+        super().__init__()
+        self.body, self.head = nn.Conv3d(channels, 4, 3, padding=1), nn.Linear(4, 3)
+        self.frames_first = frames_first
+
+    def forward(self, x):
+        maps = self.body(x.transpose(1, 2) if self.frames_first else x)
+        return self.head(maps.mean((2, 3, 4)))
+
+
+class OfFrames(nn.Module):
+    """Takes clips with the frames first, as `(N * T, C, H, W)`."""
+
+    def __init__(self, channels):
+        super().__init__()
+        self.body, self.head = nn.Conv2d(channels, 4, 3, padding=1), nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.head(self.body(x.flatten(0, 1)).mean((2, 3)).unflatten(0, x.shape[:2]).mean(1))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("channels", [1, 3, 4])
+@pytest.mark.parametrize("frames", [2, 3, 4, 5])
+@pytest.mark.parametrize("form", ["volumes", "frames first", "folded"])
+def test_a_clip_is_shown_as_its_frame_whatever_the_order_of_its_axes(channels, frames, form, tmp_path):
+    network = OfFrames(channels) if form == "folded" else OfVolumes(channels, frames_first=form == "frames first")
+    clip = torch.rand(channels, frames, 8, 9, generator=torch.Generator().manual_seed(frames))
+    shown = frames // 2 if form != "folded" else 0  # of a network of volumes the middle slice
+    frame = clip[:, shown]
+    given = clip[None] if form == "volumes" else clip[None].transpose(1, 2)
+    expected = frame[:3].movedim(0, -1) if channels > 2 else frame[:1].movedim(0, -1).expand(-1, -1, 3)
+    found = fmapviz.cam(network.eval(), given, target=1, layer="body", style=fmapviz.Style(alpha=0, gray_input=False))
+    assert np.abs(found.overlay[0] - expected.mul(255).numpy()).max() <= 0.51
+    assert any("mean over its frames" in notice for notice in found.notices)
+    run = fmapviz.visualize(network, given, out=tmp_path, views=["maps", "gradcam"], layers=["body"], targets=[1], to="png")
+    with Image.open(run.directory / "image_0" / "input.png") as picture:
+        assert np.abs(np.asarray(picture.convert("RGB")) - expected.mul(255).numpy()).max() <= 0.51
+
+
 class Switched(nn.Module):
     """Returns logits or probabilities, as it is told between calls."""
 
@@ -314,9 +360,49 @@ def test_what_the_outputs_are_is_found_out_at_every_call():
 
 
 def test_a_hint_does_not_name_what_was_done():
-    with pytest.raises(fmapviz.core.errors.RequestError, match="no class activation map of 'auto'") as caught:
+    with pytest.raises(RequestError, match="no class activation map of 'auto'") as caught:
         fmapviz.cam(nn.Conv2d(3, 4, 3), torch.randn(1, 3, 16, 16), target=1)
     assert caught.value.hint is None
-    with pytest.raises(fmapviz.core.errors.RequestError) as caught:
+    with pytest.raises(RequestError) as caught:
         fmapviz.cam(ShapesNet(), torch.randn(1, 3, 96, 96), method="scorecam")
     assert "there is no such method here" in caught.value.hint
+
+
+class Segments(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Conv2d(3, 4, 3, padding=1), nn.Conv2d(4, 3, 1)
+
+    def forward(self, x):
+        return self.head(self.body(x))
+
+
+class Classifies(Segments):
+    def forward(self, x):
+        return super().forward(x).mean((2, 3))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("network", [Segments, Classifies])
+@pytest.mark.parametrize("target", [0, 2, "top1"])
+def test_scores_that_are_not_finite_are_the_reason(network, target, tmp_path):
+    network, pixels = network().eval(), torch.rand(2, 3, 12, 12)
+    pixels[1] = torch.nan
+    for given in (pixels[1:], pixels):
+        with pytest.raises(RequestError, match="class scores are not finite") as caught:
+            fmapviz.cam(network, given, target=target, layer="body")
+        assert "views='maps'" in caught.value.hint
+    run = fmapviz.visualize(network, pixels[1:], out=tmp_path, views=["maps", "gradcam"], targets=[target], to="png")
+    said = json.loads((run.directory / "image_0" / "unit.json").read_text())["notices"]
+    assert any(notice.endswith("the class scores are not finite") for notice in said)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_class_may_be_where_scores_are_not_finite():
+    network, pixels = Segments().eval(), torch.rand(1, 3, 12, 12)
+    with torch.no_grad():
+        network.head.bias.copy_(torch.tensor([9.0, 0.0, -9.0]))
+    pixels[..., :4, :4] = torch.nan
+    assert fmapviz.cam(network, pixels, target="top1", layer="body").target == (0,)
+    with pytest.raises(RequestError, match="no such class in the image, or only where its scores are not finite"):
+        fmapviz.cam(network, pixels, target=2, layer="body")

@@ -21,7 +21,7 @@ from fmapviz.core.synonyms import meant_member
 from fmapviz.core.types import Layer, Model
 from fmapviz.core.words import counted
 from fmapviz.engine.batch import make_batch
-from fmapviz.engine.cam.class_maps import ClassMaps
+from fmapviz.engine.cam.class_maps import NOT_FINITE, ClassMaps
 from fmapviz.engine.fields import PlaceCache
 from fmapviz.engine.plan import Plan, make_method
 from fmapviz.images.preprocess import as_seen
@@ -33,6 +33,7 @@ from fmapviz.inspection.lasting_state import LastingState
 from fmapviz.inspection.layers import unwrap
 from fmapviz.inspection.layouts.find import LayoutCache, LayoutFinder, MissingLayoutError
 from fmapviz.inspection.targets import INDEX, Wanted, parse
+from fmapviz.models.network import with_axes
 from fmapviz.render.colormaps import HEAT_COLORMAP
 from fmapviz.render.heatmap import gray_of, overlay
 from fmapviz.render.png import encode
@@ -51,7 +52,6 @@ if TYPE_CHECKING:
     from fmapviz.inspection.forward_record import ForwardRecord
 
 _AUTO = "auto"
-_OTHER_TARGET = "another target=, or top1"
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -194,16 +194,14 @@ def cam(
         found = _differentiate(model, batch, plan, layer, choices=choices, layouts=layouts, places=places)
     if not found.layers:
         if all(found.missing):
-            raise RequestError(found.notices[0][-1], hint=_OTHER_TARGET)
+            raise _missing(found, 0, wanted)
         reasons = [*found.undrawn.values(), *found.notices[0], "it did not run, or returned no tensor"]
         message = f"no class activation map of {quote(layer)}: {reasons[0]}"
         raise RequestError(message, hint=None if plan.automatic else "layer='auto' finds one that has one")
     (result,) = found.layers
     targets = [each for each in result.targets or () if each]
     if result.targets and None in result.targets:
-        image = result.targets.index(None)
-        label = wanted.each[image].label if wanted.each else wanted.label
-        raise RequestError(f"the network finds no such class in image {image}: {quote(label)}", hint=_OTHER_TARGET)
+        raise _missing(found, result.targets.index(None), wanted)
     content = result.drawings[method]
     assert content
     raw = content.tensors["raw"]
@@ -214,7 +212,7 @@ def cam(
         target=tuple(each.index for each in targets),
         score=torch.tensor([each.score for each in targets], device=raw.device),
         _pixels=batch.detach(),
-        _preparation=model.preparation,
+        _preparation=with_axes(model, batch.shape[1:]),
         _style=style or Style(),
         logit=_all_of([each.logit for each in targets], raw.device),
         probability=_all_of([each.probability for each in targets], raw.device),
@@ -222,6 +220,15 @@ def cam(
         names=tuple(each.name for each in targets),
         notices=(*found.remarks, *(places.remarks(result.template.layer) if places else [])),
     )
+
+
+def _missing(found: BatchResults, image: int, wanted: Wanted) -> RequestError:
+    """Return the error for an image that does not have the requested class, with the reason."""
+    message = found.notices[image][-1]
+    hint = "another target=" if wanted.rank == 1 else "another target=, or top1"
+    if NOT_FINITE in message:
+        hint = "fmapviz.visualize(..., views='maps') names the first layer with such values"
+    return RequestError(f"image {image}: {message}" if len(found.notices) > 1 else message, hint=hint)
 
 
 def _all_of(numbers: Sequence[float | None], device: torch.device) -> Tensor | None:

@@ -42,6 +42,9 @@ if TYPE_CHECKING:
     Indices = tuple[int | None, ...]  # of a class in each image; None if the image does not have it
     Targets = Sequence[Target | None]  # likewise
 
+NOT_FINITE = "the class scores are not finite"
+_OF_CLIPS = "a class activation map of a clip or volume is the mean over its frames or slices, laid over a single one"
+
 _PASSES = 4  # at most: chosen layers that were overwritten, a graph that cannot begin late, a backward pass that fails
 
 
@@ -152,7 +155,7 @@ class Pass:
             self.pooling = Pooling(record, scores)
         elif maps.exact:
             exact = ", ".join(view for view, method in maps.of_layers.items() if method.exact)
-            self.results.notify_all(f"no {exact}: the class scores are not finite")
+            self.results.notify_all(f"no {exact}: {NOT_FINITE}")
         for each in wanted or (TOP1,):
             self.classes[tuple(indices_of(scores, each))].append(each)
 
@@ -193,17 +196,7 @@ class Pass:
                 results.miss(wanted.label, [index is None for index in indices])
             if _is_present(indices):
                 self._draw_class(scores, alike, indices, more=number < len(self.classes))
-        unseen = scores.of_pixels or scores.open_ended
-        if scores.kind == "ordinal":
-            reason = "its probability is zero: the thresholds of the network are out of order"
-        elif unseen:
-            reason = "the network finds no such class in the image"
-        else:
-            count, what = scores.values.shape[1], "output" if scores.kind == "value" else "class"
-            plural = {"output": "outputs", "class": "classes"}[what] if count > 1 else what
-            reason = f"the network has only {count} {plural}"
-        finite = (scores.values.detach().isfinite() & scores.ranking.isfinite()).all(1).tolist()
-        results.notify_missing([reason if known else "the class scores are not finite" for known in finite])
+        results.notify_missing(_why_missing(scores))
 
     def _draw_class(self, scores: ClassScores, alike: Sequence[Wanted], indices: Indices, *, more: bool) -> None:
         """Draw one class of each image, which was requested in one or several ways, by one backward pass."""
@@ -287,6 +280,8 @@ class Pass:
         frames = len(frames_of(own, point.values))
         layer = LayerResult(own.name, own.layer.type, own.call, own.index, own.shape[1:], automatic=self.maps.automatic)
         raw = raw.reshape(*raw.shape[:2], frames, -1).mean(2)
+        if frames > 1 and _OF_CLIPS not in self.results.remarks:
+            self.results.remarks.append(_OF_CLIPS)
         if record.places:
             raw = record.places.upright(own, raw)
             layer = replace(layer, centres=record.places.of(own, (raw.shape[1], raw.shape[2])))
@@ -320,6 +315,25 @@ class Pass:
         label = next((target.label for target in targets if target), "")
         shared = self.maps.plan.shared.get((view, layer.layer, label))
         return (shared.low, shared.high) if shared else None
+
+
+def _why_missing(scores: ClassScores) -> list[str]:
+    """Return why each image does not have a class."""
+    if scores.kind == "ordinal":
+        reason = "its probability is zero: the thresholds of the network are out of order"
+    elif scores.of_pixels or scores.open_ended:
+        reason = "the network finds no such class in the image"
+    else:
+        count, what = scores.values.shape[1], "output" if scores.kind == "value" else "class"
+        plural = {"output": "outputs", "class": "classes"}[what] if count > 1 else what
+        reason = f"the network has only {count} {plural}"
+    finite = (scores.values.detach().isfinite() & scores.ranking.isfinite()).all(1).tolist()
+    unknown = [0.0] * len(finite) if scores.unknown is None else scores.unknown.tolist()
+    partly = f"{reason}, or only where its scores are not finite"
+    return [
+        NOT_FINITE if not known or share == 1 else partly if share else reason
+        for known, share in zip(finite, unknown, strict=True)
+    ]
 
 
 def _is_present(indices: Indices) -> bool:

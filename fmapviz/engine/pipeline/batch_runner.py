@@ -313,7 +313,7 @@ class BatchRunner:
 
     def _remark_on_input(self, image: Preprocessed) -> str:
         """Return that the range in which an input is shown is its own, where its normalisation is not known."""
-        preparation = self._session.preparation_of(as_given=image.as_given)
+        preparation = self._session.preparation_of(image.values, as_given=image.as_given)
         if not self._session.plan.drawn or shown_range(image.values, preparation) in {None, (0.0, 1.0)}:
             return ""
         return "the input is shown from its smallest value, black, to its largest, white: its normalisation is not known"

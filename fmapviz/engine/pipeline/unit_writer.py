@@ -122,7 +122,7 @@ class UnitWriter:
     def _encode(self, result: Processed) -> _Page:
         member, drawn, file = result.image.member, result.drawn, result.image.member.file
         info, plan = self._session.info, self._session.plan
-        preparation = self._session.preparation_of(as_given=result.image.as_given)
+        preparation = self._session.preparation_of(result.image.values, as_given=result.image.as_given)
         seen, scaling = as_seen(result.image.values, preparation), describe_range(result.image.values, preparation)
         file = replace(file, unit=plain_name(file))
         pictures = []

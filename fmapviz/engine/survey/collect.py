@@ -23,9 +23,10 @@ from fmapviz.render.tokens.vectors import direction_at
 from fmapviz.runs.shard_grouping import Failed
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from numpy.typing import NDArray
+    from torch import Tensor
 
     from fmapviz.core.config.positions import Seed
     from fmapviz.core.types import LayerResult, Preparation
@@ -85,14 +86,14 @@ class Surveyor:
 
     Args:
         wanted: What to find out.
-        preparation: The preprocessing, to draw the seed's image.
+        preparation_of: Returns the preprocessing of an image, to draw the seed's.
     """
 
-    def __init__(self, wanted: Wanted, preparation: Preparation) -> None:
+    def __init__(self, wanted: Wanted, preparation_of: Callable[[Tensor], Preparation]) -> None:
         self.paths: set[str] = set()
         self.failure = ""  # why the seed's image could not be drawn
         self._wanted = wanted
-        self._preparation = preparation
+        self._preparation_of = preparation_of
         self._lock = Lock()
         self._ranges: dict[Key, tuple[float, float]] = {}
         self._covariances: dict[Key, Covariance] = {}
@@ -116,7 +117,7 @@ class Surveyor:
         with self._lock:
             self.paths.add(file.path)
             if is_seed:
-                self._picture = as_seen(result.image.values, self._preparation)
+                self._picture = as_seen(result.image.values, self._preparation_of(result.image.values))
                 self._size, self._image = picture_size(result.image.values[None]) or (0, 0), file.unit
             for layer in result.drawn.layers:
                 self._note_layer(layer, digest=digest, is_seed=is_seed)

@@ -74,7 +74,7 @@ def survey(session: Session, found: Sequence[ImageFile | Failure], on_event: Cal
     if wanted.of_all:
         number = f"{len(found)} images" if len(found) > 1 else "the image"
         on_event(Notice(f"surveying {number} first, for what all images of the run share"))
-    surveyor = Surveyor(wanted, session.model.preparation)
+    surveyor = Surveyor(wanted, session.preparation_of)
     surveyed = replace(session, plan=session.plan.to_survey(whole=wanted.maps, ranges=wanted.ranges))
     with closing(work(surveyed, found, progress=Progress(), on_drawn=surveyor.note)) as events:
         for event in events:

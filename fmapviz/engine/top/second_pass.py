@@ -124,7 +124,8 @@ class SecondPass:
         image = result.image
         number, winner = self._winners[image.member.file.path]
         placement = _UNCHANGED if image.as_given else self._place(image.size)
-        view = _View(as_seen(image.values, self._session.preparation_of(as_given=image.as_given)), image, placement)
+        preparation = self._session.preparation_of(image.values, as_given=image.as_given)
+        view = _View(as_seen(image.values, preparation), image, placement)
         shape = tuple(image.values.shape)
         layers = {layer.layer: layer for layer in result.drawn.layers if layer.of == "output"}
         with self._lock:

@@ -145,7 +145,7 @@ class StepDrawer:
         drawn = []
         for probe, result in zip(self.probes, results, strict=False):
             sheets = session.plan.sheets
-            preparation = session.model.preparation
+            preparation = session.preparation_of(probe.values)
             seen, scaling = as_seen(probe.values, preparation), describe_range(probe.values, preparation)
             pictures = list(make_pictures(result, seen, probe.file, info, sheets=sheets, scaling=scaling))
             empty = tuple(find_empty_maps(result, sheets=sheets))

@@ -447,9 +447,12 @@ def _halved(call: Call) -> Axes:
 
 def features(call: Call, axes: Axes, dim: int, length: int) -> Axes:
     """Return the axes of a result whose dimension has numbers that were computed of all those of an operand's."""
-    names, reason = names_of(axes.dims[dim]), reason_of(axes.dims[dim])
-    if "T" in names and len(names) == 1:  # what seemed to be frames are channels, and the other way round
-        axes = Axes(tuple(_as_time(own) if number != dim else own for number, own in enumerate(axes.dims)), axes.pair)
+    own, reason = axes.dims[dim], reason_of(axes.dims[dim])
+    names = names_of(own)
+    if not names and any(digit.base and digit.base.begun and "T" in digit.base.coords for digit in own):
+        names = frozenset("T")  # of a single one
+    if names == {"T"}:  # what seemed to be frames are channels, and the other way round
+        axes = Axes(tuple(_as_time(each) if number != dim else each for number, each in enumerate(axes.dims)), axes.pair)
     if reason or (names and "C" not in names and names != {"T"}):
         return place(axes, dim, unnamed(length, reason or call.name))
     return place(axes, dim, whole(axis("C", length)))
