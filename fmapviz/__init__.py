@@ -99,6 +99,7 @@ if TYPE_CHECKING:
     )
     from fmapviz.core.events import Counted, Notice, Outcome, RunSummary, Staged, Started
     from fmapviz.core.types import FeatureMap, Image, LayerInfo, Model, Picture, Prediction
+    from fmapviz.engine.batch import load_image
     from fmapviz.engine.cam.attribution import ClassActivation, cam
     from fmapviz.engine.diff.compare import LayerDifference, diff
     from fmapviz.engine.fields import receptive_field
@@ -108,7 +109,6 @@ if TYPE_CHECKING:
     from fmapviz.engine.top.finished import TopSummary, top_images
     from fmapviz.engine.top.own_loop import TopImages, TopLayer
     from fmapviz.engine.watch.watch import Watch
-    from fmapviz.images.load import load_image
     from fmapviz.inspection.attention.captured import capture_attention
     from fmapviz.inspection.captured import Captured, capture
     from fmapviz.inspection.receptive_field import ReceptiveField
@@ -139,9 +139,10 @@ globals()["__all__"] = _Names(__all__)  # type checkers read the list above
 
 # The modules that define these names, imported on first use in this order: the first ones do not load torch.
 _HOMES = (
-    "core.config", "core.errors", "core.events", "core.types", "models.load", "images.load", "inspection.captured",
-    "inspection.attention.captured", "engine.tile", "engine.run", "engine.cam.attribution", "engine.layer_list",
-    "engine.diff.compare", "engine.fields", "engine.top.finished", "engine.top.own_loop", "engine.watch.watch",
+    "core.config", "core.errors", "core.events", "core.types", "models.load", "inspection.captured",
+    "inspection.attention.captured", "engine.batch", "engine.tile", "engine.run", "engine.cam.attribution",
+    "engine.layer_list", "engine.diff.compare", "engine.fields", "engine.top.finished", "engine.top.own_loop",
+    "engine.watch.watch",
 )  # fmt: skip
 
 

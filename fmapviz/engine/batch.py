@@ -1,4 +1,4 @@
-"""Make the batch that a network takes of what a caller has: paths, pictures, arrays, tensors."""
+"""Make the batch that a network takes of what a caller has, and `fmapviz.load_image`."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from fmapviz.core.config import InputOptions
+from fmapviz.core.config import InputOptions, check_type, explain_arguments
 from fmapviz.core.errors import RequestError, quote
 from fmapviz.core.types import Model, Preparation
+from fmapviz.core.words import counted
 from fmapviz.images.load import read_prepared
 from fmapviz.images.memory.image import MemoryImage
-from fmapviz.images.memory.inputs import images_in, kind_of, values_in
+from fmapviz.images.memory.inputs import images_in, is_all_prepared, kind_of, resolve_inputs, values_in
 from fmapviz.images.memory.pixels import read_memory_image, remark_on_values
 from fmapviz.inspection.layers import unwrap
 from fmapviz.models.homes import find_homes
@@ -31,7 +32,7 @@ from fmapviz.models.recognise import recognise
 from fmapviz.models.weights.fit import LoadedWeights
 
 if TYPE_CHECKING:
-    from fmapviz.core.types import Inputs
+    from fmapviz.core.types import Input, Inputs
 
 
 def make_batch(x: Inputs, model: nn.Module | Model) -> tuple[Tensor, Model]:
@@ -82,6 +83,46 @@ def make_batch(x: Inputs, model: nn.Module | Model) -> tuple[Tensor, Model]:
         shapes = ", ".join(str(tuple(part.shape[1:])) for part in parts[:4])
         hint = "call once for each, or load the model with InputOptions(size=), which gives all one size"
         raise RequestError(f"prepared images that differ in shape: {quote(shapes)}", hint=hint) from error
+
+
+@explain_arguments
+def load_image(path: Input, model: nn.Module | Model) -> Tensor:
+    """Read an image and preprocess it for a model, as a run does.
+
+    Args:
+        path: A file, an address such as `s3://bucket/photo.jpg`, or a frame of a film such as `clip.mp4/000042`; or a Pillow
+            picture, a NumPy array or a uint8 tensor `(C, H, W)`.
+        model: What `load_model` returns, whose weights define the preprocessing; or any network: its own preprocessing, or
+            ImageNet's.
+
+    Returns:
+        A batch of one, float32 `(1, C, H, W)`, on the device of the model. Join several with `torch.cat`. Where the
+        preprocessing of the model is an assumption, a warning says so.
+
+    Raises:
+        InputError: The image cannot be read or preprocessed; `code` is the reason.
+        RequestError: There are several images, or it is no network.
+
+    Example:
+        >>> from fmapviz import load_model
+        >>> load_image("sample_images/shapes/star.jpg", load_model("shapesnet")).shape
+        torch.Size([1, 3, 96, 96])
+    """
+    check_type("model", model, nn.Module | Model, hint="what fmapviz.load_model returns, or a torch.nn.Module")
+    if not isinstance(model, Model):
+        model = describe_given(unwrap(model), code=None)
+    device = next(model.module.parameters(), torch.empty(0)).device
+    images = [path] if isinstance(path, str | Path) else list(resolve_inputs(path, volumes=model.preparation.volume))
+    if model.assumption and not is_all_prepared(images):
+        warnings.warn(model.assumption, stacklevel=3)
+    if isinstance(path, str | Path):
+        return read_prepared(path, model.preparation)[None].to(device)
+    if len(images) != 1 or not isinstance(images[0], MemoryImage):
+        raise RequestError(
+            f"{counted(len(images), 'image')}, where one is expected",
+            hint="call once for each, and join them with torch.cat",
+        )
+    return read_memory_image(images[0], model.preparation).values[None].to(device)
 
 
 def describe_given(

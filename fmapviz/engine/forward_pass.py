@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 
 # In messages of PyTorch, torchvision and timm about inputs that are too small, or not of the only size a network takes.
 _ABOUT_SHAPES = re.compile(r"shape|size|dimension|height|width|resolution|divisible|too small", re.IGNORECASE)
+# In messages about inputs of another number of axes, as a network of clips gives of a picture.
+_ABOUT_AXES = re.compile(r"to unpack|\b[345]D\b|number of dimensions|dimension out of range", re.IGNORECASE)
 _USED = "nn.MultiheadAttention uses its weights without calling it"
 _ABOUT_CHANNELS = re.compile(r"\d+ channels")
 # What a network raises that expects a dictionary, a list or further arguments; of the last, one without a forward pass.
@@ -69,12 +71,12 @@ class ForwardError(FmapvizError):
 
 def _hint(layer: str, error: BaseException, given: tuple[int, ...]) -> str | None:
     """Return what may be wrong with the batch of a network that failed, None if nothing seems to be."""
-    if not layer and isinstance(error, _CALLED_OTHERWISE):
-        return (
-            f"it was called with a tensor {given}; for one that takes something else, define call(network, images) "
-            "beside the function that builds it"
-        )
     message = str(error)
+    if not layer and (isinstance(error, _CALLED_OTHERWISE) or _ABOUT_AXES.search(message)):
+        return (
+            f"it was called with a tensor {given}; beside the function that builds it, inputs = (channels, frames, height, "
+            "width) says that it takes clips, and call(network, images) whatever else"
+        )
     if _ABOUT_CHANNELS.search(message):
         is_last = len(given) == 4 and given[3] in {1, 3, 4} and given[1] > 4
         return f"the input was {given}: if that is (N, H, W, C), tensor.permute(0, 3, 1, 2)" if is_last else None

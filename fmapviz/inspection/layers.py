@@ -303,8 +303,8 @@ def notice_left_out(
         others = [layer for layer in simple if layer.name not in names and _matches(layer, include)]
         what = f"layers= matches {counted(len(others), 'layer')} of other types"
     else:
-        computing = [layer for layer in layers if _has_weights(layer) and not _matches(layer, exclude)]
-        others = [layer for layer in computing if not any(_is_in(layer.name, name) for name in names)]
+        computing = [layer for layer in layers if has_weights(layer) and not _matches(layer, exclude)]
+        others = [layer for layer in computing if not any(is_in(layer.name, name) for name in names)]
         what = f"{len(others)} of the {len(computing)} layers with weights are of other types"
         others = others if 2 * len(others) >= len(computing) else []
     if not others:
@@ -345,12 +345,13 @@ def call_of(name: str) -> str:
     return re.sub(r"\.t\d+$", "", name)
 
 
-def _has_weights(layer: Layer) -> bool:
+def has_weights(layer: Layer) -> bool:
     """Return True if a layer has weights of its own, and is no linear one: a head is expected not to be drawn."""
     return not isinstance(layer.module, _VECTORS) and any(own.ndim > 1 for own in layer.module.parameters(recurse=False))
 
 
-def _is_in(name: str, outer: str) -> bool:
+def is_in(name: str, outer: str) -> bool:
+    """Return True if a dotted name is another one, or of something inside it."""
     return name == outer or name.startswith(f"{outer}.")
 
 

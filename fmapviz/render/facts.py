@@ -97,7 +97,8 @@ def _of_panels(layer: LayerResult, panels: Panels) -> dict[str, str | None]:
         scaling = "A and B alike, each channel from its minimum to its maximum"
         if panels.limits:
             scaling = f"A and B alike, {number(panels.limits[0])} to {number(panels.limits[1])}"
-        scaling += f"; B - A from blue to red, {number(-panels.largest)} to {number(panels.largest)}, zero in the middle"
+        ends = f"from blue to red, {number(-panels.largest)} to {number(panels.largest)}, zero in the middle"
+        scaling += f"; B - A {ends if panels.largest else 'is 0 everywhere'}"
     bad = numbers.get("nonfinite")
     return {
         **{caption[0]: caption[3:] for caption in panels.captions if caption[1:3] == ": "},

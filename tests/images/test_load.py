@@ -47,7 +47,21 @@ def test_an_unreadable_image_is_an_error_with_its_name(tmp_path, name, code):
     assert caught.value.code == code
 
 
-def test_a_network_without_preprocessing_is_refused():
-    with pytest.raises(fmapviz.RequestError, match="no loaded model: 'Conv2d'") as caught:
-        fmapviz.load_image("star.jpg", nn.Conv2d(3, 4, 3))
+class WithPreprocess(nn.Conv2d):
+    preprocess = staticmethod(lambda picture: torch.full((3, 5, 6), float(np.asarray(picture).max())))
+
+
+def test_an_image_is_prepared_for_any_network_as_a_run_does(samples):
+    star = samples / "shapes" / "star.jpg"
+    own = fmapviz.load_image(star, WithPreprocess(3, 4, 3))
+    assert own.shape == (1, 3, 5, 6)
+    assert own.max() == np.asarray(Image.open(star)).max()
+    with pytest.warns(UserWarning, match="normalised with ImageNet's mean"):
+        assumed = fmapviz.load_image(star, nn.Conv2d(3, 4, 3))
+    assert torch.equal(assumed, AlexNet_Weights.DEFAULT.transforms()(Image.open(star))[None])
+
+
+def test_what_is_no_network_is_refused():
+    with pytest.raises(fmapviz.RequestError, match="model must be") as caught:
+        fmapviz.load_image("star.jpg", "shapesnet")
     assert "load_model" in caught.value.hint

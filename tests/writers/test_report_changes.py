@@ -27,6 +27,7 @@ def test_the_table_ranks_layers_and_leads_to_their_pictures(open_report, tmp_pat
     with (run / "layers.csv").open(newline="") as file:
         expected = [(row["layer"], row["rank"]) for row in csv.DictReader(file)]
     report = open_report(run)
+    assert f"{int(expected[0][0]):02} {expected[0][0]}" in report.text("main")  # which it opens with
     report.page.click("[data-dialog=changes]")
     rows = report.page.locator("#changes tbody tr")
     found = [(row.locator("button").inner_text(), row.locator("td").first.inner_text()) for row in rows.all()]

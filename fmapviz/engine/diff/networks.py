@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import sqrt
@@ -12,10 +13,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from fmapviz.core.errors import RequestError, WeightsError, quote
+from fmapviz.core.errors import RequestError, WeightsError, first_few, quote
 from fmapviz.core.types import Model
+from fmapviz.core.words import are, counted
 from fmapviz.engine.batch import describe_given
-from fmapviz.inspection.layers import default_types, find_layers, select_layers, unwrap
+from fmapviz.inspection.layers import default_types, find_layers, has_weights, is_in, select_layers, unwrap
 from fmapviz.models.initialization import read_seed
 from fmapviz.models.load import check_name, is_model, load_model
 from fmapviz.models.weights.fit import load_weights
@@ -138,6 +140,34 @@ def choose_layers(
         return select_layers(existing, types=kinds, include=include, exclude=exclude, any_type=not types)
     except RequestError:  # no layer of these names
         return []
+
+
+def remark_on_weights(compared: Compared, chosen: Sequence[Layer]) -> str:
+    """Return that all weights are equal, or that layers which were not chosen have others; empty if neither is the case."""
+    first, second = (each.module for each in (compared.first, compared.second))
+    own, theirs = dict(first.state_dict()), dict(second.state_dict())
+    if own and own.keys() == theirs.keys() and not any(_differ(own[name], theirs[name]) for name in own):
+        return "both networks have the same weights"
+    names = [layer.name for layer in chosen]
+    changed = Counter(
+        layer.type
+        for layer in find_layers(first)
+        if has_weights(layer) and not any(is_in(layer.name, name) for name in names)
+        if any(_differ(values, theirs.get(name)) for name, values in own.items() if is_in(name, layer.name))
+    )
+    if not changed:
+        return ""
+    listed = first_few([f"{count} {kind}" for kind, count in changed.most_common()])
+    others, verb = counted(changed.total(), "layer"), are(changed.total())
+    return f"{others} of other types, whose weights differ, {verb} not compared: {listed}; types= chooses others"
+
+
+def _differ(values: object, other: object) -> bool:
+    if not isinstance(values, torch.Tensor) or not isinstance(other, torch.Tensor):
+        return False  # a layer that the other one does not have
+    if values.shape != other.shape or values.is_meta or other.is_meta:
+        return False
+    return not torch.equal(values.to(other.device, other.dtype), other)
 
 
 def are_related(first: nn.Module, second: nn.Module) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from fmapviz.engine.diff.networks import Pair, choose_layers, compare_networks, load_second
+from fmapviz.engine.diff.networks import Pair, choose_layers, compare_networks, load_second, remark_on_weights
 from fmapviz.engine.session import PairSetup, load_session
 
 if TYPE_CHECKING:
@@ -37,6 +37,8 @@ def load_pair(config: RunConfig, *, against: Other) -> tuple[Session, list[str]]
     assert setup
     if not setup.compared.related:
         notices.append(UNRELATED)
+    if not config.types and not config.layers and (remark := remark_on_weights(setup.compared, session.layers)):
+        notices.append(remark)
     if not setup.layers:
         notices.append(f"{setup.compared.names[1]} has no layers of these names and types")
     return session, [*notices, *(notice for notice in second.notices if notice not in notices)]

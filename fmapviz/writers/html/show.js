@@ -133,7 +133,10 @@ async function lookUp(index, side) {
 
 function chooseFirst() {
   if (state.view === TOP && run.top && !topUnit) return;  // it is loaded next, or cannot be read
-  const first = (state.view === null ? firstOf(known.filter(({ view }) => view !== "input")) : nearest(state.view)) ?? known[0];
+  const drawn = known.filter(({ view }) => view !== "input");
+  const changed = find("#changes [data-layer]")?.dataset.layer;  // the layer that changes most
+  const preferred = drawn.filter(({ layer }) => changed && layer?.name === changed);
+  const first = (state.view === null ? firstOf(preferred.length ? preferred : drawn) : nearest(state.view)) ?? known[0];
   if (first) Object.assign(state, { view: first.view, name: first.name });
 }
 

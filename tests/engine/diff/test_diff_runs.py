@@ -1,5 +1,6 @@
 """A comparison as a run: what is on the disk, what is skipped, and what it says."""
 
+import copy
 import csv
 import gc
 import json
@@ -495,3 +496,38 @@ def test_runs_that_cannot_be_compared_are_refused(checkpoints, finished, tmp_pat
     )
     with pytest.raises(NothingToDoError, match="no image of one name"):
         compare(tmp_path / "out", model=str(finished / "e0"), inputs=[str(tmp_path / "square")])
+
+
+class Decoder(nn.Module):
+    """Has layers with weights that are no Conv2d."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.norm, self.head = nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.Linear(4, 2)
+        self.up, self.skip = nn.ConvTranspose2d(4, 4, 2, stride=2), nn.ConvTranspose2d(3, 4, 2, stride=2)
+
+    def forward(self, x):
+        return self.head((self.up(self.norm(self.body(x))) + self.skip(x)).mean((2, 3)))
+
+
+@pytest.mark.parametrize(
+    ("changed", "options", "expected"),
+    [
+        ((), {}, "both networks have the same weights"),
+        (("up",), {}, "1 layer of other types, whose weights differ, is not compared: 1 ConvTranspose2d"),
+        (("up", "skip", "body"), {}, "2 layers of other types, whose weights differ, are not compared: 2 ConvTranspose2d"),
+        (("up",), {"types": "Module"}, ""),
+        (("up",), {"layers": "body"}, ""),
+        (("body", "norm", "head"), {}, ""),  # heads and norms are not expected to be drawn
+    ],
+)
+def test_what_is_not_compared_although_it_differs_is_said(changed, options, expected, tmp_path):
+    torch.manual_seed(0)
+    first = Decoder().eval()
+    second = copy.deepcopy(first)
+    with torch.no_grad():
+        for name in changed:
+            second.get_submodule(name).weight.mul_(1.5)
+    said = compare(tmp_path, inputs=[torch.rand(3, 8, 8)], model=first, against=second, to="numbers", **options)[1]
+    found = [str(each) for each in said if "not compared" in str(each) or "same weights" in str(each)]
+    assert [each.partition("; ")[0] for each in found] == [expected] * bool(expected)

@@ -588,11 +588,27 @@ def test_what_is_no_network_to_draw_is_refused_at_once(picture, tmp_path, networ
     assert not (tmp_path / "out").exists()
 
 
+class TakesClips(nn.Module):
+    def __init__(self, by):
+        super().__init__()
+        self.by, self.body = by, nn.Conv2d(3, 4, 3)
+
+    def forward(self, x):
+        if self.by == "unpack":
+            images, frames, channels, height, width = x.shape
+            return self.body(x.reshape(images * frames, channels, height, width))
+        frames = x.permute(0, 2, 1, 3, 4) if self.by == "permute" else x.transpose(-4, -5)
+        return self.body(frames.flatten(0, 1))
+
+
 @pytest.mark.parametrize(
     ("network", "shape", "hint"),
     [
         (nn.Sequential(nn.Conv2d(3, 4, 3)), (32, 32, 3), "tensor.permute(0, 3, 1, 2)"),
         (TakesDictionary(), (3, 8, 8), "call(network, images)"),
+        (TakesClips("unpack"), (3, 8, 8), "inputs = (channels, frames, height, width)"),
+        (TakesClips("permute"), (3, 8, 8), "inputs = (channels, frames, height, width)"),
+        (TakesClips("transpose"), (3, 8, 8), "inputs = (channels, frames, height, width)"),
         (nn.Sequential(nn.Conv2d(3, 2, 3), nn.Flatten(), nn.Linear(8, 2)), (3, 9, 9), "not for tensors of floats"),
     ],
 )
