@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from math import log, prod
 from typing import TYPE_CHECKING
 
@@ -73,11 +74,7 @@ class Layout:
             >>> Layout("N*H/7*W/7 H%7*W%7 C").of_one((512, 49, 96), images=8)
             (64, 49, 96)
         """
-        dims = self.text.split()
-        if len(dims) != len(shape):  # unknown
-            return tuple(shape[1:])
-        lengths = (size // images if "N" in dim.split("*") else size for dim, size in zip(dims, shape, strict=True))
-        return tuple(length for dim, length in zip(dims, lengths, strict=True) if dim != "N")
+        return _of_one(self.text, tuple(shape), images)
 
     def sizes(self, shape: Sequence[int]) -> list[int]:
         """Return the sizes of the digits of a tensor, whatever the number of images.
@@ -85,12 +82,29 @@ class Layout:
         Raises:
             LayoutError: The tensor has another shape.
         """
-        known = prod(size for dim in self.dims for size in dim if size)
-        images = prod(shape) // known if known else 1
-        dims = [[size or images for size in dim] for dim in self.dims]
-        if tuple(map(prod, dims)) != tuple(shape):
-            raise LayoutError(f"({', '.join(map(str, shape))}): the shape of this layer changes from image to image")
-        return [size for dim in dims for size in dim]
+        return [*_filled(self.dims, tuple(shape))]
+
+
+# Both are asked for the same few layouts and shapes again and again.
+
+
+@lru_cache(maxsize=4096)
+def _of_one(text: str, shape: tuple[int, ...], images: int) -> tuple[int, ...]:
+    dims = text.split()
+    if len(dims) != len(shape):  # unknown
+        return shape[1:]
+    lengths = (size // images if "N" in dim.split("*") else size for dim, size in zip(dims, shape, strict=True))
+    return tuple(length for dim, length in zip(dims, lengths, strict=True) if dim != "N")
+
+
+@lru_cache(maxsize=4096)
+def _filled(dims: tuple[tuple[int, ...], ...], shape: tuple[int, ...]) -> tuple[int, ...]:
+    known = prod(size for dim in dims for size in dim if size)
+    images = prod(shape) // known if known else 1
+    filled = [[size or images for size in dim] for dim in dims]
+    if tuple(map(prod, filled)) != shape:
+        raise LayoutError(f"({', '.join(map(str, shape))}): the shape of this layer changes from image to image")
+    return tuple(size for dim in filled for size in dim)
 
 
 def check_layout(text: str) -> str:

@@ -149,9 +149,14 @@ _NORMS = {
     _LIMITS: "fixed fix range limits clip clamp vmin vmax manual constant",
 }
 
+_WEIGHTS = {
+    "default": "pretrained true yes imagenet best latest",
+    "random": "none no false null untrained scratch init initialised initialized rand noise",
+}
+
 FAMILIES: Mapping[str, Mapping[str, str]] = {
     family: {word: meant for meant, words in table.items() for word in words.split()}
-    for family, table in (("view", _VIEWS), ("format", _FORMATS), ("norm", _NORMS))
+    for family, table in (("view", _VIEWS), ("format", _FORMATS), ("norm", _NORMS), ("weights", _WEIGHTS))
 }
 OPTIONS: Mapping[str, str] = {word: meant for meant, words in _OPTIONS.items() for word in words.split()}
 
@@ -219,10 +224,10 @@ def meant_name(word: str) -> str:
 
 
 def meant_member(kind: str, word: str, known: Collection[str]) -> str | None:
-    """Return a hint for a view, format or norm of another tool; None if the word is in no table.
+    """Return a hint for a view, format, norm or weights of another tool; None if the word is in no table.
 
     Args:
-        kind: `view`, `format` or `norm`.
+        kind: `view`, `format`, `norm` or `weights`.
         word: As the user wrote it.
         known: The members that there are.
 

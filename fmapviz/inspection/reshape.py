@@ -98,16 +98,20 @@ def _reshaped(values: Tensor, shape: tuple[int, ...]) -> Tensor:
     return values if tuple(values.shape) == shape else values.reshape(shape)
 
 
+def _listed(shape: tuple[int, ...]) -> str:
+    return f"({', '.join(map(str, shape))})"
+
+
 def _check(values: Tensor) -> None:
     """Raise NotAMapError unless values are an array with a batch axis."""
     if values.is_nested:
         raise NotAMapError("a nested tensor, of images that differ in size")
-    shape = f"({', '.join(map(str, values.shape))})"
+    shape = tuple(values.shape)
     if values.layout is not torch.strided:
-        raise NotAMapError(f"a sparse tensor {shape}")
+        raise NotAMapError(f"a sparse tensor {_listed(shape)}")
     if values.is_complex():
-        raise NotAMapError(f"complex values {shape}")
-    if values.numel() == 0:
-        raise NotAMapError(f"empty: {shape}")
-    if values.ndim < 2:
-        raise NotAMapError(f"shape {shape} has no batch axis: not a map of the image")
+        raise NotAMapError(f"complex values {_listed(shape)}")
+    if 0 in shape:
+        raise NotAMapError(f"empty: {_listed(shape)}")
+    if len(shape) < 2:
+        raise NotAMapError(f"shape {_listed(shape)} has no batch axis: not a map of the image")

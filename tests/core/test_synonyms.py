@@ -7,10 +7,10 @@ import fmapviz
 from fmapviz.core import registry
 from fmapviz.core.config import Engine, InputOptions, RunConfig, Style, options_of
 from fmapviz.core.config.style import NORMS
-from fmapviz.core.errors import ArgumentError, RequestError
+from fmapviz.core.errors import ArgumentError, RequestError, WeightsError
 from fmapviz.core.registry import VIEWS, WRITERS
 from fmapviz.core.synonyms import FAMILIES, MODELS, OPTIONS, meant_model
-from fmapviz.models.load import is_model
+from fmapviz.models.load import is_model, load_model
 
 FAMILY = {"view": VIEWS, "format": WRITERS}
 NAMES = {name for group in (RunConfig, Style, InputOptions, Engine) for name in options_of(group)}
@@ -32,7 +32,8 @@ def test_an_option_is_no_synonym_of_another():
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_member_that_is_meant_exists_and_is_no_synonym(family):
-    known = NORMS if family == "norm" else registry.names(FAMILY[family])
+    own = {"norm": NORMS, "weights": ("default", "random")}
+    known = own[family] if family in own else registry.names(FAMILY[family])
     assert {meant for meant in FAMILIES[family].values() if " " not in meant} <= {*known}
     assert not FAMILIES[family].keys() & {*known}
 
@@ -100,3 +101,10 @@ def test_a_function_is_given_only_hints_of_arguments_that_it_has(word, hint):
     with pytest.raises(ArgumentError) as error:
         fmapviz.cam(torch.nn.Conv2d(3, 4, 3), torch.rand(1, 3, 8, 8), **{word: 1})
     assert error.value.hint == hint
+
+
+@pytest.mark.parametrize(("word", "meant"), [*FAMILIES["weights"].items(), ("None", "random"), ("Pretrained", "default")])
+def test_a_word_for_weights_is_answered(word, meant):
+    with pytest.raises(WeightsError, match="no such weights") as error:
+        load_model("alexnet", weights=word)
+    assert error.value.hint == f"did you mean '{meant}'?"

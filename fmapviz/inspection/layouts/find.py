@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ from fmapviz.inspection.layouts.tracking import AxisTracking
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from contextlib import AbstractContextManager
 
     from fmapviz.core.types import Layer, UserLayouts
     from fmapviz.inspection.attention.observe import Attention
@@ -207,17 +208,9 @@ class LayoutFinder:
             self._tracking = None
             self._derived.clear()
 
-    @contextmanager
-    def paused(self) -> Iterator[None]:
+    def paused(self) -> AbstractContextManager[None]:
         """Do not follow what is done with tensors beside the network."""
-        tracking = self._tracking
-        if tracking:
-            tracking.paused = True
-        try:
-            yield
-        finally:
-            if tracking:
-                tracking.paused = False
+        return self._tracking.pausing() if self._tracking else nullcontext()
 
     def of(self, layer: Layer, name: str, values: Tensor, *, entry: bool = False) -> Layout | None:
         """Return the layout of a tensor that a layer has returned, or receives; None if it is no plain array.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -18,7 +18,7 @@ from fmapviz.inspection.layouts.rules import BY_VALUE, RULES, Call, pointwise, t
 from fmapviz.inspection.memory_table import MemoryTable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from torch import nn
 
@@ -79,6 +79,15 @@ class AxisTracking(TorchDispatchMode):
             own = self._known.get(tensor)
             return own.get(_geometry(tensor)) if own else None
         return None
+
+    @contextmanager
+    def pausing(self) -> Iterator[None]:
+        """Ignore everything within the block."""
+        self.paused = True
+        try:
+            yield
+        finally:
+            self.paused = False
 
     def _set(self, tensor: Tensor, axes: Axes) -> None:
         with suppress(RuntimeError, NotImplementedError):

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fmapviz.core.errors import WeightsError, quote, suggest, suggest_file
+from fmapviz.core.synonyms import meant_member
 from fmapviz.models.weights.download import fetch
 
 if TYPE_CHECKING:
@@ -52,7 +53,9 @@ def find_weights(weights: str, *, known: Sequence[str] = ()) -> tuple[Path, str 
         raise missing(weights)
     raise WeightsError(
         f"no such weights or file: {quote(weights)}",
-        hint=suggest(weights, known) or (f"there are: {', '.join(known)}" if known else None),
+        hint=meant_member("weights", weights, known)
+        or suggest(weights, known)
+        or (f"there are: {', '.join(known)}" if known else None),
     )
 
 
