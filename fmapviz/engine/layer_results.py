@@ -101,6 +101,7 @@ class BatchResults:
         notices: For each image.
         remarks: On the network.
         missing: The requested classes that each image does not have.
+        why_missing: Why each image does not have them.
     """
 
     def __init__(self, images: int) -> None:
@@ -109,6 +110,7 @@ class BatchResults:
         self.notices: list[list[str]] = [[] for _ in range(images)]
         self.remarks: list[str] = []
         self.missing: list[list[str]] = [[] for _ in range(images)]
+        self.why_missing = [""] * images
 
     def add(self, drawn: Sequence[LayerBatch]) -> None:
         """Add what was drawn of an output or input."""
@@ -133,6 +135,7 @@ class BatchResults:
 
     def notify_missing(self, reasons: Sequence[str]) -> None:
         """Add a notice to each image about the classes that it does not have, with its reason."""
+        self.why_missing = [*reasons]
         for own, missing, reason in zip(self.notices, self.missing, reasons, strict=True):
             if missing:
                 shown = ", ".join(missing) if len(missing) < 4 else f"{missing[0]}, {missing[1]}, ... {missing[-1]}"

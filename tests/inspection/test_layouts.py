@@ -17,10 +17,13 @@ from fmapviz.core.config import Style
 from fmapviz.engine.forward_pass import Drawer
 from fmapviz.engine.plan import Plan
 from fmapviz.inspection.layers import find_layers, select_layers
+from fmapviz.inspection.layouts.axes import Axes, axis, unnamed, whole
 from fmapviz.inspection.layouts.derive import describe
 from fmapviz.inspection.layouts.find import LayoutCache
+from fmapviz.inspection.layouts.tokens import grid_of
 from fmapviz.inspection.layouts.tracking import AxisTracking
 from fmapviz.inspection.reshape import NotAMapError, frames_of
+from fmapviz.models.onednn import with_onednn
 from fmapviz.views import maps as maps_view
 
 
@@ -306,6 +309,38 @@ def test_a_clip_that_is_given_with_time_first_is_told_by_the_convolution_that_ta
     assert found.layout.text == "N T C H W"
     for time, maps in enumerate(frames_of(found, found.values).values()):
         assert torch.equal(maps, net.conv(x[:, time]).relu())
+
+
+@pytest.mark.parametrize("channels", [24, 32])
+def test_axes_are_followed_through_convolutions_of_one_pixel_in_a_single_thread(channels):
+    class Attends(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed, self.qkv = nn.Conv2d(3, channels, 2, stride=2), nn.Conv2d(channels, 3 * channels, 1)
+            self.out = nn.Identity()
+
+        def forward(self, x):
+            query, key, value = self.qkv(self.embed(x)).flatten(2).mT.chunk(3, -1)
+            return self.out(functional.scaled_dot_product_attention(query[:, None], key[:, None], value[:, None])[:, 0])
+
+    net, pixels = Attends(), torch.randn(1, 3, 60, 64)
+    # More than 20,480 values: with fewer, PyTorch does not take oneDNN, whose operator has other arguments.
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with torch.no_grad(), with_onednn(net), AxisTracking(pixels, net) as tracking:
+            out = net(pixels)
+            assert describe(tracking.axes(out)) == "N H*W C"
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_tokens_that_could_not_be_followed_are_not_said_to_be_no_patches():
+    unknown = grid_of(Axes((unnamed(1), unnamed(2), unnamed(9), unnamed(4))), images=1)
+    assert "not known" in unknown.refused
+    learnt = grid_of(Axes((whole(axis("N", 1)), unnamed(2), unnamed(9), unnamed(4))), images=1)
+    assert not learnt.refused
+    assert learnt.others == (*range(9),)
 
 
 # --- how it is found

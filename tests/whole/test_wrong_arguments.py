@@ -75,7 +75,7 @@ TAKEN = {
         "types": NO,
         "options": "None options",
     },
-    "load_image": {"path": "array picture", "model": ""},
+    "load_image": {"path": "array picture", "model": "module"},
     "load_model": {"spec": "", "weights": "", "options": "None options"},
     "known_names": {"pattern": "str empty"},
     "diff": {
@@ -375,7 +375,7 @@ def test_a_class_that_cam_cannot_show_is_refused_with_a_hint_about_classes(model
 
 def test_a_class_that_one_image_does_not_have_is_named():
     error = refused(fmapviz.cam, MODEL, torch.rand(2, 3, 96, 96), target=[0, "top9"])
-    assert (str(error), error.hint) == ("the network finds no such class in image 1: 'top9'", NO_OTHER)
+    assert (str(error), error.hint) == ("nothing is drawn for top9 in image 1: the network has only 6 classes", NO_OTHER)
 
 
 def test_one_rank_is_one_class_in_cam():

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from fmapviz.inspection.forward_record import ForwardRecord
 
 _AUTO = "auto"
+_OF_LAYERS = "the score has to depend on a layer with rows and columns; fmapviz.list_layers(model, types='Module') lists all"
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -197,7 +198,7 @@ def cam(
             raise _missing(found, 0, wanted)
         reasons = [*found.undrawn.values(), *found.notices[0], "it did not run, or returned no tensor"]
         message = f"no class activation map of {quote(layer)}: {reasons[0]}"
-        raise RequestError(message, hint=None if plan.automatic else "layer='auto' finds one that has one")
+        raise RequestError(message, hint=_OF_LAYERS if plan.automatic else "layer='auto' finds one that has one")
     (result,) = found.layers
     targets = [each for each in result.targets or () if each]
     if result.targets and None in result.targets:
@@ -224,11 +225,12 @@ def cam(
 
 def _missing(found: BatchResults, image: int, wanted: Wanted) -> RequestError:
     """Return the error for an image that does not have the requested class, with the reason."""
-    message = found.notices[image][-1]
-    hint = "another target=" if wanted.rank == 1 else "another target=, or top1"
-    if NOT_FINITE in message:
+    own, reason = wanted.each[image] if wanted.each else wanted, found.why_missing[image]
+    where = f" in image {image}" if len(found.missing) > 1 else ""
+    hint = "another target=" if own.rank == 1 else "another target=, or top1"
+    if NOT_FINITE in reason:
         hint = "fmapviz.visualize(..., views='maps') names the first layer with such values"
-    return RequestError(f"image {image}: {message}" if len(found.notices) > 1 else message, hint=hint)
+    return RequestError(f"nothing is drawn for {own.label}{where}: {reason}", hint=hint)
 
 
 def _all_of(numbers: Sequence[float | None], device: torch.device) -> Tensor | None:

@@ -127,7 +127,11 @@ def rows_of(tokens: TokenGrid, count: int, picture: Picture, query: Query) -> tu
     chosen = _class_token(tokens, picture)
     if chosen is not None and not query.mean:
         return None, [chosen[0]], chosen[1]
-    reason = "" if query.mean else ", there is no class token"
+    reason = ""
+    if not query.mean:
+        # Another token may as well be a register.
+        unknown = ", whether another token is a class token is not known: no parameter has such a name, as cls_token"
+        reason = unknown if tokens.others else ", there is no class token"
     return None, np.sort(tokens.order).tolist(), f"the mean of {len(tokens.order)} patches{reason}"
 
 

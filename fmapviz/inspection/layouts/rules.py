@@ -545,7 +545,7 @@ def _convolution(call: Call) -> Axes:
     for number, size in enumerate(kernel):
         dim, middle = 2 + number, dilation[number] * (size - 1) / 2
         before, after = call.operand.shape[dim], call.result.shape[dim]
-        if given["transposed"]:
+        if given.get("transposed"):  # which mkldnn_convolution has not
             places = (np.arange(after) + padding[number] - middle) / stride[number]
         else:
             places = np.arange(after) * stride[number] - padding[number] + middle

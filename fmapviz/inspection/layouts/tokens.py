@@ -64,6 +64,8 @@ def grid_of(axes: Axes | None, *, images: int) -> TokenGrid:  # noqa: PLR0911  o
         return TokenGrid(0, refused="" if axes is None else _UNKNOWN)
     tokens = axes.dims[-2]
     length = prod(digit.size for digit in tokens)
+    if all(digit.base is None for dim in axes.dims for digit in dim):
+        return TokenGrid(length, refused=f"between {length} tokens: {_UNKNOWN}")
     if reason_of(tokens) or "C" in names_of(tokens):
         if "C" in names_of(tokens):
             return TokenGrid(length, refused=f"between {length} channels, not between patches")
