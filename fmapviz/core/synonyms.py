@@ -45,7 +45,7 @@ _OPTIONS = {
     "views attribution",
     "to": "format formats f fmt output-format output-type export save-as ext extension file-format filetype writer writers",
     "layers": "l layer target-layer target-layers layer-name layer-names module modules node nodes block blocks hook hooks "
-    "include only name-filter stages",
+    "include only name-filter stages return-nodes return-layers",
     "exclude": "ignore skip omit except skip-layers exclude-layers ignore-layers",
     "types": "layer-type layer-types module-type module-types layer-class op ops operator",
     "device='cpu'": "cpu no-cuda no-gpu use-cpu cpu-only force-cpu",
@@ -100,7 +100,8 @@ _VIEWS = {
     "maps": "activations activation act acts features feature feature-map feature-maps featuremap featuremaps fmap fmaps "
     "outputs output map channels forward layers conv",
     "kernels": "filters filter weights kernel weight",
-    "gradcam": "heatmap heat-map heatmaps grad-cam gradcams cams class-activation-map explain explanation",
+    "gradcam": "heatmap heat-map heatmaps grad-cam gradcams cams class-activation-map explain explanation layergradcam "
+    "layer-gradcam layer-grad-cam",
     "gradcam++": "grad-cam++ gradcamplusplus gradcam-plus-plus gradcampp grad-campp gradcam-plusplus",
     "layercam": "layer-cam",
     "hirescam": "hires-cam",
@@ -124,7 +125,8 @@ _VIEWS = {
     "inputs": "input layer-inputs pre-hook",
     _OTHER_EXPLANATIONS: "scorecam score-cam sscam iscam ablationcam ablation-cam groupcam group-cam fullgrad full-grad "
     "occlusion perturbation rise lime shap deepshap deeplift gradientshap kernelshap lrp guided-backprop guidedbackprop "
-    "guided-backpropagation guided-gradcam guided-grad-cam deconvnet deconvolution integrated-gradients integratedgradients "
+    "guided-backpropagation guidedgradcam guided-gradcam guided-grad-cam deconvnet deconvolution integrated-gradients "
+    "integratedgradients inputxgradient featureablation feature-ablation layerconductance layer-conductance "
     "ig smoothgrad smooth-grad vargrad input-x-gradient",
 }  # fmt: skip
 

@@ -62,9 +62,9 @@ def read_npy(
 ) -> tuple[PillowImage.Image | Samples, tuple[str, ...]]:
     """Read a picture from a .npy file: `(H, W)`, `(H, W, C)` or `(C, H, W)`, or one of these after an axis of length 1.
 
-    Of three axes, the channels are the last one with the length that the model takes, as is usual in NumPy. If neither the
-    last nor the first has it, an axis of length 1 is grey for a model of RGB, and one of length 3 is RGB for a model of
-    grey.
+    Of three axes, the channels are the last one with the length that the model takes, as is usual in NumPy; if the first one
+    has the same length, a notice says so. If neither the last nor the first has it, an axis of length 1 is grey for a model
+    of RGB, and one of length 3 is RGB for a model of grey.
 
     Of a volume the shape is `(C, D, H, W)`, `(D, H, W, C)`, or `(D, H, W)` for a model of one channel, or one of these after
     an axis of length 1. If both the first and the last axis have C, the first one holds the channels, and a notice says so.
@@ -280,8 +280,9 @@ def _fitting_layout(shape: tuple[int, ...], channels: int, *, volume: bool) -> t
     if layout is None:
         raise wrong_channels(format_shape(shape), channels=channels, volume=volume)
     stored, axis = layout
-    is_double = volume and channels > 1 and stored[0] == stored[-1]
-    return stored, axis, (f"axes of {format_shape(shape)} are read as channels, depth, height, width",) if is_double else ()
+    is_double = len(shape) > 2 and stored[0] == stored[-1] and (channels > 1 or not volume)
+    axes = "channels, depth, height, width" if volume else "height, width, channels"
+    return stored, axis, (f"axes of {format_shape(shape)} are read as {axes}",) if is_double else ()
 
 
 def _find_volume(shape: tuple[int, ...], channels: int) -> tuple[tuple[int, ...], int] | None:

@@ -28,7 +28,7 @@ from fmapviz.core.config import InputOptions
 from fmapviz.core.errors import InputError, RequestError
 from fmapviz.core.samples import Samples
 from fmapviz.core.types import Image, ImageFile
-from fmapviz.images.arrays import scale
+from fmapviz.images.arrays import read_array, scale
 from fmapviz.images.decode_pool import read_image
 from fmapviz.images.find import find_images
 from fmapviz.images.preprocess import (
@@ -928,3 +928,28 @@ def test_threads_read_like_one(tmp_path):
     expected = [answer(path) for path in paths]
     with ThreadPoolExecutor(8) as threads:
         assert list(threads.map(answer, paths * 6)) == expected * 6
+
+
+@pytest.mark.parametrize(
+    ("shape", "channels", "volume", "axes"),
+    [
+        ((5, 48, 5), 5, False, "height, width, channels"),
+        ((1, 5, 48, 5), 5, False, "height, width, channels"),
+        ((3, 48, 3), 1, False, "height, width, channels"),
+        ((2, 8, 9, 2), 2, True, "channels, depth, height, width"),
+        ((5, 48, 6), 5, False, ""),
+        ((6, 48, 5), 5, False, ""),
+        ((48, 48), 1, False, ""),
+        ((8, 9, 8), 1, True, ""),
+    ],
+)
+def test_an_array_whose_axes_could_be_read_in_two_ways_says_how_they_were(shape, channels, volume, axes):
+    values = np.random.default_rng(0).random(shape, np.float32)
+    pixels, notices = read_array(values, channels=channels, volume=volume)
+    own = values.reshape(shape[-3:]) if len(shape) > 2 and not volume else values
+    expected = own if axes.startswith("channels") or not axes else np.moveaxis(own, 2, 0)
+    if axes:
+        assert np.array_equal(pixels.values, expected) or channels == 1
+    assert [notice for notice in notices if "are read as" in notice] == (
+        [f"axes of {' x '.join(map(str, shape))} are read as {axes}"] if axes else []
+    )
