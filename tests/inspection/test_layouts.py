@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+
 import pytest
 import torch
 from cases import thorough
@@ -11,15 +13,18 @@ from hypothesis import strategies as st
 from tiny_models import as_model
 from torch import nn
 from torch.nn import functional
+from torchvision import models
 
 import fmapviz
 from fmapviz.core.config import Style
 from fmapviz.engine.forward_pass import Drawer
 from fmapviz.engine.plan import Plan
 from fmapviz.inspection.layers import find_layers, select_layers
+from fmapviz.inspection.layouts import tracking as tracking_module
 from fmapviz.inspection.layouts.axes import Axes, axis, unnamed, whole
 from fmapviz.inspection.layouts.derive import describe
 from fmapviz.inspection.layouts.find import LayoutCache
+from fmapviz.inspection.layouts.rules import UnknownError
 from fmapviz.inspection.layouts.tokens import grid_of
 from fmapviz.inspection.layouts.tracking import AxisTracking
 from fmapviz.inspection.reshape import NotAMapError, frames_of
@@ -521,3 +526,34 @@ def test_all_layers_of_a_transformer_are_the_same_maps_with_the_images_first_or_
     for name, values in found[1].items():
         assert values.shape[:1] + values.shape[2:] == (images, 4, 6)
         torch.testing.assert_close(values, found[0][name])
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "resnet18",
+        "shufflenet_v2_x0_5",
+        *thorough("mobilenet_v3_small", "densenet121", "swin_t", "swin_v2_t", "convnext_tiny", "maxvit_t", "vit_b_32"),
+    ],
+)
+def test_no_rule_fails(name, monkeypatch):
+    @contextmanager
+    def only_what_is_unknown(*kinds):
+        try:
+            yield
+        except UnknownError:
+            pass
+        except kinds:
+            if kinds == (Exception,):  # which hides what a rule raises from the network
+                raise
+
+    monkeypatch.setattr(tracking_module, "suppress", only_what_is_unknown)
+    net, pixels = models.get_model(name).eval(), torch.rand(1, 3, 224, 224)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with torch.no_grad(), with_onednn(net), AxisTracking(pixels, net) as following:
+            out = net(pixels)
+        assert describe(following.axes(out)) == "N C"
+    finally:
+        torch.set_num_threads(threads)
