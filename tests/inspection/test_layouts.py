@@ -418,13 +418,13 @@ def test_a_block_that_repeats_is_followed_once_and_its_queries_and_keys_have_cha
     batch, projections, blocks = torch.randn(2, 3, 8, 12), torch.randn(2, 6, 6), []
     with AxisTracking(batch) as tracking:
         tokens = functional.conv2d(batch, torch.randn(6, 3, 4, 4), stride=4).flatten(2).mT.contiguous()
-        for _ in range(3):
+        for _ in range(40):  # so that the memory of earlier ones is used again
             query, key = (functional.linear(tokens, weight) for weight in projections)
-            blocks.append((query, key))
+            blocks.append([tracking.axes(each) for each in (query, key)])
             tokens = tokens + query @ key.mT @ key
-    (query, key), *others = [[tracking.axes(each) for each in block] for block in blocks]
+    (query, key), *others = blocks
     assert query.dims[-1] != key.dims[-1]
-    assert others == [[query, key]] * 2
+    assert others == [[query, key]] * 39
 
 
 def test_values_of_an_index_and_class_tokens_are_told_apart_though_shapes_are_the_same():

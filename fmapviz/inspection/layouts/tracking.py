@@ -7,6 +7,7 @@ from collections import defaultdict
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -174,14 +175,11 @@ class _Calls:
     """
 
     results: list[list[Axes]] = field(default_factory=list)
-    counts: dict[int, int] = field(default_factory=dict)
+    counts: MemoryTable[Iterator[int]] = field(default_factory=MemoryTable)
 
     def count(self, operand: Tensor) -> int:
         """Return how many calls with an operand were before this one."""
-        memory = operand.untyped_storage()._cdata
-        number = self.counts.get(memory, 0)
-        self.counts[memory] = number + 1
-        return number
+        return next(self.counts.setdefault(operand, count))
 
 
 def axes_of_input(pixels: Tensor) -> Axes:
