@@ -1,5 +1,7 @@
 """Films for tests: each frame tells its number."""
 
+import os
+from contextlib import contextmanager
 from fractions import Fraction
 
 import numpy as np
@@ -26,6 +28,21 @@ def number_of(pixels):
     return sum(int(row[bit * CELL + CELL // 2] > 127) << bit for bit in range(BITS))
 
 
+@contextmanager
+def scheduled_as_before():
+    """Undo what SVT-AV1 does to the thread that opens it, if it may: it becomes a real-time one, as root with priority 99.
+
+    So would each process that it starts then: a page in Chromium that is busy leaves no time to anything else.
+    """
+    before = (os.sched_getscheduler(0), os.sched_getparam(0)) if hasattr(os, "sched_getscheduler") else None
+    try:
+        yield
+    finally:
+        if before:
+            os.sched_setscheduler(0, *before)
+
+
+@scheduled_as_before()
 def write_film(path, frames=60, *, codec="libx264", rate=25, noise=0, rotate=0, **options):
     """Write a film; noise makes its frames large enough to be damaged one by one."""
     chance = np.random.default_rng(0)
