@@ -57,13 +57,11 @@ class Choices:
         early: Whether graphs have to begin at the input.
         layers: Those chosen for images of a shape. The first choice is that of all threads.
         ending: The operation by which the network ends, see `fmapviz.inspection.endings`; None if it is not known yet.
-        ends: What the graph showed of it, to see whether another pass ends in the same way.
     """
 
     early: bool = False
     layers: dict[torch.Size, Chosen] = field(default_factory=dict)
     ending: str | None = None
-    ends: tuple[object, ...] | None = None
 
     def endings(self) -> Endings | None:
         """Return what records by which operation a forward pass ends; None if nothing new would come of it.

@@ -359,24 +359,6 @@ def test_what_the_outputs_are_is_found_out_at_every_call():
     assert torch.allclose(logits.logit, soft.logit)
 
 
-class Both(Switched):
-    def forward(self, x):
-        scores = self.head(self.body(x).mean((2, 3)))
-        return {"soft": scores.softmax(1), "logits": scores, "labels": scores.argmax(1)}
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_what_one_output_is_says_nothing_of_another():
-    network, pixels = Both().eval(), torch.rand(1, 3, 9, 9)
-    for output in ("logits", "soft", "logits", "logits", "soft"):
-        known, fresh = (
-            fmapviz.cam(each, pixels, target=1, layer="body", output=output) for each in (network, deepcopy(network))
-        )
-        assert torch.equal(known.raw, fresh.raw)
-        assert torch.equal(known.score, fresh.score)
-        assert known.notices == fresh.notices
-
-
 def test_a_hint_does_not_name_what_was_done():
     with pytest.raises(RequestError, match="no class activation map of 'auto'") as caught:
         fmapviz.cam(nn.Conv2d(3, 4, 3), torch.randn(1, 3, 16, 16), target=1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import ExitStack, nullcontext, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import TYPE_CHECKING
@@ -28,7 +28,7 @@ from fmapviz.images.preprocess import as_seen
 from fmapviz.inspection.cam_layers import Choices
 from fmapviz.inspection.endings import Endings
 from fmapviz.inspection.gradients import frozen, is_out_of_memory, recording
-from fmapviz.inspection.hooks import describe_training, observe, tensors, undisturbed
+from fmapviz.inspection.hooks import describe_training, observe, undisturbed
 from fmapviz.inspection.lasting_state import LastingState
 from fmapviz.inspection.layers import unwrap
 from fmapviz.inspection.layouts.find import LayoutCache, LayoutFinder, MissingLayoutError
@@ -52,7 +52,6 @@ if TYPE_CHECKING:
     from fmapviz.inspection.forward_record import ForwardRecord
 
 _AUTO = "auto"
-_ENOUGH_OPERATIONS = 8  # by which a network ends: a softmax, and what changes the shape of its result
 _OF_LAYERS = "the score has to depend on a layer with rows and columns; fmapviz.list_layers(model, types='Module') lists all"
 
 
@@ -249,8 +248,6 @@ def _differentiate(
         return attempt()
     except MissingLayoutError:  # another image took another way through the network
         layouts.known.clear()
-    except _OtherEndingError:
-        choices.ending = None
     except FmapvizError:
         raise
     except Exception as error:
@@ -290,37 +287,13 @@ def _attempt(
             finder = LayoutFinder(network, layers, layouts)
             hooks.enter_context(observe(network, layers, receive, refuse=refuse, attached=True, layouts=finder))
             left = describe_training(network)
-            record.endings = Endings() if choices.ends is None else choices.endings()
+            record.endings = Endings()  # at every call: what the forward does may be switched in between
             kept = lasting.one_pass(given)
-            with kept, undisturbed(batch.device), record.endings or nullcontext(), finder.following(given):
+            with kept, undisturbed(batch.device), record.endings, finder.following(given):
                 record.output = model.forward(network, given)
-            ends = _ends_of(record.output, plan.output)
-            if record.endings is None and ends != choices.ends:
-                raise _OtherEndingError
-            choices.ends = ends
             record.over = True
     results.remarks += [left] if left else []
     return results
-
-
-class _OtherEndingError(Exception):
-    """The network ends in another way than at an earlier call: what it does may be switched in between."""
-
-
-def _ends_of(output: object, key: str | None) -> tuple[object, ...] | None:
-    """Return by which operations an output was computed last, to be compared; None if that is not known."""
-    ends: list[str] = []
-    with suppress(Exception):  # of a container of the user's class
-        for part, values in tensors(output):
-            node, names = values.grad_fn, [part]
-            while node is not None and len(names) < _ENOUGH_OPERATIONS:
-                names.append(node.name())
-                node = next((each for each, _ in node.next_functions if each is not None), None)
-            if len(names) > 1:
-                ends += names
-            elif values.is_floating_point():
-                return None
-    return (key, *ends) if ends else None
 
 
 # What earlier calls have shown about a network, as long as its modules are the same; choices by whether the method is exact.
