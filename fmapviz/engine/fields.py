@@ -264,7 +264,7 @@ class _Traces:
 
 
 def _separate(copied: nn.Module) -> None:
-    """Give a copy buffers of its own, for a network that counts its passes, and parameters that share only their values."""
+    """Replace buffers of a copy, as a network may count its passes, and parameters, by ones that share only their values."""
     own: dict[int, Tensor] = {}
     for module in copied.modules():
         for name, buffer in [*module.named_buffers(recurse=False)]:

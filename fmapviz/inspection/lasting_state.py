@@ -82,7 +82,7 @@ class LastingState:
 
     @contextmanager
     def one_pass(self, images: Tensor) -> Iterator[None]:
-        """Let the network run once, from the state of the start."""
+        """Surround one run of the network, which begins in the state of the start."""
         if self._is_settled:
             yield
             return

@@ -165,7 +165,7 @@ def _check_style(style: Style, *, depth: int) -> None:
 
 
 def _share(measured: Sequence[grid.Ranges]) -> list[grid.Ranges]:
-    """Give all maps one range."""
+    """Return the ranges of all maps with the ends of all together."""
     ends = [each.of_layer for each in measured]
     low, high = min(float(low.min()) for low, _ in ends), max(float(high.max()) for _, high in ends)
     shared = grid.Shared(low, high) if low <= high else grid.Shared(nan, nan)

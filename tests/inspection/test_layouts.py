@@ -316,6 +316,18 @@ def test_a_clip_that_is_given_with_time_first_is_told_by_the_convolution_that_ta
         assert torch.equal(maps, net.conv(x[:, time]).relu())
 
 
+@contextmanager
+def followed_in_one_thread(net, pixels):
+    """Follow axes where pointwise convolutions are oneDNN's, whose operator has other arguments."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with torch.no_grad(), with_onednn(net), AxisTracking(pixels, net) as following:
+            yield following
+    finally:
+        torch.set_num_threads(threads)
+
+
 @pytest.mark.parametrize("channels", [24, 32])
 def test_axes_are_followed_through_convolutions_of_one_pixel_in_a_single_thread(channels):
     class Attends(nn.Module):
@@ -329,15 +341,8 @@ def test_axes_are_followed_through_convolutions_of_one_pixel_in_a_single_thread(
             return self.out(functional.scaled_dot_product_attention(query[:, None], key[:, None], value[:, None])[:, 0])
 
     net, pixels = Attends(), torch.randn(1, 3, 60, 64)
-    # More than 20,480 values: with fewer, PyTorch does not take oneDNN, whose operator has other arguments.
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with torch.no_grad(), with_onednn(net), AxisTracking(pixels, net) as tracking:
-            out = net(pixels)
-            assert describe(tracking.axes(out)) == "N H*W C"
-    finally:
-        torch.set_num_threads(before)
+    with followed_in_one_thread(net, pixels) as tracking:  # more than 20,480 values: with fewer, oneDNN is not taken
+        assert describe(tracking.axes(net(pixels))) == "N H*W C"
 
 
 def test_tokens_that_could_not_be_followed_are_not_said_to_be_no_patches():
@@ -549,11 +554,5 @@ def test_no_rule_fails(name, monkeypatch):
 
     monkeypatch.setattr(tracking_module, "suppress", only_what_is_unknown)
     net, pixels = models.get_model(name).eval(), torch.rand(1, 3, 224, 224)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with torch.no_grad(), with_onednn(net), AxisTracking(pixels, net) as following:
-            out = net(pixels)
-        assert describe(following.axes(out)) == "N C"
-    finally:
-        torch.set_num_threads(threads)
+    with followed_in_one_thread(net, pixels) as following:
+        assert describe(following.axes(net(pixels))) == "N C"

@@ -146,14 +146,14 @@ def remark_on_weights(compared: Compared, chosen: Sequence[Layer]) -> str:
     """Return that all weights are equal, or that layers which were not chosen have others; empty if neither is the case."""
     first, second = (each.module for each in (compared.first, compared.second))
     own, theirs = dict(first.state_dict()), dict(second.state_dict())
-    if own and own.keys() == theirs.keys() and not any(_differ(own[name], theirs[name]) for name in own):
+    if own and own.keys() == theirs.keys() and all(_are_equal(own[name], theirs[name]) for name in own):
         return "both networks have the same weights"
     names = [layer.name for layer in chosen]
     changed = Counter(
         layer.type
         for layer in find_layers(first)
         if has_weights(layer) and not any(is_in(layer.name, name) for name in names)
-        if any(_differ(values, theirs.get(name)) for name, values in own.items() if is_in(name, layer.name))
+        if any(_are_equal(values, theirs.get(name)) is False for name, values in own.items() if is_in(name, layer.name))
     )
     if not changed:
         return ""
@@ -162,12 +162,13 @@ def remark_on_weights(compared: Compared, chosen: Sequence[Layer]) -> str:
     return f"{others} of other types, whose weights differ, {verb} not compared: {listed}; types= chooses others"
 
 
-def _differ(values: object, other: object) -> bool:
-    if not isinstance(values, torch.Tensor) or not isinstance(other, torch.Tensor):
-        return False  # a layer that the other one does not have
-    if values.shape != other.shape or values.is_meta or other.is_meta:
-        return False
-    return not torch.equal(values.to(other.device, other.dtype), other)
+def _are_equal(values: object, other: object) -> bool | None:
+    """Return whether weights are equal; None if they cannot be compared: of another type or shape, or without numbers."""
+    if not isinstance(values, torch.Tensor) or not isinstance(other, torch.Tensor) or values.is_meta or other.is_meta:
+        return None
+    if (values.shape, values.dtype) != (other.shape, other.dtype):
+        return None
+    return torch.equal(values.to(other.device), other)
 
 
 def are_related(first: nn.Module, second: nn.Module) -> bool:

@@ -531,3 +531,8 @@ def test_what_is_not_compared_although_it_differs_is_said(changed, options, expe
     said = compare(tmp_path, inputs=[torch.rand(3, 8, 8)], model=first, against=second, to="numbers", **options)[1]
     found = [str(each) for each in said if "not compared" in str(each) or "same weights" in str(each)]
     assert [each.partition("; ")[0] for each in found] == [expected] * bool(expected)
+
+
+def test_weights_of_another_type_are_not_said_to_be_the_same(tmp_path):
+    said = compare(tmp_path, inputs=[torch.rand(3, 8, 8)], model=Decoder().eval(), against="dtype:bfloat16", to="numbers")[1]
+    assert not any("same weights" in str(each) or "not compared" in str(each) for each in said)
