@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from fmapviz.core.errors import quote
 from fmapviz.inspection.class_scores import class_scores, scores_at
-from fmapviz.inspection.endings import SOFT, Ending, Endings
+from fmapviz.inspection.endings import SOFT, Ending, Endings, is_product
 from fmapviz.inspection.gradients import gradients_at
 from fmapviz.inspection.layouts.find import known_by_type
 from fmapviz.inspection.reshape import NotAMapError
@@ -57,11 +57,13 @@ class Choices:
         early: Whether graphs have to begin at the input.
         layers: Those chosen for images of a shape. The first choice is that of all threads.
         ending: The operation by which the network ends, see `fmapviz.inspection.endings`; None if it is not known yet.
+        in_graph: Whether the graph alone shows that this is a linear layer, so that the next pass can be checked by it.
     """
 
     early: bool = False
     layers: dict[torch.Size, Chosen] = field(default_factory=dict)
     ending: str | None = None
+    in_graph: bool = False
 
     def endings(self) -> Endings | None:
         """Return what records by which operation a forward pass ends; None if nothing new would come of it.
@@ -71,17 +73,31 @@ class Choices:
         return Endings() if self.ending is None or self.ending in SOFT else None
 
     def read_scores(self, record: ForwardRecord, *, key: str | None, head: Head) -> ClassScores:
-        """Find the class scores in the output of a forward pass; see `class_scores`."""
+        """Find the class scores in the output of a forward pass; see `class_scores`.
+
+        Raises:
+            OtherEndingError: The network does not end as in an earlier pass, so that the pass has to be repeated.
+        """
 
         def ending_of(values: Tensor) -> Ending:
-            found = Ending(self.ending or "") if record.endings is None else record.endings.of(values)
-            self.ending = found.kind
+            shown = is_product(values)
+            if record.endings is None:
+                if self.in_graph and not shown:
+                    self.ending, self.in_graph = None, False
+                    raise OtherEndingError
+                return Ending(self.ending or "")
+            found = record.endings.of(values)
+            self.ending, self.in_graph = found.kind, shown and found.kind == "linear"
             return found
 
         if record.scores is None:
             record.scores = class_scores(record.output, key=key, images=record.images, head=head, ending_of=ending_of)
             record.endings = None  # it keeps tensors
         return record.scores
+
+
+class OtherEndingError(Exception):
+    """A network ends in another way than before: a flag may switch it, or another of its outputs is asked for."""
 
 
 class NoMapError(Exception):

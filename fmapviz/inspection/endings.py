@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 # By the name of the operation in ATen.
 _ENDS = {
@@ -41,6 +41,7 @@ _MOVES = {
     *("permute", "select", "slice", "expand", "clone", "_to_copy", "detach", "lift_fresh", "split", "unbind", "movedim"),
 }
 _LIMITS = {"clamp", "clamp_min", "clamp_max", "nan_to_num"}  # keep probabilities away from 0 and 1
+_STEPS = 16  # of a graph, at most, from the scores to the product that they come from
 SOFT = frozenset({"softmax", "log_softmax", "sigmoid", "log_sigmoid"})
 _HELD = 32  # small tensors that may be logits, or lead to them
 _SMALL = 2**18  # values; those of the last one are kept whatever their size
@@ -67,6 +68,26 @@ class _Step:
     name: str
     source: weakref.ref[Tensor] | None = None
     move: Callable[[Tensor], Tensor] | None = None
+
+
+def _in_graph(names: Iterable[str]) -> frozenset[str]:
+    """Return the names that operations have in a graph, without their number: `ViewBackward` for `view`."""
+    return frozenset("".join(part.capitalize() for part in name.split("_")) + "Backward" for name in names)
+
+
+_PRODUCTS = _in_graph(name for name, kind in _ENDS.items() if kind == "linear")
+_MOVED = _in_graph(_MOVES)
+
+
+def is_product(values: Tensor) -> bool:
+    """Return True if the graph shows that a tensor comes from a linear layer, which takes no recording."""
+    node = values.grad_fn
+    for _ in range(_STEPS):
+        name = node.name().rstrip("0123456789") if node else ""
+        if node is None or name not in _MOVED:
+            return name in _PRODUCTS
+        node = node.next_functions[0][0]
+    return False
 
 
 class Endings(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's class has untyped hooks

@@ -143,8 +143,13 @@ class LastingState:
 
     def _copy(self, values: dict[Key, Any]) -> dict[Key, Any]:
         memo = dict(self._memo)
-        copies = {key: _copied(value, memo) for key, value in values.items() if not isinstance(value, _CONSTANT)}
+        copies = {key: _copied(value, memo) for key, value in values.items() if not _is_constant(value)}
         return {key: value for key, value in copies.items() if value is not _MISSING}
+
+
+def _is_constant(value: object) -> bool:
+    """Return True for what nothing can change, such as the size of a kernel."""
+    return isinstance(value, _CONSTANT) or (type(value) is tuple and all(isinstance(each, _CONSTANT) for each in value))
 
 
 def _is_nothing(value: object) -> bool:
@@ -206,10 +211,11 @@ def _attributes_of(value: Any) -> dict[str, Any]:  # Any: whatever a user's modu
 def _are_equal(one: Tensor, other: Tensor) -> bool:
     """Return True if two tensors are equal, where NaN is NaN, or if they cannot be compared."""
     try:
-        near = one.shape == other.shape and torch.isclose(one, other, rtol=0, atol=0, equal_nan=True).all()
+        if one.shape != other.shape or one.dtype != other.dtype:
+            return False
+        return torch.equal(one, other) or bool(torch.isclose(one, other, rtol=0, atol=0, equal_nan=True).all())
     except RuntimeError:  # sparse, quantized or nested
         return True
-    return bool(near) and one.dtype == other.dtype
 
 
 _EQUAL: dict[Any, Callable[[Any, Any], bool]] = {

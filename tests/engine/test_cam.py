@@ -18,6 +18,8 @@ from train_shapesnet import prepare
 
 import fmapviz
 from fmapviz.core.errors import RequestError
+from fmapviz.engine.cam import attribution
+from fmapviz.inspection.endings import Endings
 from fmapviz.models.shapesnet.network import CLASSES as SHAPES
 from fmapviz.models.shapesnet.network import ShapesNet
 
@@ -357,6 +359,59 @@ def test_what_the_outputs_are_is_found_out_at_every_call():
     soft = fmapviz.cam(network, pixels, target=1, layer="body")
     assert torch.allclose(logits.raw, soft.raw, rtol=1e-5)
     assert torch.allclose(logits.logit, soft.logit)
+
+
+class Both(Switched):
+    """Returns logits and probabilities."""
+
+    def forward(self, x):
+        scores = self.head(self.body(x).mean((2, 3)))
+        return {"soft": scores.softmax(1), "logits": scores, "labels": scores.argmax(1)}
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_what_one_output_is_says_nothing_of_another():
+    network, pixels = Both().eval(), torch.rand(1, 3, 9, 9)
+    for output in ("logits", "soft", "logits", "logits", "soft"):
+        known, fresh = (
+            fmapviz.cam(each, pixels, target=1, layer="body", output=output) for each in (network, deepcopy(network))
+        )
+        assert torch.equal(known.raw, fresh.raw)
+        assert torch.equal(known.score, fresh.score)
+        assert known.notices == fresh.notices
+
+
+class Ends(nn.Module):
+    """Ends in an operation of some kind."""
+
+    def __init__(self, end):
+        super().__init__()
+        self.body, self.head, self.end = nn.Conv2d(3, 4, 3), nn.Linear(4, 3), end
+
+    def forward(self, x):
+        return self.end(self.head, self.body(x).mean((2, 3)))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("end", "recorded"),
+    [
+        (lambda head, x: head(x), 1),
+        (lambda head, x: x @ head.weight.T, 1),
+        (lambda head, x: nn.functional.conv2d(x[..., None, None], head.weight[..., None, None]).flatten(1), 1),
+        (lambda head, x: head(x[:, None])[:, 0].unsqueeze(-1).squeeze(-1), 1),
+        (lambda head, x: head(x).softmax(1), 3),
+        (lambda head, x: head(x).sigmoid_(), 3),
+        (lambda head, x: 2 * head(x), 3),
+    ],
+)
+def test_operations_are_recorded_only_where_the_graph_does_not_show_the_ending(end, recorded, monkeypatch):
+    network, passes, started = Ends(end).eval(), [], []
+    network.register_forward_pre_hook(lambda *_: passes.append(None))
+    monkeypatch.setattr(attribution, "Endings", lambda: started.append(None) or Endings())
+    for _ in range(3):
+        fmapviz.cam(network, torch.rand(1, 3, 9, 9), target=1, layer="body")
+    assert (len(passes), len(started)) == (3, recorded)
 
 
 def test_a_hint_does_not_name_what_was_done():

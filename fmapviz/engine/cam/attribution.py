@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import TYPE_CHECKING
@@ -287,9 +287,10 @@ def _attempt(
             finder = LayoutFinder(network, layers, layouts)
             hooks.enter_context(observe(network, layers, receive, refuse=refuse, attached=True, layouts=finder))
             left = describe_training(network)
-            record.endings = Endings()  # at every call: what the forward does may be switched in between
+            # What the forward does may be switched in between.
+            record.endings = None if choices.in_graph else Endings()
             kept = lasting.one_pass(given)
-            with kept, undisturbed(batch.device), record.endings, finder.following(given):
+            with kept, undisturbed(batch.device), record.endings or nullcontext(), finder.following(given):
                 record.output = model.forward(network, given)
             record.over = True
     results.remarks += [left] if left else []

@@ -13,7 +13,7 @@ from fmapviz.core.types import LayerResult, Target
 from fmapviz.engine.attention.flow import draw_flow
 from fmapviz.engine.cam.positions import choose_layers, chosen_points, requested_points
 from fmapviz.engine.layer_results import BatchResults, LayerBatch, draw_feature_map
-from fmapviz.inspection.cam_layers import Chosen, NoMapError
+from fmapviz.inspection.cam_layers import Chosen, NoMapError, OtherEndingError
 from fmapviz.inspection.class_scores import Head, indices_of, scores_at
 from fmapviz.inspection.exact_cam import Pooling
 from fmapviz.inspection.forward_record import ForwardRecord
@@ -45,7 +45,8 @@ if TYPE_CHECKING:
 NOT_FINITE = "the class scores are not finite"
 _OF_CLIPS = "a class activation map of a clip or volume is the mean over its frames or slices, laid over a single one"
 
-_PASSES = 4  # at most: chosen layers that were overwritten, a graph that cannot begin late, a backward pass that fails
+# At most: another ending, chosen layers that were overwritten, a graph that cannot begin late, a backward pass that fails.
+_PASSES = 5
 
 
 class ClassMaps:
@@ -104,7 +105,10 @@ class ClassMaps:
                 choices.early = True
                 continue
             current = Pass(self, record, results)
-            current.score()
+            try:
+                current.score()
+            except OtherEndingError:
+                continue
             if chosen is None:
                 chosen = current.choose()
                 if not all(point.intact for point in record.kept if point.name in chosen.names):
