@@ -23,7 +23,7 @@ from fmapviz.inspection.receptive_field import ReceptiveField, trace_fields, unk
 from fmapviz.models.replicas import replicate
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from torch import Tensor
 
@@ -107,7 +107,7 @@ def find_fields(model: Model, names: Collection[str], shape: tuple[int, ...]) ->
     networks = [unwrap(model.module)]
     with suppress(Exception):  # of a network that cannot be copied; it runs itself
         networks.insert(0, copy_to_meta(networks[0]))
-    return _trace_first(model, networks, names, shape)
+    return _trace_first(model.forward, networks, names, shape)
 
 
 class FieldCache:
@@ -215,11 +215,12 @@ class PlaceCache:
 
     Args:
         model: Copied at once, without its hooks.
+        fields: What is known already, and receives what is found: by the shape of the input, the receptive fields.
     """
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, fields: dict[tuple[int, ...], dict[str, ReceptiveField]] | None = None) -> None:
         names = [layer.name for layer in find_layers(unwrap(model.module))]
-        self._traces = _Traces(model, names, placing=True)
+        self._traces = _Traces(model, names, placing=True, known=fields)
         self._known: dict[tuple[int, ...], Places] = {}
 
     def at(self, shape: tuple[int, ...]) -> Places | None:
@@ -240,11 +241,19 @@ class _Traces:
         model: Copied at once.
         names: Names of layers.
         placing: As of `trace_fields`; then the copies have no hooks.
+        known: As of `PlaceCache`.
     """
 
-    def __init__(self, model: Model, names: Collection[str], *, placing: bool = False) -> None:
-        self._model, self._names, self._placing = model, names, placing
-        self._known: dict[tuple[int, ...], dict[str, ReceptiveField]] = {}
+    def __init__(
+        self,
+        model: Model,
+        names: Collection[str],
+        *,
+        placing: bool = False,
+        known: dict[tuple[int, ...], dict[str, ReceptiveField]] | None = None,
+    ) -> None:
+        self._forward, self._names, self._placing = model.forward, names, placing
+        self._known = {} if known is None else known
         self._lock = Lock()
         network = unwrap(model.module)
         self._networks: list[nn.Module] = []  # to be tried one after the other
@@ -259,7 +268,7 @@ class _Traces:
         """Return the fields by the name of the feature map, of inputs of a shape, `(C, H, W)` or `(C, T, H, W)`."""
         with self._lock:
             if shape not in self._known:
-                self._known[shape] = _trace_first(self._model, self._networks, self._names, shape, placing=self._placing)
+                self._known[shape] = _trace_first(self._forward, self._networks, self._names, shape, placing=self._placing)
             return self._known[shape]
 
 
@@ -274,24 +283,34 @@ def _separate(copied: nn.Module) -> None:
 
 
 def _trace_first(
-    model: Model, networks: Iterable[nn.Module], names: Collection[str], shape: tuple[int, ...], *, placing: bool = False
+    forward: Callable[[nn.Module, Tensor], object],
+    networks: Iterable[nn.Module],
+    names: Collection[str],
+    shape: tuple[int, ...],
+    *,
+    placing: bool = False,
 ) -> dict[str, ReceptiveField]:
     """Return the fields of the first of several copies of a network that runs; else the whole picture, with the reason."""
     failure = "the model cannot be copied"
     for network in networks:
         try:
-            return _trace(model, network, names, shape, placing=placing)
+            return _trace(forward, network, names, shape, placing=placing)
         except (Exception, SystemExit) as error:  # noqa: BLE001  of the model; on the meta device of one that reads values
             failure = f"the model failed: {type(error).__name__}"
     return {name: unknown_field(name, (shape[-2], shape[-1]), reason=failure) for name in names}
 
 
 def _trace(
-    model: Model, network: nn.Module, names: Collection[str], shape: tuple[int, ...], *, placing: bool
+    forward: Callable[[nn.Module, Tensor], object],
+    network: nn.Module,
+    names: Collection[str],
+    shape: tuple[int, ...],
+    *,
+    placing: bool,
 ) -> dict[str, ReceptiveField]:
     own = next(network.parameters(), torch.empty(0))
     pixels = torch.full((1, *shape), 0.5, device=own.device, dtype=own.dtype)
     layers = [layer for layer in find_layers(network) if layer.name in names]
     with warnings.catch_warnings(), uncompiled(), all_undisturbed(pixels.device):
         warnings.simplefilter("ignore")  # of meta kernels
-        return trace_fields(network, layers, pixels, forward=model.forward, placing=placing)
+        return trace_fields(network, layers, pixels, forward=forward, placing=placing)

@@ -208,7 +208,9 @@ class Drawer:
         self._check = check
         self._places = places if plan.placed else None
         everything = find_layers(model.module) if plan.of_maps and plan.automatic else []
-        self._layouts = LayoutFinder(model.module, [*layers, *everything], layouts, attention=bool(plan.of_attention))
+        self._layouts = LayoutFinder(
+            model.module, [*layers, *everything], layouts, given=model.layout, attention=bool(plan.of_attention)
+        )
         self._choices = choices or Choices()
         self._class_maps = ClassMaps(model, plan, style, choices=self._choices)
         self._pass = self._no_pass = _Pass(ForwardRecord(model.module, torch.empty(0, 0, 0)), BatchResults(0))

@@ -21,7 +21,7 @@ from fmapviz.engine.forward_pass import ForwardError
 from fmapviz.inspection.class_scores import is_detection
 from fmapviz.inspection.hooks import observe, tensors
 from fmapviz.inspection.layers import find_layers, select_layers, unwrap
-from fmapviz.inspection.layouts.find import LayoutCache, LayoutFinder
+from fmapviz.inspection.layouts.find import LayoutFinder
 from fmapviz.inspection.outputs import keys_of
 from fmapviz.models.homes import find_homes
 from fmapviz.models.load import load_model, outline_model
@@ -127,7 +127,7 @@ def _list(
             row = replace(row, index=feature_map.index, shape=shape, layout=layout.text)
         rows[row.name] = replace(row, calls=feature_map.call)
 
-    finder = LayoutFinder(unwrap(model.module), chosen, LayoutCache(model.layout))
+    finder = LayoutFinder(unwrap(model.module), chosen, given=model.layout)
     own = next(model.module.parameters(), torch.empty(0))
     batch = model.preparation.apply(grey_input(model.preparation))[None].to(own.device, own.dtype)
     with torch.no_grad(), warnings.catch_warnings():

@@ -65,13 +65,13 @@ def capture(
         torch.Size([2, 8, 30, 30])
     """
     check_type("gradients", gradients, bool, hint="True if Captured.backward will be called")
-    model = model.module if isinstance(model, Model) else model
+    model, given = (model.module, model.layout) if isinstance(model, Model) else (model, None)
     chosen = select_layers(find_layers(unwrap(model)), types=types, include=layers, exclude=exclude)
     maps = Captured(gradients=gradients)
     with ExitStack() as stack:
         if gradients:
             stack.enter_context(unwrap(model).register_forward_pre_hook(_begin_graphs, with_kwargs=True))
-        finder = LayoutFinder(unwrap(model), chosen)
+        finder = LayoutFinder(unwrap(model), chosen, given=given)
         stack.enter_context(following_calls(unwrap(model), finder))
         hooks = observe(model, chosen, maps.keep, refuse=maps.refuse, attached=gradients, begin=maps.clear, layouts=finder)
         stack.enter_context(hooks)

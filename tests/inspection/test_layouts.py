@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 import torch
@@ -356,9 +357,10 @@ def test_tokens_that_could_not_be_followed_are_not_said_to_be_no_patches():
 # --- how it is found
 
 
-def draw(net, batch, layouts):
+def draw(net, batch, layouts, given=None):
     layers = select_layers(find_layers(net), include=["*"], types=["Module"])
-    with Drawer(as_model(net), layers, Plan({"output": {"maps": maps_view.draw}}), Style(), layouts=layouts) as drawer:
+    model = replace(as_model(net), layout=given)
+    with Drawer(model, layers, Plan({"output": {"maps": maps_view.draw}}), Style(), layouts=layouts) as drawer:
         return drawer.draw(batch)
 
 
@@ -414,7 +416,7 @@ def test_what_cannot_be_followed_is_assumed_with_a_notice_or_said_by_the_user():
     net, batch = Odd(), torch.randn(2, 3, 5, 6)
     (drawn, _) = draw(net, batch, LayoutCache())
     assert "'N C H W' of 'relu'" in drawn.remarks[0] or "'N C H W' of relu" in drawn.remarks[0]
-    (drawn, _) = draw(net, batch, LayoutCache({"relu": "N H W C"}))
+    (drawn, _) = draw(net, batch, LayoutCache(), {"relu": "N H W C"})
     assert not drawn.remarks
     assert drawn.layers[1].drawings[0].content.tiles.count == 4
 

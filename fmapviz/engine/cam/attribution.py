@@ -7,7 +7,6 @@ from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import TYPE_CHECKING
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -22,8 +21,9 @@ from fmapviz.core.types import Layer, Model
 from fmapviz.core.words import counted
 from fmapviz.engine.batch import make_batch
 from fmapviz.engine.cam.class_maps import NOT_FINITE, ClassMaps
-from fmapviz.engine.fields import PlaceCache
+from fmapviz.engine.fields import PlaceCache, Places
 from fmapviz.engine.plan import Plan, make_method
+from fmapviz.engine.shown import shown_of
 from fmapviz.images.preprocess import as_seen
 from fmapviz.inspection.cam_layers import Choices
 from fmapviz.inspection.endings import Endings
@@ -31,7 +31,7 @@ from fmapviz.inspection.gradients import frozen, is_out_of_memory, recording
 from fmapviz.inspection.hooks import describe_training, observe, undisturbed
 from fmapviz.inspection.lasting_state import LastingState
 from fmapviz.inspection.layers import unwrap
-from fmapviz.inspection.layouts.find import LayoutCache, LayoutFinder, MissingLayoutError
+from fmapviz.inspection.layouts.find import LayoutFinder, MissingLayoutError
 from fmapviz.inspection.targets import INDEX, Wanted, parse
 from fmapviz.models.network import with_axes
 from fmapviz.render.colormaps import HEAT_COLORMAP
@@ -47,9 +47,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from fmapviz.core.types import FeatureMap, Inputs, Preparation
-    from fmapviz.engine.fields import Places
     from fmapviz.engine.layer_results import BatchResults
+    from fmapviz.engine.shown import Shown
     from fmapviz.inspection.forward_record import ForwardRecord
+    from fmapviz.inspection.layouts.find import LayoutCache
 
 _AUTO = "auto"
 _OF_LAYERS = "the score has to depend on a layer with rows and columns; fmapviz.list_layers(model, types='Module') lists all"
@@ -185,9 +186,9 @@ def cam(
         automatic=layer == _AUTO,
         placed=frozenset({method}),
     )
-    choices, layouts = _known(model.module, exact=plan.methods[method].exact)
-    places = _places(model).at(tuple(batch.shape[1:])) if not plan.methods[method].of_pixels else None
-    layouts.given = model.layout
+    shown = shown_of(model)
+    choices, layouts = shown.choices.setdefault(plan.methods[method].exact, Choices()), shown.layouts
+    places = None if plan.methods[method].of_pixels else _places(model, shown, tuple(batch.shape[1:]))
     learnt = plan.automatic and batch.shape[1:] in choices.layers
     found = _differentiate(model, batch, plan, layer, choices=choices, layouts=layouts, places=places)
     if learnt and not found.layers:  # another class may depend on other layers
@@ -284,7 +285,7 @@ def _attempt(
             hooks.close()  # those of an earlier pass; the last ones stay for the backward passes, which may run layers again
             names = record.names if layer == _AUTO else {layer}
             layers = _layers(modules, names, heads=class_maps.exact)
-            finder = LayoutFinder(network, layers, layouts)
+            finder = LayoutFinder(network, layers, layouts, given=model.layout)
             hooks.enter_context(observe(network, layers, receive, refuse=refuse, attached=True, layouts=finder))
             left = describe_training(network)
             # What the forward does may be switched in between.
@@ -297,29 +298,9 @@ def _attempt(
     return results
 
 
-# What earlier calls have shown about a network, as long as its modules are the same; choices by whether the method is exact.
-_shown: WeakKeyDictionary[nn.Module, tuple[tuple[int, ...], dict[bool, Choices], LayoutCache]] = WeakKeyDictionary()
-
-
-def _known(network: nn.Module, *, exact: bool) -> tuple[Choices, LayoutCache]:
-    """Return what earlier calls have shown about a network, so that only the first one has to choose layers."""
-    modules = tuple(map(id, network.modules()))
-    if network not in _shown or _shown[network][0] != modules:
-        _shown[network] = (modules, {}, LayoutCache())
-    _, choices, layouts = _shown[network]
-    return choices.setdefault(exact, Choices()), layouts
-
-
-# Where the maps of networks lie, as long as their modules are the same.
-_placed: WeakKeyDictionary[nn.Module, tuple[tuple[int, ...], PlaceCache]] = WeakKeyDictionary()
-
-
-def _places(model: Model) -> PlaceCache:
-    """Return where the maps of a network lie, so that only the first call with inputs of a size has to find out."""
-    modules = tuple(map(id, model.module.modules()))
-    if model.module not in _placed or _placed[model.module][0] != modules:
-        _placed[model.module] = (modules, PlaceCache(model))
-    return _placed[model.module][1]
+def _places(model: Model, shown: Shown, shape: tuple[int, ...]) -> Places | None:
+    """Return where the maps of a network lie in inputs of a shape; only the first call has to find out."""
+    return Places(shown.fields[shape]) if shape in shown.fields else PlaceCache(model, shown.fields).at(shape)
 
 
 def _layers(modules: Mapping[str, nn.Module], names: Collection[str] | None, *, heads: bool) -> list[Layer]:

@@ -157,7 +157,6 @@ class PairDrawer:
         caches: tuple[LayoutCache, LayoutCache] | None = None,
         check: Callable[[], object] = bool,
     ) -> None:
-        caches = caches or (LayoutCache(compared.first.layout), LayoutCache(compared.second.layout))
         self.numbers = Numbers()
         self.lasting = tuple(LastingState(each.module) for each in (compared.first, compared.second))
         self.receive: Callable[[LayerResult, Tensor, Tensor], None] | None = None
@@ -169,7 +168,8 @@ class PairDrawer:
         self._types = [input_type(each.module) for each in (compared.first, compared.second)]
         models = (compared.first, compared.second)
         self._layouts = [
-            LayoutFinder(each.module, own, cache) for each, own, cache in zip(models, layers, caches, strict=True)
+            LayoutFinder(each.module, own, cache, given=each.layout)
+            for each, own, cache in zip(models, layers, caches or (None, None), strict=True)
         ]
         self._hooks = ExitStack()
         self._calls: list[Mapping[nn.Module, int]] = [{}, {}]

@@ -126,13 +126,11 @@ class LayoutCache:
     """The layouts of a network's layers, for all threads.
 
     Attributes:
-        given: What the user says, by globs of names, or as a function of name and shape.
-        known: By the shape of the input: what was found.
+        known: By the shape of the input, and what was asked for: what was found.
         by_type: Those that the types of layers decide, by the shapes of outputs.
         broken: Whether the network fails while its axes are followed.
     """
 
-    given: UserLayouts | None = None
     known: dict[object, Found] = field(default_factory=dict)
     by_type: dict[tuple[str, Size], Layout] = field(default_factory=dict)
     broken: bool = False
@@ -158,6 +156,7 @@ class LayoutFinder:
         network: The network.
         layers: Whose outputs it is asked for.
         cache: What earlier passes have shown.
+        given: What the user says, by globs of names, or as a function of name and shape.
         attention: Whether it is asked for attention.
 
     Attributes:
@@ -167,11 +166,19 @@ class LayoutFinder:
     """
 
     def __init__(
-        self, network: nn.Module, layers: Iterable[Layer], cache: LayoutCache | None = None, *, attention: bool = False
+        self,
+        network: nn.Module,
+        layers: Iterable[Layer],
+        cache: LayoutCache | None = None,
+        *,
+        given: UserLayouts | None = None,
+        attention: bool = False,
     ) -> None:
         self.assumed: dict[str, str] = {}
         self.followed = False
         self._network = network
+        self._given = given
+        self._attention = attention
         self.cache = cache or LayoutCache()
         names = [(layer, known_by_type(layer.module)) for layer in layers]
         self._needed = attention or any(not text for _, text in names)
@@ -193,7 +200,7 @@ class LayoutFinder:
         """Surround a forward pass over a batch of images `(N, ...)`."""
         self._images = len(pixels)
         self._picture = (pixels.shape[-2], pixels.shape[-1]) if pixels.ndim > 2 else (1, 1)
-        self._key = (pixels.shape[1:], len(pixels) > 1, self._scope)
+        self._key = (pixels.shape[1:], len(pixels) > 1, self._scope, self._attention)
         self._found, self.followed = self.cache.known.get(self._key), False
         needed = self._needed or (self._folding and pixels.ndim > 4)
         if self._found is not None or not needed or self.cache.broken:
@@ -220,7 +227,7 @@ class LayoutFinder:
         """
         if values.is_nested:
             return None
-        if self.cache.given is not None and not entry and (said := self._said(layer, name, values)):
+        if self._given is not None and not entry and (said := self._said(layer, name, values)):
             return said
         shape, name = values.shape, f"{name} <-" if entry else name
         text = known_by_type(layer.module, values.ndim)
@@ -271,7 +278,7 @@ class LayoutFinder:
             MissingLayoutError: It was not computed when axes were followed.
         """
         _, _, queries, keys = attention.weights.shape
-        if self.cache.given is not None and (text := self._text(attention.name, attention.layer, (self._images, keys, 1))):
+        if self._given is not None and (text := self._text(attention.name, attention.layer, (self._images, keys, 1))):
             said = [grid_as_said(text, length, images=self._images, picture=self._picture) for length in (queries, keys)]
             if said[1] is not None:
                 return said[0] or TokenGrid(queries, refused="queries that the layout does not fit"), said[1]
@@ -304,7 +311,7 @@ class LayoutFinder:
             return Layout(text, refused=str(reason))
 
     def _text(self, name: str, layer: Layer, shape: tuple[int, ...]) -> str | None:
-        given = self.cache.given
+        given = self._given
         assert given is not None
         if callable(given):
             return given(name, shape)
