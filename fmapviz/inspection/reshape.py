@@ -14,6 +14,7 @@ from fmapviz.inspection.layouts.find import usual_layout
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from fmapviz.core.layout import Layout
     from fmapviz.core.types import FeatureMap
 
 
@@ -58,6 +59,8 @@ def frames_of(feature_map: FeatureMap, values: Tensor) -> dict[str, Tensor]:
         raise NotAMapError(layout.refused)
     if values.is_quantized:
         values = values.dequantize()
+    if layout.text == "N C H W" and _is_as_shown(layout, values):  # as most are
+        return {"": values}
     try:
         sizes = layout.sizes(values.shape)
     except LayoutError as reason:
@@ -79,6 +82,12 @@ def frames_of(feature_map: FeatureMap, values: Tensor) -> dict[str, Tensor]:
         return {"": _reshaped(digits, (images, channels, height, width))}
     clip = digits.reshape(images, channels, frames, height, width).unbind(2)
     return {f".t{time:0{len(str(len(clip) - 1))}d}": frame for time, frame in enumerate(clip)}
+
+
+def _is_as_shown(layout: Layout, values: Tensor) -> bool:
+    """Return True if `(N, C, H, W)` is shown as it is; a map of one pixel may be a vector."""
+    plain = layout.order == (0, 1, 2, 3) and layout.places is None and values.shape[2:] != (1, 1)
+    return plain and layout.dims[1:] == tuple((size,) for size in values.shape[1:])
 
 
 def own_frames(feature_map: FeatureMap) -> dict[str, Tensor]:

@@ -6,7 +6,7 @@ Each class of content has one renderer, found in a table by its type.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from math import isfinite
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -172,9 +172,9 @@ def make_picture(
     facts = describe(layer, content, info.config.style)
     rendered = _RENDERERS[type(content)](layer, content, seen, info)
     caption = layer.target.caption if layer.target and isinstance(content, HeatMap) else ""
-    framed = partial(
-        frame, rendered, content, info.config.style, _header(layer, drawing, facts, info), seen, caption=caption
-    )
+    style = info.config.style
+    lines = _header(layer, drawing, facts, info) if style.labels else []
+    framed = partial(frame, rendered, content, style, lines, seen, caption=caption)
     page, ground, tiles, area = framed()
     pixels = draw(page, ground)
     name, title = f"{layer.index:0{digits}d} {layer.layer or 'input'}", ""
@@ -194,8 +194,13 @@ def is_numbered(style: Style) -> bool:
 
 def lettering(style: Style) -> Lettering:
     """Return the look of numbers, headers and colour bars."""
-    ground = Ground((WHITE, WHITE, WHITE), opaque=False) if style.ground is None else Ground(style.ground)
-    return Lettering(ground, style.text_size)
+    return _lettering(style.ground, style.text_size)
+
+
+@lru_cache(maxsize=16)
+def _lettering(colour: tuple[int, int, int] | None, text_size: int) -> Lettering:
+    ground = Ground((WHITE, WHITE, WHITE), opaque=False) if colour is None else Ground(colour)
+    return Lettering(ground, text_size)
 
 
 def frame(

@@ -58,6 +58,7 @@ _BY_TYPE = {  # of those whose number of axes is fixed
         nn.AdaptiveAvgPool3d,
     ),
 }
+_decided_by_type: dict[tuple[type[nn.Module], int | None], str] = {}  # asked at every layer
 _USUAL = {2: "N C", 4: "N C H W", 5: "N C T H W"}
 
 
@@ -68,10 +69,11 @@ def known_by_type(module: nn.Module, dimensions: int | None = None) -> str:
         >>> known_by_type(nn.Conv2d(3, 8, 3)), known_by_type(nn.ReLU())
         ('N C H W', '')
     """
-    for text, kinds in _BY_TYPE.items():
-        if isinstance(module, kinds):
-            return text if dimensions in {None, len(text.split())} else ""
-    return ""
+    key = type(module), dimensions
+    if key not in _decided_by_type:
+        text = next((text for text, kinds in _BY_TYPE.items() if isinstance(module, kinds)), "")
+        _decided_by_type[key] = text if dimensions in {None, len(text.split())} else ""
+    return _decided_by_type[key]
 
 
 def usual_layout(module: nn.Module, values: Tensor) -> Layout:
