@@ -83,7 +83,7 @@ def _readers(network: nn.Module) -> Iterator[tuple[str, Callable[[], object]]]:
     functions = [held for module in network.modules() for held in vars(module).values() if isinstance(held, FunctionType)]
     for own in dict.fromkeys(each for module in network.modules() for each in type(module).__mro__ if _is_own(each)):
         for key, value in vars(own).items():
-            functions += _functions_in(value)
+            functions += functions_in(value)
             if not key.startswith("__"):
                 yield f"{own.__module__}.{own.__qualname__}.{key}", partial(vars(own).get, key)
     seen = set[CodeType]()
@@ -94,16 +94,16 @@ def _readers(network: nn.Module) -> Iterator[tuple[str, Callable[[], object]]]:
             continue
         seen.add(code)
         for key, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
-            yield f"{function.__qualname__}.{key}", partial(_content_of, cell)
-        names = set(_names_in(code))
+            yield f"{function.__qualname__}.{key}", partial(content_of, cell)
+        names = set(names_in(code))
         for key in names & known.keys():
             yield f"{function.__module__}.{key}", partial(known.get, key)
-            functions += _functions_in(known[key])
+            functions += functions_in(known[key])
             if isinstance(known[key], type | ModuleType) and _is_own(known[key]):
                 held = vars(known[key])
                 for inner in names & held.keys():
                     yield f"{function.__module__}.{key}.{inner}", partial(held.get, inner)
-                    functions += _functions_in(held[inner])
+                    functions += functions_in(held[inner])
 
 
 def _readers_of_weights(network: nn.Module) -> Iterator[tuple[str, Callable[[], object]]]:
@@ -121,20 +121,22 @@ def _is_own(code: Any) -> bool:  # Any: a class, a function, or a module
     return str(name).partition(".")[0] not in _LIBRARIES
 
 
-def _functions_in(value: Any) -> list[FunctionType]:  # Any: an attribute of a user's class or module
+def functions_in(value: Any) -> list[FunctionType]:  # Any: an attribute of a user's class or module
     """Return the Python functions that an attribute calls: itself, what it decorates, or the getter of a property."""
     parts = (value, getattr(value, "__wrapped__", None), getattr(value, "__func__", None), getattr(value, "fget", None))
     return [each for each in parts if isinstance(each, FunctionType)]
 
 
-def _names_in(code: CodeType) -> Iterator[str]:
+def names_in(code: CodeType) -> Iterator[str]:
+    """Yield the names of globals and attributes in a function's code, and in that of functions inside it."""
     yield from code.co_names
     for inner in code.co_consts:
         if isinstance(inner, CodeType):
-            yield from _names_in(inner)
+            yield from names_in(inner)
 
 
-def _content_of(cell: CellType) -> object:
+def content_of(cell: CellType) -> object:
+    """Return the variable of a closure; None if it has no value yet."""
     try:
         return cell.cell_contents
     except ValueError:  # it is empty

@@ -29,7 +29,7 @@ def find_homes(network: nn.Module) -> tuple[list[ModuleType], str]:
     """
     kinds = [*type(network).__mro__, *(type(module) for module in network.modules())]
     homes = [sys.modules.get(name) for name in dict.fromkeys(kind.__module__ for kind in kinds)]
-    own = [home for home in homes if home is not None and _is_users(home)]
+    own = [home for home in homes if home is not None and is_users(home)]
     if own:
         return own, ""
     users = [sys.modules.get(name) for name in _users_modules(len(sys.modules), next(reversed(sys.modules)))]
@@ -46,10 +46,10 @@ def find_homes(network: nn.Module) -> tuple[list[ModuleType], str]:
 @lru_cache(maxsize=1)
 def _users_modules(_count: int, _last: str) -> list[str]:
     """Return the names of the user's modules, as long as none is imported: to look at thousands takes milliseconds."""
-    return [name for name, each in list(sys.modules.items()) if type(each) is ModuleType and _is_users(each)]
+    return [name for name, each in list(sys.modules.items()) if type(each) is ModuleType and is_users(each)]
 
 
-def _is_users(module: ModuleType) -> bool:
+def is_users(module: ModuleType) -> bool:
     """Return True for a module that is neither installed nor part of Python or fmapviz."""
     if module.__name__ == "__main__":
         return not _is_command(module)

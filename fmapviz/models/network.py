@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import inspect
-import re
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import chain
 from operator import call
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -23,11 +20,12 @@ from fmapviz.core.layout import check_layout
 from fmapviz.core.types import Model
 from fmapviz.images.preprocess import as_for_imagenet, by_callable, for_volumes, standard
 from fmapviz.inspection.hooks import observe
-from fmapviz.models.weights.file import sha256_of
-from fmapviz.models.weights.state_dict import digest_of_state, ordered_names
+from fmapviz.models.identity import digest_of_network, without_addresses
+from fmapviz.models.weights.state_dict import ordered_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
+    from pathlib import Path
 
     from torch import Tensor
 
@@ -40,7 +38,6 @@ _PREPROCESSING = ("preprocess", "transforms")
 _CLASSES = ("classes", "class_names", "categories", "class_to_idx", "idx_to_class", "id2label")
 _SCORES = "scores"
 _LAYOUT = "layout"
-_LIBRARIES = ("torch", "torchvision", "timm")
 
 
 def describe_network(
@@ -84,7 +81,7 @@ def describe_network(
         name=name,
         module=network,
         weights=loaded.name,
-        sha256=None if code is None else digest_of_network(network, files=code),
+        sha256=None if code is None else digest_of_network(network, files=code, called=filter(None, [preprocess, forward])),
         preparation=by_callable(preprocess, description=_words(preprocess), channels=channels, as_stored=True, volume=volume)
         if preprocess is not None
         else _prepare(options, channels, shape, volume=volume),
@@ -304,25 +301,6 @@ def input_type(network: nn.Module) -> torch.dtype:
     return next(floating, torch.float32)
 
 
-def digest_of_network(network: nn.Module, *, files: Iterable[Path] = ()) -> str:
-    """Return a SHA-256 of a network's weights, structure and source code, hexadecimal.
-
-    Weights alone are not enough: strides, activations and the forward pass decide the feature maps too.
-
-    Args:
-        network: The source files of its classes are included, except those of libraries.
-        files: Further source files.
-    """
-    # Not repr() and state_dict(), which do not terminate for a module that contains itself.
-    numbers = dict(chain(network.named_parameters(), network.named_buffers()))
-    parts = (f"{name} {type(module).__qualname__} {module.extra_repr()}" for name, module in network.named_modules())
-    structure = _without_addresses("\n".join(parts))
-    kinds = {type(module) for module in network.modules()}
-    own = [path for kind in kinds if kind.__module__.partition(".")[0] not in _LIBRARIES for path in _source_of(kind)]
-    code = sorted({sha256_of(path) for path in (*files, *own) if path.is_file()})
-    return hashlib.sha256(f"{digest_of_state(numbers)} {structure} {code}".encode("utf-8", "surrogatepass")).hexdigest()
-
-
 def _accepts_channels(network: nn.Module, channels: int) -> bool:
     sides = (64, 64, 64) if _takes_volumes(network, channels) else (_SIDE, _SIDE)
     return _accepts(network, (1, channels, *sides))
@@ -346,15 +324,4 @@ def _is_submodule(value: object) -> bool:
 
 def _words(preprocess: Callable[..., Any]) -> str:
     name = getattr(preprocess, "__qualname__", None)
-    return _without_addresses(" ".join((f"{preprocess.__module__}.{name}" if name else repr(preprocess)).split()))
-
-
-def _without_addresses(text: str) -> str:
-    return re.sub(r" at 0x[0-9a-f]+", "", text)
-
-
-def _source_of(kind: type) -> list[Path]:
-    try:
-        return [Path(inspect.getfile(kind))]
-    except (TypeError, OSError):  # defined in a notebook or in C
-        return []
+    return without_addresses(" ".join((f"{preprocess.__module__}.{name}" if name else repr(preprocess)).split()))

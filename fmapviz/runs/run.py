@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _GOOD_NAME = "1 to 200 printable bytes, without slashes and double quotes, not starting with a dot"
 _LONGEST_STEM = 180  # bytes; file systems allow 255
 IN_TRAINING = "in training"  # the weights of a run that is drawn while its network is trained
-_OTHER_VALUES = "network: other weights or code"  # one digest is of both
+_OTHER_VALUES = "network: other weights, code, attributes or hooks"  # one digest is of all
 _REMEDIES = {
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "make room, and the same call continues"),
     **dict.fromkeys((errno.EISDIR, errno.ELOOP, errno.EINVAL, errno.ENXIO), "move that away, and the same call continues"),

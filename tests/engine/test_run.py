@@ -507,7 +507,7 @@ def test_a_network_that_was_trained_further_is_another_run(pictures, look):
     with torch.no_grad():
         next(model.parameters()).add_(1)
     with pytest.raises(
-        RefusedError, match=r"mine' holds a run with other settings \(network: other weights or code\)"
+        RefusedError, match=r"mine' holds a run with other settings \(network: other weights, code, attributes or hooks\)"
     ) as caught:
         look(pictures, model, name="mine")
     assert "choose another name= for the network as it is now" in caught.value.hint

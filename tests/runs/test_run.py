@@ -134,7 +134,7 @@ def test_a_named_run_with_other_settings_is_refused(tmp_path, refused):
     open_run(tmp_path, INFO, name="mine")
     differences = [
         "weights: random weights, seed 0, not random weights, seed 1",
-        "network: other weights or code",
+        "network: other weights, code, attributes or hooks",
         "another preprocessing",
         "types: Conv2d, not ReLU",
         "layers: features.*, not all",

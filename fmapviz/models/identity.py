@@ -1,0 +1,213 @@
+"""Tell whether a network is the one that an earlier run has drawn: its weights, its code, and what that code reads."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from enum import Enum
+from functools import partial
+from itertools import chain
+from pathlib import Path, PurePath
+from types import CodeType, FunctionType, MethodType, ModuleType, SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fmapviz.inspection.outside_state import content_of, functions_in, names_in
+from fmapviz.models.homes import is_users
+from fmapviz.models.weights.file import sha256_of
+from fmapviz.models.weights.state_dict import digest_of_state
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_OF_TORCH = frozenset(vars(nn.Module()))
+_LIBRARIES = ("torch", "torchvision", "timm")  # whose versions a run records
+# Objects of these are read too; those of other libraries may hold anything, such as a connection or the time.
+_READ = (*_LIBRARIES, "transformers", "argparse")
+_PLAIN = bool | int | float | complex | str | bytes | None
+_NAMED = torch.dtype | torch.device | torch.layout | torch.memory_format | PurePath | range | slice
+_DEEPEST = 50  # of values in values, and of functions that call functions
+
+
+def digest_of_network(network: nn.Module, *, files: Iterable[Path] = (), called: Iterable[object] = ()) -> str:
+    """Return a SHA-256 of what decides what a network computes, hexadecimal.
+
+    Weights alone are not enough: strides, activations, the forward pass, attributes and hooks decide the feature maps too.
+    Covered are parameters and buffers; the source files of the user's classes, or their byte code if they were typed in a
+    notebook; plain attributes of modules, and what these contain; hooks; and globals and variables of closures that the
+    user's code names. Of objects of other libraries only the type is covered.
+
+    Args:
+        network: The network; the source files of its classes are included, except those of libraries.
+        files: Further source files.
+        called: What else is called for each image, such as a preprocessing.
+    """
+    reader = _Reader(files)
+    read = [*reader.network(network), *(reader.value(each, _DEEPEST) for each in called)]
+    code = sorted({sha256_of(path) for path in reader.files if path.is_file()})
+    return hashlib.sha256("\n".join([*read, *code]).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def without_addresses(text: str) -> str:
+    """Return a text without the addresses of objects in memory."""
+    return re.sub(r" at 0x[0-9a-f]+", "", text)
+
+
+class _Reader:
+    """Puts into words what a network reads, equal in another process as long as it is the same.
+
+    Args:
+        files: Source files that are known already.
+
+    Attributes:
+        files: The source files of all code that was met.
+    """
+
+    def __init__(self, files: Iterable[Path]) -> None:
+        self.files = {*files}
+        # By identity, with the words; the values are held, so that no identity is used twice.
+        self._met: dict[int, tuple[object, str]] = {}
+        self._classes = set[type]()
+
+    def network(self, network: nn.Module) -> Iterator[str]:
+        """Yield weights, structure, plain attributes and hooks of all modules, and what the code of their classes reads."""
+        modules = dict(network.named_modules())
+        self._met |= {id(module): (module, f"module {name}") for name, module in modules.items()}
+        # Not repr() and state_dict(), which do not terminate for a module that contains itself.
+        yield digest_of_state(dict(chain(network.named_parameters(), network.named_buffers())))
+        for name, module in modules.items():
+            kind = type(module)
+            yield without_addresses(f"{name} {kind.__qualname__} {module.extra_repr()}")
+            hooks = [*module._forward_pre_hooks.values(), *module._forward_hooks.values()]
+            held = {key: value for key, value in vars(module).items() if key not in _OF_TORCH}
+            yield from (f"{name}.{key}={self.value(value, _DEEPEST)}" for key, value in {**held, "hooks": hooks}.items())
+            if kind.__module__.partition(".")[0] not in _LIBRARIES:
+                self.files.update(_source_of(kind))
+            yield from self._class(kind, _DEEPEST)
+
+    def value(self, value: Any, depth: int) -> str:  # Any: whatever a user's code holds
+        """Return a value in words."""
+        plain = _words_of_plain(value)
+        if plain is not None:
+            return plain
+        if id(value) not in self._met:
+            name = type(value).__qualname__
+            self._met[id(value)] = value, name
+            try:
+                parts = ", ".join(self._parts(value, depth - 1)) if depth else ""
+            except Exception:  # noqa: BLE001  of a container of the user
+                parts = "unreadable"
+            self._met[id(value)] = value, f"{name}({parts})"
+        return self._met[id(value)][1]
+
+    def _parts(self, value: Any, depth: int) -> Iterator[str]:  # Any: likewise
+        if isinstance(value, nn.Module):
+            yield from self.network(value)
+        elif isinstance(value, MethodType):
+            yield from (self.value(value.__func__, depth), self.value(value.__self__, depth))
+        elif isinstance(value, FunctionType):
+            yield from self._function(value, depth)
+        elif isinstance(value, partial):
+            yield from (self.value(each, depth) for each in (value.func, value.args, value.keywords))
+        elif isinstance(value, type):
+            yield f"{value.__module__}.{value.__qualname__}"
+            yield from self._class(value, depth)
+        elif isinstance(value, Mapping):
+            yield from sorted(f"{self.value(key, depth)}: {self.value(each, depth)}" for key, each in value.items())
+        elif isinstance(value, AbstractSet):
+            yield from sorted(self.value(each, depth) for each in value)
+        elif isinstance(value, Sequence):
+            yield from (self.value(each, depth) for each in value)
+        elif isinstance(value, SimpleNamespace) or _is_read(type(value)):
+            yield from self._class(type(value), depth)
+            slots = [key for kind in type(value).__mro__ for key in _names(vars(kind).get("__slots__", ()))]
+            held = {key: getattr(value, key) for key in slots if hasattr(value, key)} | getattr(value, "__dict__", {})
+            yield from (f"{key}={self.value(each, depth)}" for key, each in held.items())
+        else:
+            yield str(getattr(value, "__qualname__", ""))  # of a function in C
+
+    def _class(self, kind: type, depth: int) -> Iterator[str]:
+        """Yield what the code of a class and of its bases reads; of one without a file, the code too."""
+        for own in (each for each in kind.__mro__ if _is_own(each) and each not in self._classes):
+            self._classes.add(own)
+            self.files.update(_source_of(own))
+            for key, value in list(vars(own).items()):
+                functions = functions_in(value)
+                if functions or not key.startswith(("__", "_abc_")):
+                    yield f"{key} {[self.value(each, depth) for each in functions or [value]]}"
+
+    def _function(self, function: FunctionType, depth: int) -> Iterator[str]:
+        """Yield a function's code, or its file's, with the values that it names."""
+        code, known, is_own = function.__code__, function.__globals__, _is_own(function)
+        if not is_own:
+            yield f"{function.__module__}.{function.__qualname__}"
+        elif Path(code.co_filename).is_file():
+            self.files.add(Path(code.co_filename))
+        else:
+            yield self._code(code, depth)
+        yield self.value((function.__defaults__, function.__kwdefaults__), depth)
+        for key, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+            yield f"{key}={self.value(content_of(cell), depth)}"
+        names = {name for name in names_in(code) if not name.startswith("__")} if is_own else set[str]()
+        for key in sorted(names & known.keys()):
+            held = known[key]
+            if not isinstance(held, ModuleType):
+                yield f"{key}={self.value(held, depth)}"
+            elif is_users(held):
+                yield from (
+                    f"{key}.{name}={self.value(vars(held)[name], depth)}" for name in sorted(names & vars(held).keys())
+                )
+
+    def _code(self, code: CodeType, depth: int) -> str:
+        constants = [
+            self._code(each, depth) if isinstance(each, CodeType) else self.value(each, depth) for each in code.co_consts
+        ]
+        return f"{code.co_code.hex()} {code.co_names} {constants}"
+
+
+def _words_of_plain(value: Any) -> str | None:  # Any: likewise
+    """Return a value without parts in words; None if it is of another kind."""
+    if isinstance(value, Enum):
+        return f"{type(value).__qualname__}.{value.name}"
+    if isinstance(value, _PLAIN):
+        return repr(value)
+    if isinstance(value, _NAMED):
+        return str(value)
+    return _numbers(value) if isinstance(value, Tensor | np.ndarray | np.generic) else None
+
+
+def _numbers(values: Any) -> str:  # Any: a tensor or an array
+    try:
+        held = (
+            values.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy() if isinstance(values, Tensor) else values
+        )
+        return f"{values.dtype} {tuple(values.shape)} {hashlib.sha256(held.tobytes()).hexdigest()}"
+    except (RuntimeError, TypeError, ValueError):  # sparse, quantized, without values, or of another kind
+        return f"{values.dtype} {tuple(values.shape)}"
+
+
+def _names(slots: str | Iterable[str]) -> list[str]:
+    return [slots] if isinstance(slots, str) else [*slots]
+
+
+def _is_own(code: Any) -> bool:  # Any: a class or a function
+    module = sys.modules.get(code.__module__)
+    return module is None or is_users(module)
+
+
+def _is_read(kind: type) -> bool:
+    return kind.__module__.partition(".")[0] in _READ or _is_own(kind)
+
+
+def _source_of(kind: type) -> list[Path]:
+    try:
+        return [Path(inspect.getfile(kind))]
+    except (TypeError, OSError):  # defined in a notebook or in C
+        return []

@@ -1,0 +1,231 @@
+"""A network is another one as soon as anything has changed that decides what it computes, and the same one otherwise."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from argparse import Namespace
+from copy import deepcopy
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+import fmapviz
+from fmapviz.models.identity import digest_of_network
+
+
+class Net(nn.Module):
+    """Has room for an attribute of any kind."""
+
+    def __init__(self, held=None):
+        super().__init__()
+        torch.manual_seed(0)
+        self.body, self.last, self.held = nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3), held
+
+    def forward(self, images):
+        return self.last(self.body(images))
+
+
+class Settings:
+    """An object of the user's, without a repr of its own."""
+
+    def __init__(self, **values):
+        self.__dict__.update(values)
+
+
+class Slots:
+    __slots__ = ("scale",)
+
+    def __init__(self, scale):
+        self.scale = scale
+
+
+def scaled(by):
+    return lambda images: images * by
+
+
+VALUES = {
+    "a number": (3.0, 4.0),
+    "a string": ("relu", "tanh"),
+    "nothing": (None, 1),
+    "a dict": ({"k": 4}, {"k": 5}),
+    "a list in a dict": ({"k": [1, {"a": 2}]}, {"k": [1, {"a": 3}]}),
+    "a set": ({"a", "b"}, {"a", "c"}),
+    "a tensor": (torch.ones(3), torch.ones(3) * 2),
+    "a sparse tensor": (torch.ones(3).to_sparse(), torch.ones(4).to_sparse()),
+    "an array": (torch.ones(3).numpy(), torch.zeros(3).numpy()),
+    "a function in C": (torch.tanh, torch.relu),
+    "a function of torch": (nn.functional.gelu, nn.functional.softplus),
+    "a closure": (scaled(2), scaled(3)),
+    "a partial": (partial(torch.mul, other=2), partial(torch.mul, other=3)),
+    "an object": (Settings(scale=2), Settings(scale=3)),
+    "an object in an object": (Settings(inner=Settings(scale=2)), Settings(inner=Settings(scale=3))),
+    "an object with slots": (Slots(2), Slots(3)),
+    "a namespace": (Namespace(scale=2), Namespace(scale=3)),
+    "a simple namespace": (SimpleNamespace(scale=2), SimpleNamespace(scale=3)),
+    "a method": (Settings(scale=2).__getattribute__, partial(Settings.__init__, scale=3)),
+    "a type": (nn.ReLU, nn.GELU),
+    "a dtype": (torch.float16, torch.bfloat16),
+    "modules in a list": ([nn.ReLU()], [nn.Linear(2, 2)]),
+}
+
+
+@pytest.mark.parametrize("kind", VALUES)
+def test_an_attribute_makes_another_network(kind):
+    first, second = VALUES[kind]
+    digests = [digest_of_network(Net(held)) for held in (first, deepcopy(first), second)]
+    assert digests[0] == digests[1]
+    assert digests[0] != digests[2]
+
+
+def hook(_layer, _inputs, maps):
+    return maps * 5
+
+
+CHANGES = {
+    "a hook": lambda network: network.body.register_forward_hook(hook),
+    "a hook before a layer": lambda network: network.last.register_forward_pre_hook(lambda _layer, inputs: inputs[0] * 2),
+    "a replaced forward": lambda network: setattr(network, "forward", lambda images: network.body(images) * 2),
+    "a weight": lambda network: nn.init.zeros_(network.body.bias),
+    "a buffer": lambda network: network.register_buffer("scale", torch.ones(1)),
+    "a stride": lambda network: setattr(network.body, "stride", (2, 2)),
+    "an attribute of a part": lambda network: setattr(network.body, "gain", 2.0),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_change_makes_another_network_and_to_take_it_back_the_same(change):
+    network, before = Net(), Net()
+    CHANGES[change](network)
+    assert digest_of_network(network) != digest_of_network(before)
+    again = Net()
+    CHANGES[change](again)
+    assert digest_of_network(again) == digest_of_network(network)
+
+
+def test_a_hook_that_is_removed_leaves_nothing():
+    network = Net()
+    network.body.register_forward_hook(hook).remove()
+    assert digest_of_network(network) == digest_of_network(Net())
+
+
+def test_what_contains_itself_is_read_to_its_end():
+    network = Net({})
+    network.held["network"], network.held["itself"] = [network], network.held
+    assert digest_of_network(network) != digest_of_network(Net({}))
+    other = Net()
+    network.held["other"], other.held = [other], [network]
+    assert len(digest_of_network(network)) == 64
+
+
+def test_a_pass_and_an_evaluation_change_nothing(tmp_path):
+    network = Net()
+    before = digest_of_network(network)
+    network.train()
+    fmapviz.visualize(network, torch.ones(1, 3, 16, 16), out=tmp_path, to="png")
+    fmapviz.cam(network, torch.ones(1, 3, 16, 16), target=1, layer="body")
+    assert digest_of_network(network) == before
+
+
+CELL = """
+import torch
+from torch import nn
+GAIN = {gain}
+def helper(x):
+    return x {operation} 3
+class N(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.a, self.b, self.names = nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3), {{"b", "a", "c"}}
+    def forward(self, x):
+        return self.b(helper(self.a(x))) * GAIN
+network = N()
+"""
+
+
+def typed(**parts):
+    """Run code that no file holds, as a notebook does."""
+    names = {"__name__": "cells"}
+    exec(compile(CELL.format(**{"gain": 1, "operation": "*"} | parts), "<cell>", "exec"), names)
+    return names["network"]
+
+
+def test_code_that_was_typed_is_covered():
+    first = digest_of_network(typed())
+    assert digest_of_network(typed()) == first
+    assert digest_of_network(typed(gain=2)) != first
+    assert digest_of_network(typed(operation="+")) != first
+
+
+def test_another_process_has_the_same_digest():
+    code = CELL.format(gain=1, operation="*") + (
+        "\nfrom fmapviz.models.identity import digest_of_network\nprint(digest_of_network(network))"
+    )
+    runs = [
+        subprocess.run(
+            [sys.executable, "-c", code], env={"PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True
+        )
+        for seed in ("1", "2")
+    ]
+    assert len({each.stdout for each in runs}) == 1
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", ["a number", "a closure", "an object"])
+def test_a_run_of_another_preprocessing_is_another_run(kind, tmp_path):
+    calls = {
+        "a number": lambda by: partial(prepared, by=by),
+        "a closure": lambda by: lambda picture: prepared(picture, by=by),
+        "an object": Scaled,
+    }
+    for number, by in enumerate((1.0, 0.5)):
+        network = Net()
+        network.preprocess = calls[kind](by)
+        summary = fmapviz.visualize(network, "sample_images/shapes/star.jpg", out=tmp_path, to="png")
+        assert (summary.done, summary.skipped) == (1, 0)
+        again = fmapviz.visualize(network, "sample_images/shapes/star.jpg", out=tmp_path, to="png")
+        assert (again.done, again.skipped) == (0, 1)
+        assert len(list(tmp_path.iterdir())) == number + 1
+
+
+def prepared(picture, by=1.0):
+    return torch.full((3, 16, 16), picture.size[0] * by)
+
+
+class Scaled:
+    def __init__(self, by):
+        self.by = by
+
+    def __call__(self, picture):
+        return prepared(picture, self.by)
+
+
+BUILT = """
+import json, pathlib, torch
+from torch import nn
+class N(nn.Module):
+    def __init__(self, k):
+        super().__init__()
+        torch.manual_seed(0)
+        self.c, self.k = nn.Conv2d(3, 4, 3), k
+    def forward(self, x):
+        return self.c(x) * self.k
+def build():
+    return N(json.loads(pathlib.Path("settings.json").read_text())["k"])
+"""
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_file_that_the_network_is_built_from_makes_another_run(tmp_path, monkeypatch):
+    star = Path("sample_images/shapes/star.jpg").absolute()
+    monkeypatch.chdir(tmp_path)
+    Path("net.py").write_text(BUILT)
+    for k in (1, 4):
+        Path("settings.json").write_text(json.dumps({"k": k}))
+        assert [fmapviz.visualize("net.py:build", star, to="png").skipped for _ in range(2)] == [0, 1]
