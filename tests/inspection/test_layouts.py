@@ -96,6 +96,14 @@ def explicit_attention(net, maps):
     return found, maps_of(found[:, 1:], maps)
 
 
+def attention_by_einsum(net, maps):
+    tokens = tokens_of(maps)
+    heads = tokens.unflatten(-1, (2, -1))
+    weights = torch.einsum("blhd,bmhd->bhlm", heads, heads).softmax(-1)
+    found = net.linear(tokens + torch.einsum("bhlm,bmhd->blhd", weights, heads).flatten(2))
+    return found, maps_of(found, maps)
+
+
 def channel_attention(net, maps):
     tokens = tokens_of(maps)
     found = tokens + tokens @ (tokens.mT @ tokens).softmax(-1)
@@ -170,6 +178,7 @@ FAMILIES = {
     ),
     "attention": attention,
     "explicit attention": explicit_attention,
+    "attention by einsum": attention_by_einsum,
     "attention of channels": channel_attention,
     "mixed tokens beside a residual": mixer,
     "there and back": lambda net, maps: (maps_of(prefix(net, maps, 1, 0)[:, 1:], maps).relu(), maps.relu()),

@@ -141,6 +141,11 @@ def regroup(axes: Axes, shape: Sequence[int]) -> Axes:
     return separated(Axes(tuple(dims), axes.pair))
 
 
+def without_single(dim: Dim) -> Dim:
+    """Return a dimension without the axis of a single image, which `einsum` joins with any other."""
+    return tuple(digit for digit in dim if digit.size > 1 or digit.base is None or digit.base.kind != "N") or dim
+
+
 def separated(axes: Axes) -> Axes:
     """Return axes in which rows and columns of one sequence that are in different digits again have bases of their own."""
     parts: dict[int, dict[Digit, None]] = {}

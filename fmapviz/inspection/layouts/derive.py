@@ -9,7 +9,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fmapviz.core.layout import SAY_IT, Layout
-from fmapviz.inspection.layouts.axes import SPACE, Axes, Digit, axis, kinds_of, named, names_of, place, reason_of, whole
+from fmapviz.inspection.layouts.axes import (
+    SPACE,
+    Axes,
+    Digit,
+    axis,
+    kinds_of,
+    named,
+    names_of,
+    place,
+    reason_of,
+    whole,
+    without_single,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -29,6 +41,8 @@ def layout_of(axes: Axes) -> Layout:  # noqa: PLR0911  one for each kind of tens
         >>> layout_of(Axes(tuple(whole(axis(name, 4)) for name in "NHWC"))).text
         'N H W C'
     """
+    if sum(digit.base is not None and digit.base.kind == "N" for dim in axes.dims for digit in dim) > 1:
+        axes = Axes(tuple(map(without_single, axes.dims)), axes.pair)
     text = describe(axes)
     shape = axes.shape
     shown = f"({', '.join(map(str, shape))})"

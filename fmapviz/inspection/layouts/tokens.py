@@ -10,7 +10,7 @@ import numpy as np
 
 from fmapviz.core.centres import Centres
 from fmapviz.core.layout import LayoutError, layout_from
-from fmapviz.inspection.layouts.axes import Axes, Base, Digit, names_of, reason_of
+from fmapviz.inspection.layouts.axes import Axes, Base, Digit, names_of, reason_of, without_single
 from fmapviz.inspection.layouts.derive import coords_of, layout_of
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def grid_of(axes: Axes | None, *, images: int) -> TokenGrid:  # noqa: PLR0911  o
     """
     if axes is None or len(axes.dims) < 3:
         return TokenGrid(0, refused="" if axes is None else _UNKNOWN)
-    tokens = axes.dims[-2]
+    tokens = without_single(axes.dims[-2])
     length = prod(digit.size for digit in tokens)
     if all(digit.base is None for dim in axes.dims for digit in dim):
         return TokenGrid(length, refused=f"between {length} tokens: {_UNKNOWN}")

@@ -203,3 +203,51 @@ def test_a_class_attention_has_one_query():
     assert shown == "its only query"
     found = placed(timm.create_model("cait_xxs24_224"), torch.randn(1, 3, 224, 224), Query((0, 0)))
     assert found["blocks_token_only.0.attn"] == "its only query is one token, not the patches"
+
+
+def by_einsum(equation, turned=False):
+    def products(queries, keys):
+        given = [each.transpose(1, 2) if turned else each for each in (queries, keys)]
+        return torch.einsum(equation, *given)
+
+    return products
+
+
+PRODUCTS = {
+    "matmul": lambda queries, keys: queries @ keys.mT,
+    "einsum": by_einsum("bhid,bhjd->bhij"),
+    "einsum, keys first": lambda queries, keys: torch.einsum("bhjd,bhid->bhij", keys, queries),
+    "einsum of tokens before heads": by_einsum("bihd,bjhd->bhij", turned=True),
+    "einsum without an axis of images": lambda queries, keys: torch.einsum(
+        "nid,njd->nij", queries.flatten(0, 1), keys.flatten(0, 1)
+    ).unflatten(0, queries.shape[:2]),
+}
+
+
+class Products(nn.Module):
+    """One block of attention, whose products are computed in one of several ways."""
+
+    def __init__(self, products):
+        super().__init__()
+        torch.manual_seed(0)
+        self.patches, self.mixed = nn.Conv2d(3, 12, 8, 8), nn.Linear(12, 36)
+        self.head, self.products = nn.Linear(12, 5), products
+
+    def forward(self, x):
+        tokens = self.patches(x).flatten(2).mT
+        queries, keys, values = self.mixed(tokens).unflatten(-1, (3, 3, 4)).permute(2, 0, 3, 1, 4)
+        weights = self.products(queries, keys).mul(0.5).softmax(-1)
+        return self.head((weights @ values).transpose(1, 2).flatten(2).mean(1))
+
+
+@pytest.mark.parametrize("images", [1, 2])
+@pytest.mark.parametrize("size", [(32, 32), (24, 40), (8, 8)])
+@pytest.mark.parametrize("way", PRODUCTS)
+def test_products_are_followed_however_they_are_computed(way, size, images):
+    x = torch.randn(images, 3, *size, generator=torch.Generator().manual_seed(0))
+    network, plain = Products(PRODUCTS[way]).eval(), Products(PRODUCTS["matmul"]).eval()
+    (found,), (expected,) = placed(network, x).values(), placed(plain, x).values()
+    if size == (8, 8):  # a single patch
+        assert found == expected
+    else:
+        assert torch.allclose(found[0], expected[0], atol=1e-6)
