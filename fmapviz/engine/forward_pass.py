@@ -309,6 +309,7 @@ class Drawer:
                     lasting = self.lasting[0].one_pass(given)
                     with lasting, recorded, undisturbed(given.device) as self.numbers, reads, watching, seeing, followed:
                         record.output = self._model.forward(network, given)
+                        self._class_maps.note_layout(record, self._layouts, needed=bool(self._top or plan.of_classes))
                 except (Exception, SystemExit) as error:  # a script's sys.exit() too
                     if current.error is None and not current.complete:
                         if is_out_of_memory(error) or isinstance(error, MissingLayoutError):

@@ -91,7 +91,14 @@ class Choices:
             return found
 
         if record.scores is None:
-            record.scores = class_scores(record.output, key=key, images=record.images, head=head, ending_of=ending_of)
+            record.scores = class_scores(
+                record.output,
+                key=key,
+                images=record.images,
+                head=head,
+                ending_of=ending_of,
+                layout=record.score_layout,
+            )
             record.endings = None  # it keeps tensors
         return record.scores
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import isnan
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -18,6 +19,7 @@ from fmapviz.inspection.targets import no_output
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from fmapviz.core.layout import Layout
     from fmapviz.core.types import Model
     from fmapviz.inspection.targets import Wanted
 
@@ -147,6 +149,7 @@ def class_scores(
     images: int,
     head: Head = Head(),
     ending_of: Callable[[Tensor], Ending] = lambda _: Ending(),
+    layout: Layout | None = None,
 ) -> ClassScores:
     """Find the score of each class in a network's output, and what it means.
 
@@ -162,6 +165,7 @@ def class_scores(
         images: N.
         head: What is known beforehand.
         ending_of: Returns the operation that a tensor comes from.
+        layout: Of scores of pixels; None: their classes are assumed to be on the second axis.
 
     Returns:
         Of a classifier a score for each output; of a single output with two names one for each name, with opposite signs. Of
@@ -189,11 +193,42 @@ def class_scores(
         raise no_scores(values)
     ending = ending_of(values)
     before = ending.logits if ending.logits is not None and ending.logits.shape == values.shape else None
-    columns = _columns(values)
+    axis, assumed = _axis_of_classes(values, layout)
+    columns = _columns(values, axis)
     decided = _decide(ending.kind, columns.detach(), head)
     if decided.ending not in {ending.kind, ""}:  # of a softmax one class alone: nothing is known of the others
         before = None
-    return _scores_of(decided, columns, None if before is None else _columns(before), head)
+    found = _scores_of(decided, columns, None if before is None else _columns(before, axis), head)
+    return replace(found, remarks=(*found.remarks, *assumed))
+
+
+def scores_of_pixels(output: object, *, key: str | None, images: int, head: Head) -> Tensor | None:
+    """Return the scores in a network's output if each pixel has its own, None otherwise; see `class_scores`."""
+    with suppress(RequestError):
+        part = output if key is None else part_of(output, key)
+        values = (
+            None if isinstance(part, list) and any(map(is_detection, part)) else scores_in(part, classes=len(head.names))
+        )
+        if values is not None and _has_pixels(values) and len(values) == images:
+            return values
+    return None
+
+
+def _has_pixels(values: Tensor) -> bool:
+    plain = not values.is_nested and values.layout is torch.strided and values.is_floating_point()
+    return plain and values.ndim > 3 and sum(size > 1 for size in values.shape[1:]) > 1
+
+
+def _axis_of_classes(values: Tensor, layout: Layout | None) -> tuple[int, tuple[str, ...]]:
+    """Return the axis along which the classes lie, and what is assumed of it."""
+    if not _has_pixels(values):
+        return 1, ()
+    if layout is not None and len(layout.dims) == values.ndim == len(layout.order) and not layout.refused:
+        images, channels = layout.counts
+        if images == channels == 1 and layout.grid is not None:
+            return layout.order[1], ()
+    shown = f"({', '.join(map(str, values.shape))})"
+    return 1, (f"the axes of the scores {shown} could not be followed: their second one is taken to be that of the classes",)
 
 
 def indices_of(scores: ClassScores, wanted: Wanted) -> list[int | None]:
@@ -250,8 +285,9 @@ def is_detection(each: object) -> bool:
     return labels.ndim == 1 and labels.shape == scores.shape and scores.is_floating_point()
 
 
-def _columns(values: Tensor) -> Tensor:
-    """Return float `(N, K)`, or `(N, K, P)` of pixels."""
+def _columns(values: Tensor, axis: int) -> Tensor:
+    """Return float `(N, K)`, or `(N, K, P)` of pixels, whose classes lie along an axis."""
+    values = values if axis == 1 else values.movedim(axis, 1)
     values = values if values.dtype in {torch.float32, torch.float64} else values.float()
     if values.ndim == 1:
         return values[:, None]

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from torch.autograd.graph import GradientEdge
 
     from fmapviz.core.centres import Centres
+    from fmapviz.core.layout import Layout
     from fmapviz.core.types import FeatureMap, Layer
     from fmapviz.inspection.attention.blocks import Block
     from fmapviz.inspection.attention.placement import Picture
@@ -114,6 +115,7 @@ class ForwardRecord:
         heads: Whether vectors that may hold the class scores are recorded.
         endings: Records by which operation the network ends; None if that is known, or not needed.
         output: What the network returned.
+        score_layout: The layout of scores of pixels in it; None if there are none, or it is unknown.
         scores: What its output says of each class, once that was read.
         over: Whether the pass has ended: a backward pass may run layers under `torch.utils.checkpoint` again.
         disconnected: Whether the graph could not begin late, so that the pass has to be repeated with an early graph.
@@ -134,6 +136,7 @@ class ForwardRecord:
     heads: bool = False
     endings: Endings | None = None
     output: object = None
+    score_layout: Layout | None = None
     scores: ClassScores | None = None
     over: bool = False
     disconnected: bool = False

@@ -461,3 +461,56 @@ def test_a_class_may_be_where_scores_are_not_finite():
     assert fmapviz.cam(network, pixels, target="top1", layer="body").target == (0,)
     with pytest.raises(RequestError, match="no such class in the image, or only where its scores are not finite"):
         fmapviz.cam(network, pixels, target=2, layer="body")
+
+
+class OfPixels(nn.Module):
+    """A segmentation whose head works along the last axis, and which returns its scores in one of several orders."""
+
+    def __init__(self, classes, order, *, soft=False):
+        super().__init__()
+        torch.manual_seed(0)
+        self.body, self.head, self.order, self.soft = nn.Conv2d(3, 8, 3, padding=1), nn.Linear(8, classes), order, soft
+
+    def forward(self, images):
+        scores = self.head(self.body(images).relu().permute(0, 2, 3, 1))
+        scores = scores.softmax(-1) if self.soft else scores
+        return scores.permute(*("NHWC".index(axis) for axis in self.order))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("soft", [False, True])
+@pytest.mark.parametrize("classes", [1, 4, 8])
+@pytest.mark.parametrize("order", ["NHWC", "NWHC", "NWCH", "NCWH"])
+def test_classes_of_pixels_are_on_the_axis_that_the_network_gives_them(order, classes, soft, tmp_path):
+    images = torch.randn(2, 3, 8, 4, generator=torch.Generator().manual_seed(0))
+    known = OfPixels(classes, "NCHW", soft=soft).eval()
+    with torch.no_grad():
+        likely = known(images).mean((0, 2, 3)).argmax().item()
+    for each in (images, images[:1]):
+        found, expected = (
+            fmapviz.cam(network.eval(), each, target=likely, layer="body")
+            for network in (OfPixels(classes, order, soft=soft), known)
+        )
+        assert torch.allclose(found.raw, expected.raw, atol=1e-6)
+        assert torch.allclose(found.score, expected.score, atol=1e-6)
+        assert found.notices == expected.notices
+    runs = [
+        fmapviz.visualize(
+            network.eval(), images, out=tmp_path / name, views=["gradcam"], targets=["top1"], to="png"
+        ).directory
+        for name, network in (("a", OfPixels(classes, order, soft=soft)), ("b", known))
+    ]
+    predictions = [[json.loads(path.read_text())["predictions"] for path in sorted(run.rglob("unit.json"))] for run in runs]
+    assert [[each["index"] for each in one] for one in predictions[0]] == [
+        [each["index"] for each in one] for one in predictions[1]
+    ]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_an_axis_of_classes_that_is_not_known_is_said_to_be_assumed():
+    class Odd(OfPixels):
+        def forward(self, images):
+            return torch.fft.ifft2(torch.fft.fft2(super().forward(images))).real
+
+    found = fmapviz.cam(Odd(4, "NCHW").eval(), torch.randn(1, 3, 8, 4), target=1, layer="body")
+    assert any("second one is taken to be that of the classes" in notice for notice in found.notices)

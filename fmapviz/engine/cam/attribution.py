@@ -293,6 +293,7 @@ def _attempt(
             kept = lasting.one_pass(given)
             with kept, undisturbed(batch.device), record.endings or nullcontext(), finder.following(given):
                 record.output = model.forward(network, given)
+                class_maps.note_layout(record, finder, needed=True)
             record.over = True
     results.remarks += [left] if left else []
     return results

@@ -14,7 +14,7 @@ from fmapviz.engine.attention.flow import draw_flow
 from fmapviz.engine.cam.positions import choose_layers, chosen_points, requested_points
 from fmapviz.engine.layer_results import BatchResults, LayerBatch, draw_feature_map
 from fmapviz.inspection.cam_layers import Chosen, NoMapError, OtherEndingError
-from fmapviz.inspection.class_scores import Head, indices_of, scores_at
+from fmapviz.inspection.class_scores import Head, indices_of, scores_at, scores_of_pixels
 from fmapviz.inspection.exact_cam import Pooling
 from fmapviz.inspection.forward_record import ForwardRecord
 from fmapviz.inspection.gradients import BackwardError, begin_graph, edge_of, gradients_at
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from fmapviz.inspection.cam_layers import Choices
     from fmapviz.inspection.class_scores import ClassScores
     from fmapviz.inspection.forward_record import GraphPoint
+    from fmapviz.inspection.layouts.find import LayoutFinder
     from fmapviz.inspection.targets import Wanted
 
     Indices = tuple[int | None, ...]  # of a class in each image; None if the image does not have it
@@ -76,6 +77,16 @@ class ClassMaps:
         self.of_pixels = {view: method for view, method in plan.methods.items() if method.of_pixels}
         self.exact = any(method.exact for method in plan.methods.values())
         self.automatic = bool(plan.automatic and self.of_layers)
+
+    def note_layout(self, record: ForwardRecord, finder: LayoutFinder, *, needed: bool) -> None:
+        """Note where the classes are in scores of pixels, if these are needed, at the end of a pass that a finder follows.
+
+        Raises:
+            MissingLayoutError: The pass has to be repeated, with axes followed.
+        """
+        values = scores_of_pixels(record.output, key=self.plan.output, images=record.images, head=self.head)
+        if needed and values is not None:
+            record.score_layout = finder.of_scores(values)
 
     def passes(self, batch: Tensor) -> Iterator[tuple[ForwardRecord, Tensor, BatchResults]]:
         """Yield what the caller has to run on prepared images `(N, ...)`, and draw after each pass.

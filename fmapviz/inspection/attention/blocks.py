@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from fmapviz.core.words import counted
 from fmapviz.inspection.attention.placement import rows_of
 from fmapviz.inspection.attention.weights import Fused, mean_of_heads
 from fmapviz.inspection.gradients import edge_of
@@ -115,7 +116,10 @@ def flow_through(blocks: Sequence[Block], picture: Picture, query: Query, device
     for block in blocks:
         samples, _, queries, keys = block.shape
         if samples != picture.images:
-            raise NotAMapError(f"attention of {block.name} is within parts of the image {tuple(block.shape)}")
+            parts = f"{samples} samples for {counted(picture.images, 'image')}, which are parts of the image, or heads"
+            raise NotAMapError(
+                f"attention of {block.name} {tuple(block.shape)}: {parts}; num_heads of its module says how many"
+            )
         if not queries == keys == count:
             other = f"{blocks[0].name} has {count} tokens, " if block is not blocks[0] else ""
             here = f"{other}{block.name} has {queries} queries and {keys} keys"

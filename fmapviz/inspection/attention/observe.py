@@ -35,6 +35,7 @@ _FUSED = functional.scaled_dot_product_attention
 _FUSED_ARGUMENTS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
 _MULTI_HEAD = functional.multi_head_attention_forward
 _NOWHERE = TokenGrid(0, refused="between tokens that were not followed")
+_HEADS = ("num_heads", "num_attention_heads", "n_heads", "n_head", "nhead", "heads")  # attributes of attention modules
 _WEIGHTLESS = nn.Softmax | nn.Dropout  # parts of an attention module that own no attention
 
 
@@ -167,8 +168,8 @@ class AttentionObserver:
 
     def _heads_of_owner(self) -> int | None:
         module = self._running[-1].layer.module if self._running else None
-        heads = getattr(module, "num_heads", getattr(module, "num_attention_heads", None))
-        return heads if isinstance(heads, int) and heads > 0 else None
+        given = (getattr(module, name, None) for name in _HEADS)
+        return next((heads for heads in given if isinstance(heads, int) and heads > 0), None)
 
     @contextmanager
     def heads(self, heads: int) -> Iterator[None]:

@@ -106,6 +106,9 @@ def _works_on_last_axis(module: nn.Module) -> bool:
     return isinstance(module, nn.Linear)
 
 
+_SCORES = " scores"  # no layer has such a name
+
+
 class MissingLayoutError(Exception):
     """A layer runs that did not run when axes were followed; they have to be followed again."""
 
@@ -130,11 +133,13 @@ class LayoutCache:
     Attributes:
         known: By the shape of the input, and what was asked for: what was found.
         by_type: Those that the types of layers decide, by the shapes of outputs.
+        of_pixels: Whether the network returns scores of pixels, to which axes are followed too.
         broken: Whether the network fails while its axes are followed.
     """
 
     known: dict[object, Found] = field(default_factory=dict)
     by_type: dict[tuple[str, Size], Layout] = field(default_factory=dict)
+    of_pixels: bool = False
     broken: bool = False
 
     @contextmanager
@@ -204,7 +209,7 @@ class LayoutFinder:
         self._picture = (pixels.shape[-2], pixels.shape[-1]) if pixels.ndim > 2 else (1, 1)
         self._key = (pixels.shape[1:], len(pixels) > 1, self._scope, self._attention)
         self._found, self.followed = self.cache.known.get(self._key), False
-        needed = self._needed or (self._folding and pixels.ndim > 4)
+        needed = self._needed or self.cache.of_pixels or (self._folding and pixels.ndim > 4)
         if self._found is not None or not needed or self.cache.broken:
             yield
             return
@@ -216,6 +221,22 @@ class LayoutFinder:
             self.cache.known[self._key] = self._found
             self._tracking = None
             self._derived.clear()
+
+    def of_scores(self, values: Tensor) -> Layout | None:
+        """Return the layout of scores of pixels that the network has returned, within `following`; None if it is unknown.
+
+        Raises:
+            MissingLayoutError: Axes were not followed to them; they will be in the next pass.
+        """
+        self.cache.of_pixels = True
+        if self.cache.broken:
+            return None
+        if self._found is None or (self._tracking is None and _SCORES not in self._found.layouts):
+            raise MissingLayoutError
+        if self._tracking is not None:
+            axes = self._tracking.axes(values)
+            self._found.layouts[_SCORES] = Layout() if axes is None else self._layout_of(axes)
+        return self._found.layouts[_SCORES]
 
     def paused(self) -> AbstractContextManager[None]:
         """Do not follow what is done with tensors beside the network."""

@@ -53,15 +53,17 @@ def load(name: str, *, weights: str | Mapping[str, Any] | None, options: InputOp
         loaded = _load_published(name, options)
     else:
         loaded = load_weights(weights, partial(_build, name, options), adapt=_adapted)
+    headless = getattr(loaded.module, "num_classes", None) == 0
+    no_classes = f"{name} has no classification head (num_classes=0), and so no classes: its outputs are features"
     return Model(
         name=f"timm:{name}",
         module=loaded.module.eval(),
         weights=loaded.name,
         sha256=loaded.sha256,
         preparation=prepare(loaded.module, options),
-        classes=loaded.classes,
-        scores="softmax" if weights == "default" or loaded.sha256 is None else "",
-        notices=loaded.notices,
+        classes=() if headless else loaded.classes,
+        scores="value" if headless else "softmax" if weights == "default" or loaded.sha256 is None else "",
+        notices=(*loaded.notices, *([no_classes] if headless else [])),
     )
 
 
