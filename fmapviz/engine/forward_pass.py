@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from fmapviz.core.errors import FmapvizError, RequestError, quote
+from fmapviz.core.errors import FmapvizError, RequestError, first_few, quote
 from fmapviz.core.types import ImageResult
 from fmapviz.engine.attention.maps import AttentionMaps
 from fmapviz.engine.cam.class_maps import ClassMaps
@@ -30,6 +30,7 @@ from fmapviz.inspection.outputs import part_of
 from fmapviz.inspection.predictions import predict
 from fmapviz.inspection.readable import why_unreadable
 from fmapviz.models.user_code import one_line
+from fmapviz.render.grid import ROUNDED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -357,6 +358,8 @@ class Drawer:
         images = len(current.record.pixels)
         if notice := self._layouts.notice():
             results.remarks.append(notice)
+        if rounded := [batch.template.layer or "input" for batch in results.layers if batch.rounded]:
+            results.remarks.append(f"{ROUNDED} of {first_few(rounded)}")
         predictions: list[tuple[Prediction, ...]] = [()] * images
         if self._top and current.record.output is not None:
             predictions = self._predict(current.record, results)

@@ -15,7 +15,7 @@ from fmapviz.core.drawings import Drawing, HeatMap
 from fmapviz.core.types import LayerResult, RawValues, Statistics
 from fmapviz.core.words import counted
 from fmapviz.inspection.reshape import NotAMapError, frames_of, picture_size
-from fmapviz.render.grid import as_floats, measure
+from fmapviz.render.grid import as_floats, is_rounded, measure
 from fmapviz.render.measures import measures_of
 from fmapviz.views.base import BatchContent, LayerMaps, NoChannelsError
 
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from fmapviz.engine.plan import Plan
     from fmapviz.inspection.forward_record import ForwardRecord
     from fmapviz.render.grid import Ranges
+
+
+_USUAL = (torch.float32, torch.float16, torch.bfloat16)
 
 
 class MixedBatchError(Exception):
@@ -52,6 +55,7 @@ class LayerBatch:
         values: The raw values of each image, if requested.
         drawings: By view; None if no requested format shows pictures.
         undrawn: The views that drew nothing, with the reason.
+        rounded: Whether the maps' values are wider than those that are drawn.
     """
 
     images: int
@@ -64,6 +68,7 @@ class LayerBatch:
     values: Sequence[RawValues] | None = None
     drawings: dict[str, BatchContent | None] = field(default_factory=dict)
     undrawn: dict[str, str] = field(default_factory=dict)
+    rounded: bool = False
 
     def finish(self) -> list[LayerResult | None]:
         """Return each image's result, once a GPU has copied all; None if nothing was found, or the class is not there."""
@@ -261,7 +266,7 @@ def _measure(
     images, samples = len(pixels), len(maps)
     if samples != images and images > 1:
         raise MixedBatchError
-    vector = maps.ndim == 2
+    vector, rounded = maps.ndim == 2, maps.dtype not in _USUAL and is_rounded(maps[:, :, None] if maps.ndim == 2 else maps)
     everything = as_floats(maps[:, :, None, None] if vector else maps)
     maps = everything[:images]
     ranges = measure(maps, moments=plan.moments or style.rank != "max")
@@ -274,6 +279,7 @@ def _measure(
         targets,
         ranges,
         single=maps.shape[-1] * maps.shape[-2] == 1,
+        rounded=rounded,
         moments=_measure_samples(everything, ranges) if plan.moments else None,
         maps=everything.to(torch.float32, copy=True) if plan.whole and template.of == "output" and not vector else None,
     )

@@ -26,10 +26,10 @@ def tile(
     """Draw the channels of one or several images as grids.
 
     Args:
-        maps: `(C, H, W)`, one image, or `(N, C, H, W)`, N of them, of any floating or integer type and range; not changed. A
-            tensor, a NumPy array, or a list of these of one shape, which is joined along N, or stacked if they have no N. Or
-            a `FeatureMap`, in a list too: its frames, images or tokens are put in order; alone it may be a vector, which is
-            drawn as bars.
+        maps: `(C, H, W)`, one image, or `(N, C, H, W)`, N of them, of any floating or integer type; not changed. A tensor, a
+            NumPy array, or a list of these of one shape, which is joined along N, or stacked if they have no N. Or a
+            `FeatureMap`, in a list too: its frames, images or tokens are put in order; alone it may be a vector, which is
+            drawn as bars. They are scaled as float32; a warning says where that loses what the grid would show.
         style: How the grid looks: `norm`, `columns`, `padding`, `channels`, `scale`, `colormap`, `labels`, `colorbar`,
             `background` and `text_size`. `norm="run"` takes all these maps together.
 

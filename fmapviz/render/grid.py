@@ -151,6 +151,29 @@ def as_floats(maps: Tensor) -> Tensor:
     return maps if maps.dtype in {torch.float32, torch.float16, torch.bfloat16} else maps.float()
 
 
+def is_rounded(maps: Tensor) -> bool:
+    """Return True if `as_floats` loses what a picture shows: half a level of a channel's range, or finite values.
+
+    Args:
+        maps: `(N, C, ...)`, any type.
+
+    Example:
+        >>> few = torch.tensor([[[0.0, 1.0]]], dtype=torch.float64)
+        >>> is_rounded(few), is_rounded(few + 1e9), is_rounded(few * 1e300)
+        (False, True, True)
+    """
+    if maps.dtype.itemsize < 4 or maps.dtype == torch.float32 or maps.device.type == "mps" or not maps.numel():
+        return False
+    exact, floats = maps.double().flatten(2), maps.float().double().flatten(2)
+    inside = exact.isfinite()
+    lost = torch.where(inside, (exact - floats).abs(), 0).amax(-1)
+    low, high = torch.where(inside, exact, torch.inf).amin(-1), torch.where(inside, exact, -torch.inf).amax(-1)
+    return bool(((lost > (high - low) / 510) & ((high > low) | lost.isinf())).any())
+
+
+ROUNDED = "float32, in which pictures and statistics are computed, rounds the values"  # of maps that `is_rounded`
+
+
 def measure(maps: Tensor, *, moments: bool = False) -> Ranges:
     """Measure the extremes of each channel.
 

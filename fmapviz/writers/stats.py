@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from fmapviz.core.types import ImageResult, LayerResult
 from fmapviz.inspection.reshape import own_frames
-from fmapviz.render.grid import as_floats, measure
+from fmapviz.render.grid import ROUNDED, as_floats, is_rounded, measure
 from fmapviz.render.measures import measures_of
 from fmapviz.runs.aggregates._channels import NO_IMAGES, combine
 from fmapviz.runs.aggregates._unit_ranking import UnitRanking, write_rankings
@@ -65,6 +66,8 @@ def tabulate(feature_map: FeatureMap) -> ChannelTable:
         RequestError: It is no map and no vector.
     """
     frames = own_frames(feature_map)
+    if any(is_rounded(maps if maps.ndim > 2 else maps[:, :, None]) for maps in frames.values()):
+        warnings.warn(f"{ROUNDED} of {feature_map.name}", stacklevel=3)
     layers = [
         [
             LayerResult(f"{feature_map.name}{suffix}", feature_map.layer.type, feature_map.call, feature_map.index,

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import warnings
 from io import BytesIO
 from math import ceil, isqrt
 
@@ -13,12 +14,15 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from PIL import Image
 from results import as_given, pixels_of, random_maps
+from torch import nn
 from torchvision.utils import make_grid, save_image
 
+import fmapviz
 from fmapviz.core.config import Style
+from fmapviz.core.types import FeatureMap, Layer
 from fmapviz.engine.tile import tile
 from fmapviz.render.channel_choice import choose_channels
-from fmapviz.render.grid import as_floats, measure, scale, scale_limits, take_channels
+from fmapviz.render.grid import as_floats, is_rounded, measure, scale, scale_limits, take_channels
 from fmapviz.views import maps as maps_view
 
 NAN, INF = torch.nan, torch.inf
@@ -165,6 +169,7 @@ def test_integers_and_booleans_are_drawn(dtype):
     assert torch.equal(tile(maps), reference(maps.float()))
 
 
+@pytest.mark.filterwarnings("ignore:float32")
 def test_values_beyond_float32_are_drawn_as_infinite():
     maps = torch.tensor([[[1e300, 1.0], [2.0, 3.0]]], dtype=torch.float64)
     assert tile(maps).tolist() == [[0, 0], [128, 255]]  # the first is black as part of a checkerboard
@@ -575,3 +580,45 @@ def test_moments_are_numpys_in_float64_for_any_mean_and_deviation(device, dtype,
         )
         if finite.std() < 1e-3 * abs(finite.mean()):
             assert abs(found_mean[channel] - finite.mean()) <= 1e-5 * finite.std()
+
+
+WIDE = {
+    "an offset": lambda maps: maps + 1e8,
+    "a large scale": lambda maps: maps * 1e300,
+    "a small scale": lambda maps: maps * 1e-300,
+    "integers": lambda maps: (maps * 4).long() + 2**40,
+}
+
+
+@pytest.mark.parametrize("kind", WIDE)
+def test_what_float32_cannot_hold_is_said(kind, tmp_path):
+    maps = torch.randn(1, 4, 7, 9, generator=torch.Generator().manual_seed(0)).double()
+    wide = WIDE[kind](maps)
+    assert is_rounded(wide)
+    with pytest.warns(UserWarning, match="float32"):
+        fmapviz.tile(wide)
+    with pytest.warns(UserWarning, match="float32, .* rounds the values of layer"):
+        FeatureMap(Layer("layer", "Identity", nn.Identity()), "layer", 1, 0, wide).statistics()
+
+    class Wide(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.values = nn.Identity(), wide
+
+        def forward(self, _images):
+            return self.layer(self.values.clone())
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the same, and that the axes are assumed
+        summary = fmapviz.visualize(Wide(), torch.rand(1, 3, 9, 9), types="Identity", out=tmp_path, to="png")
+    assert any("rounds the values of layer" in notice for notice in summary.notices)
+
+
+@pytest.mark.parametrize(
+    "maps", [torch.randn(1, 4, 7, 9).double(), torch.full((1, 2, 3, 3), 0.1).double(), torch.ones(1, 1, 2, 2).long()]
+)
+def test_what_float32_holds_well_enough_is_not_mentioned(maps):
+    assert not is_rounded(maps)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fmapviz.tile(maps)
