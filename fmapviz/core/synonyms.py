@@ -25,6 +25,10 @@ _OTHER_EXPLANATIONS = (
     "there is no such method here; those for a class are gradcam, gradcam++, hirescam, layercam, xgradcam, cam and saliency"
 )
 _AUGMENTED = "heat maps are not averaged over changed inputs; smooth= enlarges them smoothly"
+_PRECISION = (
+    "a network computes in the type of its weights: give the function that builds it .half() or .double(); dtype= chooses "
+    "the type of stored values"
+)
 _LIMITS = "norm='fixed:LO,HI' draws the values from LO to HI"
 _RANGES = "norm= chooses the range that is drawn; mean= and std= prepare the input"
 
@@ -88,8 +92,7 @@ _OPTIONS = {
     "shard": "shard-size shards num-shards chunk chunk-size maxcount",
     "part": "split partition rank world-size array-index",
     "strict": "fail-fast exitfirst stop-on-error abort-on-error x",
-    "dtype='float16'": "half fp16 float16",
-    "dtype": "precision amp",
+    _PRECISION: "half fp16 float16 bf16 bfloat16 precision amp autocast",
     "query": "q token pixel patch position",
     "folders are searched with all that is in them": "recursive r recurse",
     _ARGUMENTS: "m model arch architecture net network backbone i image images img input inputs source src data data-dir "

@@ -36,9 +36,9 @@ def tile(
     Returns:
         One grid for one image, `(H', W')`: the rows, columns and padding that `make_grid` gives, without its three equal
         channels; so it is for a `FeatureMap` of one image. Otherwise a grid for each image, `(N, H', W')`; of a clip for
-        each frame. uint8, on the device of `maps`; with a colour map, or on a background in colour, `(..., 3)`, on a
-        transparent one `(..., 4)`. NaN and infinite values are drawn as a checkerboard of black and white and do not affect
-        the scaling.
+        each frame, of several clips the first frame of all, then the second. uint8, on the device of `maps`; with a colour
+        map, or on a background in colour, `(..., 3)`, on a transparent one `(..., 4)`. NaN and infinite values are drawn as
+        a checkerboard of black and white and do not affect the scaling.
 
     Raises:
         RequestError: The maps have another number of dimensions, no element, complex values, or none of the chosen channels;

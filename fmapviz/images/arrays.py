@@ -352,7 +352,8 @@ def _limits(planes: NDArray[Any], said: Said, *, least: float | None) -> tuple[f
     if planes.dtype.kind == "f" and 0 <= low <= high <= 1 and not said.range:
         return 0.0, 1.0, missing
     low = low if least is None else min(low, least)
-    return low, high, (f"more than 8 bits per channel: {low:g}..{high:g} scaled to 0..1", *missing)
+    what = "values below zero" if planes.dtype == np.int8 else "more than 8 bits per channel"
+    return low, high, (f"{what}: {low:g}..{high:g} scaled to 0..1", *missing)
 
 
 def _finite(values: NDArray[Any], nodata: float | None) -> NDArray[Any]:

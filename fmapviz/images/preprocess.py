@@ -418,6 +418,8 @@ def _describe_given(given: PillowImage.Image | Tensor) -> str:
 def _require_prepared(returned: object, channels: int, hint: str | None = None, *, volume: bool = False) -> Tensor:
     """Return the result of a user's function as float32 `(C, H, W)`, or `(C, D, H, W)`, on the CPU, if it is possible."""
     if not isinstance(returned, Tensor):
+        if hasattr(returned, "__array_interface__"):
+            hint = "torch.from_numpy makes a tensor of an array; (H, W, C) needs .permute(2, 0, 1) too"
         raise InputError("E_PREPARE", f"the preprocessing must return a tensor, not {type(returned).__name__}", hint=hint)
     axes = {3, 4} if volume else {3}
     is_batch = returned.ndim == max(axes) + 1 or (returned.ndim == 4 and len(returned) == 1 != channels)

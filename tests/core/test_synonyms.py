@@ -16,6 +16,12 @@ FAMILY = {"view": VIEWS, "format": WRITERS}
 NAMES = {name for group in (RunConfig, Style, InputOptions, Engine) for name in options_of(group)}
 
 
+@pytest.mark.parametrize("word", ["half", "fp16", "bf16", "precision", "amp"])
+def test_the_precision_of_a_network_is_that_of_its_weights(word):
+    assert ".half()" in OPTIONS[word]
+    assert "stored values" in OPTIONS[word]
+
+
 def test_every_option_that_is_meant_exists():
     assert {meant.partition("=")[0] for meant in OPTIONS.values() if " " not in meant} <= NAMES
 

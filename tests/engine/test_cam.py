@@ -414,6 +414,12 @@ def test_operations_are_recorded_only_where_the_graph_does_not_show_the_ending(e
     assert (len(passes), len(started)) == (3, recorded)
 
 
+def test_a_score_of_ones_own_is_answered_with_capture(network):
+    with pytest.raises(RequestError, match="no such target") as caught:
+        fmapviz.cam(network, images(64, 64), target=lambda scores: scores[:, 0] - scores[:, 1])
+    assert "maps.backward(score)" in caught.value.hint
+
+
 def test_a_hint_does_not_name_what_was_done():
     with pytest.raises(RequestError, match="no class activation map of 'auto'") as caught:
         fmapviz.cam(nn.Conv2d(3, 4, 3), torch.randn(1, 3, 16, 16), target=1)

@@ -264,7 +264,8 @@ def test_other_numbers_are_scaled_from_the_range_of_all_channels(dtype, tmp_path
     array[0, 0, 0], array[4, 1, 1] = low, high
     image = read(save(tmp_path / "a.npy", array), 5)
     np.testing.assert_allclose(values(image), (array.astype(float) - low) / (high - low), atol=1e-7)
-    assert image.notices == (f"more than 8 bits per channel: {low}..{high} scaled to 0..1",)
+    what = "values below zero" if dtype == "i1" else "more than 8 bits per channel"
+    assert image.notices == (f"{what}: {low}..{high} scaled to 0..1",)
 
 
 def test_the_extremes_of_whole_numbers(tmp_path):
@@ -843,6 +844,12 @@ def test_what_a_users_function_must_not_return(returned, words):
         by_callable(lambda _: returned, description="own").apply(PillowImage.new("RGB", (4, 4)))
     assert caught.value.code == "E_PREPARE"
     assert words in str(caught.value)
+
+
+def test_an_array_from_a_users_function_is_answered_with_what_makes_a_tensor_of_it():
+    with pytest.raises(InputError, match="must return a tensor, not ndarray") as caught:
+        by_callable(lambda _: np.zeros((3, 4, 4)), description="own").apply(PillowImage.new("RGB", (4, 4)))
+    assert "torch.from_numpy" in caught.value.hint
 
 
 def test_an_error_in_a_users_function_is_told_with_its_cause():

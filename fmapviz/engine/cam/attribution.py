@@ -332,7 +332,10 @@ def _read_target(target: object, classes: Sequence[str], *, images: int) -> Want
     if isinstance(asked, str | int):
         return _read_one(asked, classes)
     if not isinstance(asked, Sequence) or isinstance(asked, bytes):
-        raise RequestError(f"no such target: {quote(target)}", hint="such as 'top1', 281, or a list with one for each image")
+        hint = "such as 'top1', 281, or a list with one for each image"
+        if callable(target):
+            hint = "of a score of yours fmapviz.capture(model, gradients=True) has gradients, after maps.backward(score)"
+        raise RequestError(f"no such target: {quote(target)}", hint=hint)
     if len(asked) != images:
         raise RequestError(
             f"{counted(len(asked), 'target')} for {counted(images, 'image')}", hint="one for each, or a single one for all"

@@ -235,6 +235,11 @@ def _explain(
             "my_net.py:backbone",
         ),
         (
+            bool(resized) and all(own[key].ndim == 2 and state[key].shape == own[key].shape[::-1] for key in resized),
+            f"weights that have the axes in another order: save {quote(resized[0]) if resized else ''} transposed, as "
+            "torch.nn.Linear has it",
+        ),
+        (
             only_head and not (missing or unexpected),
             f"only the head ('{head}') differs: build the model for the weights' number of classes",
         ),

@@ -59,11 +59,10 @@ def find_state(content: object, entry: str | None) -> tuple[StateDict, str] | No
     keys = {WRAPPERS.sub("", key): key for key in state}
     if inside := [key for key in keys if key.startswith(f"{entry}.")]:
         return {key.removeprefix(f"{entry}."): state[keys[key]] for key in inside}, entry
-    known = [*list_states(content), *dict.fromkeys(key.partition(".")[0] for key in keys if "." in key)]
-    raise WeightsError(
-        f"no entry {quote(entry)} in the weights file",
-        hint=f"there are: {', '.join(map(quote, known[:8]))}" if known else "it contains no state dict",
-    )
+    known, parts = list_states(content), list(dict.fromkeys(key.partition(".")[0] for key in keys if "." in key))
+    named = [f"there are: {', '.join(map(quote, known[:8]))}"] if known else []
+    named += [f"parts of the weights: {', '.join(map(quote, parts[:8]))}"] if parts else []
+    raise WeightsError(f"no entry {quote(entry)} in the weights file", hint="; ".join(named) or "it contains no state dict")
 
 
 def list_states(content: object) -> list[str]:

@@ -321,7 +321,7 @@ def test_an_entry_that_is_not_there_is_an_error_with_those_that_are(save, state)
     with pytest.raises(WeightsError) as caught:
         read_checkpoint(path, "emma")
     assert str(caught.value) == "no entry 'emma' in the weights file"
-    assert caught.value.hint == "there are: 'model', 'ema', 'net'"
+    assert caught.value.hint == "there are: 'model', 'ema'; parts of the weights: 'net'"
     with pytest.raises(WeightsError, match="no state dict"):
         read_checkpoint(save({"model": state, "epoch": 3}), "epoch")
 
@@ -793,3 +793,11 @@ def test_a_quantised_model_is_refused(save):
     quantised = quantize_dynamic(nn.Sequential(nn.Linear(3, 4)), dtype=torch.qint8)
     with pytest.raises(WeightsError, match="it is quantised"):
         read_checkpoint(save({"model": quantised.state_dict()}))
+
+
+def test_a_head_with_its_axes_in_another_order_is_called_transposed(save):
+    network = nn.Sequential(nn.Conv2d(3, 6, 3), nn.Flatten(), nn.Linear(6, 16))
+    state = {key: values.T.clone() if key == "2.weight" else values for key, values in network.state_dict().items()}
+    with pytest.raises(WeightsError) as caught:
+        fill(network, str(save(state, "file.pth")))
+    assert "save '2.weight' transposed" in caught.value.hint
