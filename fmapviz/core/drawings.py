@@ -7,7 +7,7 @@ from math import inf, nan
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
     from typing import Any
 
     import numpy as np
@@ -65,8 +65,7 @@ class Grid:
         limits: Values at the ends of the scale; None if each channel has its own, or no value is finite.
         bars: Whether the tiles are bars.
         total: Number of all channels, also of those that are not shown.
-        ends: Returns the values that levels 0 and 255 of each tile stand for, float32 `(2, T)`; None if pixels have no such
-            values.
+        ends: Values that levels 0 and 255 of each tile stand for, float32 `(2, T)`; None if pixels have no such values.
         palette: Colour map of the pixels; None if they are the levels.
     """
 
@@ -77,7 +76,7 @@ class Grid:
     limits: tuple[float, float] | None = None
     bars: bool = False
     total: int = 0
-    ends: Callable[[], NDArray[np.float32]] | None = None
+    ends: NDArray[np.float32] | None = None
     palette: str | None = None
     cells: Tiles | None = None
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import inspect
 import re
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from enum import Enum
@@ -23,6 +22,7 @@ from fmapviz.inspection.outside_state import content_of, functions_in, names_in
 from fmapviz.models.homes import is_users
 from fmapviz.models.weights.file import sha256_of
 from fmapviz.models.weights.state_dict import digest_of_state
+from fmapviz.models.written import is_own, written_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -42,14 +42,16 @@ def digest_of_network(network: nn.Module, *, files: Iterable[Path] = (), called:
     Weights alone are not enough: strides, activations, the forward pass, attributes and hooks decide the feature maps too.
     Covered are parameters and buffers; the source files of the user's classes, or their byte code if they were typed in a
     notebook; plain attributes of modules, and what these contain; hooks; and globals and variables of closures that the
-    user's code names. Of objects of other libraries only the type is covered.
+    user's code names. What this code itself writes in a forward pass is left out, such as a cache or a list that hooks
+    collect in. Of objects of other libraries only the type is covered.
 
     Args:
         network: The network; the source files of its classes are included, except those of libraries.
         files: Further source files.
         called: What else is called for each image, such as a preprocessing.
     """
-    reader = _Reader(files)
+    called = list(called)
+    reader = _Reader(files, written_names(network, called))
     read = [*reader.network(network), *(reader.value(each, _DEEPEST) for each in called)]
     code = sorted({sha256_of(path) for path in reader.files if path.is_file()})
     return hashlib.sha256("\n".join([*read, *code]).encode("utf-8", "surrogatepass")).hexdigest()
@@ -65,13 +67,15 @@ class _Reader:
 
     Args:
         files: Source files that are known already.
+        written: Names that are left out.
 
     Attributes:
         files: The source files of all code that was met.
     """
 
-    def __init__(self, files: Iterable[Path]) -> None:
+    def __init__(self, files: Iterable[Path], written: set[str]) -> None:
         self.files = {*files}
+        self._written = written
         # By identity, with the words; the values are held, so that no identity is used twice.
         self._met: dict[int, tuple[object, str]] = {}
         self._classes = set[type]()
@@ -86,7 +90,7 @@ class _Reader:
             kind = type(module)
             yield without_addresses(f"{name} {kind.__qualname__} {module.extra_repr()}")
             hooks = [*module._forward_pre_hooks.values(), *module._forward_hooks.values()]
-            held = {key: value for key, value in vars(module).items() if key not in _OF_TORCH}
+            held = {key: value for key, value in vars(module).items() if key not in _OF_TORCH | self._written}
             yield from (f"{name}.{key}={self.value(value, _DEEPEST)}" for key, value in {**held, "hooks": hooks}.items())
             if kind.__module__.partition(".")[0] not in _LIBRARIES:
                 self.files.update(_source_of(kind))
@@ -117,7 +121,7 @@ class _Reader:
         elif isinstance(value, partial):
             yield from (self.value(each, depth) for each in (value.func, value.args, value.keywords))
         elif isinstance(value, type):
-            yield f"{value.__module__}.{value.__qualname__}"
+            yield value.__qualname__  # without its module, which has another name where it is the program
             yield from self._class(value, depth)
         elif isinstance(value, Mapping):
             yield from sorted(f"{self.value(key, depth)}: {self.value(each, depth)}" for key, each in value.items())
@@ -129,24 +133,24 @@ class _Reader:
             yield from self._class(type(value), depth)
             slots = [key for kind in type(value).__mro__ for key in _names(vars(kind).get("__slots__", ()))]
             held = {key: getattr(value, key) for key in slots if hasattr(value, key)} | getattr(value, "__dict__", {})
-            yield from (f"{key}={self.value(each, depth)}" for key, each in held.items())
+            yield from (f"{key}={self.value(each, depth)}" for key, each in held.items() if key not in self._written)
         else:
             yield str(getattr(value, "__qualname__", ""))  # of a function in C
 
     def _class(self, kind: type, depth: int) -> Iterator[str]:
         """Yield what the code of a class and of its bases reads; of one without a file, the code too."""
-        for own in (each for each in kind.__mro__ if _is_own(each) and each not in self._classes):
+        for own in (each for each in kind.__mro__ if is_own(each) and each not in self._classes):
             self._classes.add(own)
             self.files.update(_source_of(own))
             for key, value in list(vars(own).items()):
                 functions = functions_in(value)
-                if functions or not key.startswith(("__", "_abc_")):
+                if functions or (key not in self._written and not key.startswith(("__", "_abc_"))):
                     yield f"{key} {[self.value(each, depth) for each in functions or [value]]}"
 
     def _function(self, function: FunctionType, depth: int) -> Iterator[str]:
         """Yield a function's code, or its file's, with the values that it names."""
-        code, known, is_own = function.__code__, function.__globals__, _is_own(function)
-        if not is_own:
+        code, known, is_users_code = function.__code__, function.__globals__, is_own(function)
+        if not is_users_code:
             yield f"{function.__module__}.{function.__qualname__}"
         elif Path(code.co_filename).is_file():
             self.files.add(Path(code.co_filename))
@@ -154,8 +158,11 @@ class _Reader:
             yield self._code(code, depth)
         yield self.value((function.__defaults__, function.__kwdefaults__), depth)
         for key, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
-            yield f"{key}={self.value(content_of(cell), depth)}"
-        names = {name for name in names_in(code) if not name.startswith("__")} if is_own else set[str]()
+            if key not in self._written:
+                yield f"{key}={self.value(content_of(cell), depth)}"
+        names = (
+            {name for name in names_in(code) if not name.startswith("__")} - self._written if is_users_code else set[str]()
+        )
         for key in sorted(names & known.keys()):
             held = known[key]
             if not isinstance(held, ModuleType):
@@ -197,13 +204,8 @@ def _names(slots: str | Iterable[str]) -> list[str]:
     return [slots] if isinstance(slots, str) else [*slots]
 
 
-def _is_own(code: Any) -> bool:  # Any: a class or a function
-    module = sys.modules.get(code.__module__)
-    return module is None or is_users(module)
-
-
 def _is_read(kind: type) -> bool:
-    return kind.__module__.partition(".")[0] in _READ or _is_own(kind)
+    return kind.__module__.partition(".")[0] in _READ or is_own(kind)
 
 
 def _source_of(kind: type) -> list[Path]:

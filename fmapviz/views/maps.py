@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import replace
-from functools import partial
 from math import isfinite, nan
 from typing import TYPE_CHECKING, Any
 
@@ -84,7 +83,7 @@ def draw(maps: LayerMaps, style: Style) -> BatchContent:
             limits=(low, high) if isfinite(low) and isfinite(high) else None,
             bars=maps.vector,
             total=maps.values.shape[1],
-            ends=None if lows is None or highs is None else partial(grid.level_ends, lows, highs, style),
+            ends=None if lows is None or highs is None else grid.level_ends(lows, highs, style),
             palette=None if maps.vector else style.palette,
         )
 

@@ -17,6 +17,7 @@ from torch import nn
 
 import fmapviz
 from fmapviz.models.identity import digest_of_network
+from fmapviz.models.written import written_names
 
 
 class Net(nn.Module):
@@ -229,3 +230,61 @@ def test_a_file_that_the_network_is_built_from_makes_another_run(tmp_path, monke
     for k in (1, 4):
         Path("settings.json").write_text(json.dumps({"k": k}))
         assert [fmapviz.visualize("net.py:build", star, to="png").skipped for _ in range(2)] == [0, 1]
+
+
+SEEN, COUNTS = [], {"passes": 0}
+
+
+class Recorder:
+    def __init__(self):
+        self.maps = []
+
+    def record(self, values):
+        self.maps.append(values)
+
+
+RECORDER = Recorder()
+
+
+class Writing(Net):
+    """Remembers in many ways what it has seen."""
+
+    total = 0
+
+    def __init__(self, by=1):
+        super().__init__()
+        self.former, self.sizes, self.by, self.memory = None, [], by, torch.zeros(2)
+        self.table = {}
+
+    def forward(self, images):
+        Writing.total += 1
+        self.former = images
+        self.sizes.append(tuple(images.shape))
+        self.table["last"], self.table[len(images), "n"] = images, 1
+        self.memory.add_(1)
+        SEEN.append(images)
+        COUNTS["passes"] += 1
+        RECORDER.record(images)
+        images[:, 0] = images[:, 0] * self.by
+        return super().forward(images)
+
+
+def collecting(network):
+    """Register a hook that collects what a layer returns, as many tutorials do."""
+    features = {}
+
+    def hook(_layer, _inputs, maps):
+        features["body"] = maps.detach()
+
+    network.body.register_forward_hook(hook)
+    return network
+
+
+def test_what_a_forward_pass_writes_itself_does_not_count():
+    network = collecting(Writing())
+    before = digest_of_network(network)
+    network(torch.rand(2, 3, 8, 8))
+    assert digest_of_network(network) == before
+    assert digest_of_network(collecting(Writing())) == before
+    assert digest_of_network(collecting(Writing(by=2))) != before
+    assert written_names(network) == {*("total", "former", "sizes", "table", "memory", "SEEN", "COUNTS", "maps", "features")}

@@ -206,7 +206,7 @@ def _levels(grid: Grid) -> dict[str, Any]:
     """Return what turns the pixels of a grid's tiles into values."""
     assert grid.ends is not None
     palette = b64encode(table(grid.palette).tobytes()).decode() if grid.palette else None
-    return {"data": pack(grid.ends()), **({"palette": palette} if palette else {})}
+    return {"data": pack(grid.ends), **({"palette": palette} if palette else {})}
 
 
 @lru_cache(4096)  # the same for all images
