@@ -22,7 +22,7 @@ from fmapviz.inspection.outside_state import content_of, functions_in, names_in
 from fmapviz.models.homes import is_users
 from fmapviz.models.weights.file import sha256_of
 from fmapviz.models.weights.state_dict import digest_of_state
-from fmapviz.models.written import is_own, written_names
+from fmapviz.models.written import is_own, running_codes, written_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -51,7 +51,8 @@ def digest_of_network(network: nn.Module, *, files: Iterable[Path] = (), called:
         called: What else is called for each image, such as a preprocessing.
     """
     called = list(called)
-    reader = _Reader(files, written_names(network, called))
+    running = running_codes(network, called)
+    reader = _Reader(files, running, {name for code in running for name in written_names(code)})
     read = [*reader.network(network), *(reader.value(each, _DEEPEST) for each in called)]
     code = sorted({sha256_of(path) for path in reader.files if path.is_file()})
     return hashlib.sha256("\n".join([*read, *code]).encode("utf-8", "surrogatepass")).hexdigest()
@@ -67,14 +68,16 @@ class _Reader:
 
     Args:
         files: Source files that are known already.
+        running: The code that runs in a forward pass; of other methods of classes, what they read does not count.
         written: Names that are left out.
 
     Attributes:
         files: The source files of all code that was met.
     """
 
-    def __init__(self, files: Iterable[Path], written: set[str]) -> None:
+    def __init__(self, files: Iterable[Path], running: set[CodeType], written: set[str]) -> None:
         self.files = {*files}
+        self._running = running
         self._written = written
         # By identity, with the words; the values are held, so that no identity is used twice.
         self._met: dict[int, tuple[object, str]] = {}
@@ -144,33 +147,40 @@ class _Reader:
             self.files.update(_source_of(own))
             for key, value in list(vars(own).items()):
                 functions = functions_in(value)
-                if functions or (key not in self._written and not key.startswith(("__", "_abc_"))):
-                    yield f"{key} {[self.value(each, depth) for each in functions or [value]]}"
+                read = [self.value if each.__code__ in self._running else self._source for each in functions]
+                if functions:
+                    yield f"{key} {[words(each, depth) for words, each in zip(read, functions, strict=True)]}"
+                elif key not in self._written and not key.startswith(("__", "_abc_")):
+                    yield f"{key} {self.value(value, depth)}"
 
     def _function(self, function: FunctionType, depth: int) -> Iterator[str]:
-        """Yield a function's code, or its file's, with the values that it names."""
-        code, known, is_users_code = function.__code__, function.__globals__, is_own(function)
-        if not is_users_code:
-            yield f"{function.__module__}.{function.__qualname__}"
-        elif Path(code.co_filename).is_file():
-            self.files.add(Path(code.co_filename))
-        else:
-            yield self._code(code, depth)
+        """Yield a function's source, with the values that it names."""
+        code, known = function.__code__, function.__globals__
+        yield self._source(function, depth)
         yield self.value((function.__defaults__, function.__kwdefaults__), depth)
         for key, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
             if key not in self._written:
                 yield f"{key}={self.value(content_of(cell), depth)}"
-        names = (
-            {name for name in names_in(code) if not name.startswith("__")} - self._written if is_users_code else set[str]()
-        )
+        if not is_own(function):
+            return
+        names = {name for name in names_in(code) if not name.startswith("__")} - self._written
         for key in sorted(names & known.keys()):
             held = known[key]
             if not isinstance(held, ModuleType):
                 yield f"{key}={self.value(held, depth)}"
             elif is_users(held):
-                yield from (
-                    f"{key}.{name}={self.value(vars(held)[name], depth)}" for name in sorted(names & vars(held).keys())
-                )
+                inner = sorted(names & vars(held).keys())
+                yield from (f"{key}.{name}={self.value(vars(held)[name], depth)}" for name in inner)
+
+    def _source(self, function: FunctionType, depth: int) -> str:
+        """Return a function's byte code; nothing if it has a file, which counts as a whole; of a library's its name."""
+        if not is_own(function):
+            return f"{function.__module__}.{function.__qualname__}"
+        path = Path(function.__code__.co_filename)
+        if not path.is_file():
+            return self._code(function.__code__, depth)
+        self.files.add(path)
+        return ""
 
     def _code(self, code: CodeType, depth: int) -> str:
         constants = [

@@ -32,31 +32,13 @@ def is_own(code: Any) -> bool:  # Any: a class or a function
     return module is None or is_users(module)
 
 
-def written_names(network: nn.Module, called: Iterable[object] = ()) -> set[str]:
-    """Return the names of attributes, globals and variables of closures that a forward pass may write.
-
-    It may assign them, or change what they hold: `self.maps.append(x)`, `features[name] = x`, `self.memory.copy_(x)`.
+def running_codes(network: nn.Module, called: Iterable[object] = ()) -> set[CodeType]:
+    """Return the code of the user's functions that run in a forward pass, as far as their names tell.
 
     Args:
         network: The network.
         called: What else is called for each image.
-
-    Example:
-        >>> from torch import nn
-        >>> class Counting(nn.Module):
-        ...     __module__, passes, gain = "net", 0, 2
-        ...     def forward(self, images):
-        ...         self.passes += 1
-        ...         return images * self.gain
-        ...     forward.__module__ = __module__
-        >>> sorted(written_names(Counting()))
-        ['passes']
     """
-    return {name for code in _codes(network, called) for name in _written_by(code)}
-
-
-def _codes(network: nn.Module, called: Iterable[object]) -> set[CodeType]:
-    """Return the code of the user's functions that run in a forward pass, as far as their names tell."""
     functions: list[FunctionType] = []
     classes: dict[type, None] = {}
     names = {*_BEGUN}
@@ -98,7 +80,19 @@ def _codes(network: nn.Module, called: Iterable[object]) -> set[CodeType]:
     return codes
 
 
-def _written_by(code: CodeType) -> Iterator[str]:
+def written_names(code: CodeType) -> Iterator[str]:
+    """Yield the names of attributes, globals and variables of closures that code may write.
+
+    It may assign them, or change what they hold: `self.maps.append(x)`, `features[name] = x`, `self.memory.copy_(x)`.
+
+    Example:
+        >>> def forward(self, images):
+        ...     self.passes += 1
+        ...     self.maps.append(images)
+        ...     return images * self.gain
+        >>> sorted(written_names(forward.__code__))
+        ['maps', 'passes']
+    """
     instructions = list(dis.get_instructions(code))
     for at, each in enumerate(instructions):
         is_free = each.opname == "STORE_DEREF" and each.argval in code.co_freevars
@@ -110,7 +104,7 @@ def _written_by(code: CodeType) -> Iterator[str]:
             yield from _loaded(instructions, at, above=0)
     for inner in code.co_consts:
         if isinstance(inner, CodeType):
-            yield from _written_by(inner)
+            yield from written_names(inner)
 
 
 def _is_in_place(name: str) -> bool:
