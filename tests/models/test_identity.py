@@ -17,7 +17,7 @@ from torch import nn
 
 import fmapviz
 from fmapviz.models.identity import digest_of_network
-from fmapviz.models.written import written_names
+from fmapviz.models.written import running_codes, written_names
 
 
 class Net(nn.Module):
