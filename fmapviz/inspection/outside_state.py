@@ -113,7 +113,7 @@ def _readers_of_weights(network: nn.Module) -> Iterator[tuple[str, Callable[[], 
     for name, module in network.named_modules():
         for key, values in module._parameters.items():
             if type(values) is nn.Parameter:  # one that is shared out would wait for other processes
-                yield f"the weight {'.'.join(filter(None, (name, key)))}", partial(module._parameters.get, key)
+                yield f"the weight {'.'.join(filter(None, (name, key)))}", partial(getattr, module, key, None)
 
 
 def _is_own(code: Any) -> bool:  # Any: a class, a function, or a module

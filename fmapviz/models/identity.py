@@ -52,7 +52,7 @@ def digest_of_network(network: nn.Module, *, files: Iterable[Path] = (), called:
     """
     called = list(called)
     running = running_codes(network, called)
-    reader = _Reader(files, running, {name for code in running for name in written_names(code)})
+    reader = _Reader(files, running)
     read = [*reader.network(network), *(reader.value(each, _DEEPEST) for each in called)]
     code = sorted({sha256_of(path) for path in reader.files if path.is_file()})
     return hashlib.sha256("\n".join([*read, *code]).encode("utf-8", "surrogatepass")).hexdigest()
@@ -68,17 +68,17 @@ class _Reader:
 
     Args:
         files: Source files that are known already.
-        running: The code that runs in a forward pass; of other methods of classes, what they read does not count.
-        written: Names that are left out.
+        running: The code that runs in a forward pass. What only other methods of classes read does not count, nor what it
+            writes itself and never reads.
 
     Attributes:
         files: The source files of all code that was met.
     """
 
-    def __init__(self, files: Iterable[Path], running: set[CodeType], written: set[str]) -> None:
+    def __init__(self, files: Iterable[Path], running: set[CodeType]) -> None:
         self.files = {*files}
         self._running = running
-        self._written = written
+        self._assigned, self._filled = written_names(running)
         # By identity, with the words; the values are held, so that no identity is used twice.
         self._met: dict[int, tuple[object, str]] = {}
         self._classes = set[type]()
@@ -93,8 +93,10 @@ class _Reader:
             kind = type(module)
             yield without_addresses(f"{name} {kind.__qualname__} {module.extra_repr()}")
             hooks = [*module._forward_pre_hooks.values(), *module._forward_hooks.values()]
-            held = {key: value for key, value in vars(module).items() if key not in _OF_TORCH | self._written}
-            yield from (f"{name}.{key}={self.value(value, _DEEPEST)}" for key, value in {**held, "hooks": hooks}.items())
+            needed = set() if is_own(kind) else _parameters_of(kind)  # what the code of a library reads
+            for key, value in {**vars(module), "hooks": hooks}.items():
+                if key not in _OF_TORCH and (key in needed or not self._is_written(key, value)):
+                    yield f"{name}.{key}={self.value(value, _DEEPEST)}"
             if kind.__module__.partition(".")[0] not in _LIBRARIES:
                 self.files.update(_source_of(kind))
             yield from self._class(kind, _DEEPEST)
@@ -136,7 +138,7 @@ class _Reader:
             yield from self._class(type(value), depth)
             slots = [key for kind in type(value).__mro__ for key in _names(vars(kind).get("__slots__", ()))]
             held = {key: getattr(value, key) for key in slots if hasattr(value, key)} | getattr(value, "__dict__", {})
-            yield from (f"{key}={self.value(each, depth)}" for key, each in held.items() if key not in self._written)
+            yield from (f"{key}={self.value(each, depth)}" for key, each in held.items() if not self._is_written(key, each))
         else:
             yield str(getattr(value, "__qualname__", ""))  # of a function in C
 
@@ -150,27 +152,31 @@ class _Reader:
                 read = [self.value if each.__code__ in self._running else self._source for each in functions]
                 if functions:
                     yield f"{key} {[words(each, depth) for words, each in zip(read, functions, strict=True)]}"
-                elif key not in self._written and not key.startswith(("__", "_abc_")):
+                elif not self._is_written(key, value) and not key.startswith(("__", "_abc_")):
                     yield f"{key} {self.value(value, depth)}"
 
     def _function(self, function: FunctionType, depth: int) -> Iterator[str]:
-        """Yield a function's source, with the values that it names."""
+        """Yield a function's source and byte code, of which a file may hold many, with the values that it names."""
         code, known = function.__code__, function.__globals__
         yield self._source(function, depth)
+        yield self._code(code, depth) if is_own(function) else ""
         yield self.value((function.__defaults__, function.__kwdefaults__), depth)
         for key, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
-            if key not in self._written:
+            if not self._is_written(key, content_of(cell)):
                 yield f"{key}={self.value(content_of(cell), depth)}"
         if not is_own(function):
             return
-        names = {name for name in names_in(code) if not name.startswith("__")} - self._written
+        names = {name for name in names_in(code) if not name.startswith("__")}
         for key in sorted(names & known.keys()):
             held = known[key]
-            if not isinstance(held, ModuleType):
+            if not isinstance(held, ModuleType) and not self._is_written(key, held):
                 yield f"{key}={self.value(held, depth)}"
-            elif is_users(held):
+            elif isinstance(held, ModuleType) and is_users(held):
                 inner = sorted(names & vars(held).keys())
                 yield from (f"{key}.{name}={self.value(vars(held)[name], depth)}" for name in inner)
+
+    def _is_written(self, name: str, value: object) -> bool:
+        return name in self._assigned or (name in self._filled and not isinstance(value, Tensor | np.ndarray))
 
     def _source(self, function: FunctionType, depth: int) -> str:
         """Return a function's byte code; nothing if it has a file, which counts as a whole; of a library's its name."""
@@ -212,6 +218,10 @@ def _numbers(values: Any) -> str:  # Any: a tensor or an array
 
 def _names(slots: str | Iterable[str]) -> list[str]:
     return [slots] if isinstance(slots, str) else [*slots]
+
+
+def _parameters_of(kind: type) -> set[str]:
+    return {*inspect.signature(kind).parameters, *inspect.get_annotations(kind)}
 
 
 def _is_read(kind: type) -> bool:
