@@ -567,3 +567,59 @@ def test_no_rule_fails(name, monkeypatch):
     net, pixels = models.get_model(name).eval(), torch.rand(1, 3, 224, 224)
     with followed_in_one_thread(net, pixels) as following:
         assert describe(following.axes(net(pixels))) == "N C"
+
+
+def rows(maps):
+    return maps.flatten(2)
+
+
+def columns(maps):
+    return maps.transpose(2, 3).flatten(2)
+
+
+SCANS = {
+    "stacked scans": lambda maps: torch.stack([rows(maps), columns(maps)], 1),
+    "stacked scans there and back": lambda maps: torch.stack([rows(maps), rows(maps).flip(-1)], 1),
+    "scans side by side": lambda maps: torch.cat([rows(maps), columns(maps)], 1),
+    "scans among the images": lambda maps: torch.cat([rows(maps), columns(maps)], 0)[: len(maps)],
+    "added scans": lambda maps: rows(maps) + columns(maps),
+    "stacked maps, one transposed": lambda maps: torch.stack([maps, maps.transpose(2, 3)], 1),
+    "maps side by side, one transposed": lambda maps: torch.cat([maps, maps.transpose(2, 3)], 1),
+    "maps side by side, one turned": lambda maps: torch.cat([maps, maps.flip(2)], 1),
+    "added maps, one turned": lambda maps: maps + maps.flip(3),
+    "halves side by side": lambda maps: torch.cat([maps[..., :4], maps[..., 4:]], 1),
+}
+AT_ONE_PLACE = {
+    "two branches": lambda maps: torch.cat([maps, functional.max_pool2d(maps, 3, 1, 1)], 1),
+    "two resolutions": lambda maps: torch.cat(
+        [maps, functional.interpolate(functional.avg_pool2d(maps, 2), scale_factor=2)], 1
+    ),
+    "neighbours": lambda maps: torch.stack([maps, maps.roll(1, 3)], 1).flatten(1, 2),
+    "added neighbours": lambda maps: maps + functional.pad(maps, (1, 0, 0, 0))[..., :-1],
+    "turned there and back": lambda maps: maps + maps.flip(3).relu().flip(3),
+}
+
+
+class Made(nn.Module):
+    def __init__(self, make):
+        super().__init__()
+        torch.manual_seed(0)
+        self.conv, self.out, self.make = nn.Conv2d(3, 6, 2, stride=2), nn.Identity(), make
+
+    def forward(self, x):
+        return self.out(self.make(self.conv(x)))
+
+
+@pytest.mark.parametrize("scan", SCANS)
+def test_channels_that_lie_in_different_places_are_no_maps(scan):
+    found = captured(Made(SCANS[scan]), torch.randn(2, 3, 16, 16))
+    with pytest.raises(NotAMapError, match="mixed"):
+        frames_of(found, found.values)
+
+
+@pytest.mark.parametrize("make", AT_ONE_PLACE)
+def test_channels_that_lie_in_one_place_are_maps(make):
+    found = captured(Made(AT_ONE_PLACE[make]), torch.randn(2, 3, 16, 16))
+    (maps,) = frames_of(found, found.values).values()
+    assert torch.equal(maps, found.values)
+    assert not found.layout.assumed

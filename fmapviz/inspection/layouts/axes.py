@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     Numbers = NDArray[np.float64]
 
 SPACE = ("T", "H", "W")
+_CLOSE = 1e-3  # of a pixel
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -378,6 +379,10 @@ def concatenate(parts: Sequence[tuple[Axes | None, int]], dim: int, marks: Seque
             if base is not None and base.reason:
                 reason = base.reason
         found.append(base)
+    for axes in (axes for axes, _ in parts if axes):
+        for other, own in enumerate(main.dims):
+            if other != dim and (_are_of_others(own, axes.dims[other]) or disagree(own, axes.dims[other])):
+                main = place(main, other, unnamed(main.shape[other], "aten.cat"))
     names = {name for base in found if base for name in base.coords}
     total = sum(length for _, length in parts)
     if reason or not (names or any(marks)):
@@ -395,6 +400,51 @@ def concatenate(parts: Sequence[tuple[Axes | None, int]], dim: int, marks: Seque
         coords[name] = np.concatenate(arrays)
     bounds = {name: pair for base in found if base for name, pair in base.bounds.items()}
     return place(main, dim, whole(Base(total, coords, "", bounds)))
+
+
+def coords_of(digits: Sequence[Digit], name: str) -> Numbers:
+    """Return the coordinate of each element of a product of digits, row-major; NaN where there is none."""
+    sizes = [digit.size for digit in digits]
+    index: dict[int, NDArray[np.int64]] = {}
+    bases = {}
+    for number, digit in enumerate(digits):
+        if digit.base is not None and name in digit.base.coords:
+            own = (np.arange(digit.size) * digit.stride).reshape([-1 if at == number else 1 for at in range(len(sizes))])
+            key = id(digit.base)
+            index[key] = index[key] + own if key in index else own
+            bases[key] = digit.base
+    if not bases:
+        return np.full(prod(sizes), np.nan)
+    key, base = next(iter(bases.items()))
+    return np.broadcast_to(base.coords[name][index[key]], sizes).reshape(-1)
+
+
+def _are_of_others(one: Dim, other: Dim) -> bool:
+    return bool(names_of(one) and names_of(other) and names_of(one) != names_of(other))
+
+
+def _is_whole(dim: Dim) -> bool:
+    """Return True if a dimension is of bases alone, and all their digits are in it."""
+    if any(digit.base is None and digit.size > 1 for digit in dim):
+        return False
+    bases = {id(digit.base): digit.base for digit in dim if digit.base is not None}
+    return all(prod(digit.size for digit in dim if digit.base is base) == base.size for base in bases.values())
+
+
+def disagree(one: Dim, other: Dim) -> bool:
+    """Return True if the same axis is known of two dimensions, whose positions lie in quite different places of it.
+
+    They may differ a little, as those of two resolutions or of neighbours do, by a quarter of the axis on average at most.
+    """
+    if one == other or names_of(one) != names_of(other) or not (_is_whole(one) and _is_whole(other)):
+        return False
+    for name in names_of(one) & {*SPACE}:
+        first, second = coords_of(one, name), coords_of(other, name)
+        known = np.isfinite(first) & np.isfinite(second)
+        ends = np.concatenate([first[known], second[known]])
+        if len(ends) and np.abs(first - second)[known].mean() > np.ptp(ends) / 4 + _CLOSE:
+            return True
+    return False
 
 
 def named(axes: Axes) -> int:

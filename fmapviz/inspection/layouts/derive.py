@@ -14,6 +14,7 @@ from fmapviz.inspection.layouts.axes import (
     Axes,
     Digit,
     axis,
+    coords_of,
     kinds_of,
     named,
     names_of,
@@ -180,23 +181,6 @@ _NONE = _Nothing()
 def _rank(digit: Digit) -> int:
     (name,) = names_of((digit,)) or {"W"}
     return "THW".index(name)
-
-
-def coords_of(digits: Sequence[Digit], name: str) -> Numbers:
-    """Return the coordinate of each element of a product of digits, row-major; NaN where there is none."""
-    sizes = [digit.size for digit in digits]
-    index: dict[int, NDArray[np.int64]] = {}
-    bases = {}
-    for number, digit in enumerate(digits):
-        if digit.base is not None and name in digit.base.coords:
-            own = (np.arange(digit.size) * digit.stride).reshape([-1 if at == number else 1 for at in range(len(sizes))])
-            key = id(digit.base)
-            index[key] = index[key] + own if key in index else own
-            bases[key] = digit.base
-    if not bases:
-        return np.full(prod(sizes), np.nan)
-    key, base = next(iter(bases.items()))
-    return np.broadcast_to(base.coords[name][index[key]], sizes).reshape(-1)
 
 
 def _why(reason: str) -> str:

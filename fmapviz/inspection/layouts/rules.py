@@ -16,6 +16,7 @@ from fmapviz.inspection.layouts.axes import (
     Digit,
     axis,
     concatenate,
+    disagree,
     named,
     names_of,
     place,
@@ -135,7 +136,7 @@ def pointwise(call: Call) -> Axes:
         options = [own for own in (main.dims[dim], *(each.dims[dim] for each in others)) if names_of(own)]
         if length == 1 or not options:
             continue
-        if len({names_of(own) for own in options}) > 1:
+        if len({names_of(own) for own in options}) > 1 or any(disagree(options[0], own) for own in options[1:]):
             dims[dim] = unnamed(length, call.name)
         else:
             dims[dim] = options[0]
@@ -282,6 +283,9 @@ def _stack(call: Call) -> Axes:
     if not found:
         raise UnknownError
     main = max(found, key=named)
+    for dim, own in enumerate(main.dims):
+        if any(names_of(each.dims[dim]) - names_of(own) or disagree(own, each.dims[dim]) for each in found):
+            main = place(main, dim, unnamed(main.shape[dim], call.name))
     return Axes((*main.dims[:new], unnamed(call.result.shape[new]), *main.dims[new:]))
 
 

@@ -10,8 +10,8 @@ import numpy as np
 
 from fmapviz.core.centres import Centres
 from fmapviz.core.layout import LayoutError, layout_from
-from fmapviz.inspection.layouts.axes import Axes, Base, Digit, names_of, reason_of, without_single
-from fmapviz.inspection.layouts.derive import coords_of, layout_of
+from fmapviz.inspection.layouts.axes import Axes, Base, Digit, coords_of, names_of, reason_of, without_single
+from fmapviz.inspection.layouts.derive import layout_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
