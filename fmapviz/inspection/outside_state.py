@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 _LIBRARIES = sys.stdlib_module_names | {"fmapviz", "numpy", "timm", "torch", "torchvision", "transformers", "ultralytics"}
 _MOST_ITEMS = 1000
 _MOST_BYTES = 2**20
+_WEIGHT = "the weight "  # which no cache is
 _DEPTH = 4  # of containers in containers
 
 
@@ -70,7 +71,8 @@ class OutsideState:
         with self._lock:
             before, self._values = self._values, self._read()
             self._times.update((name, shape) for name, value in self._values.items() if value != before[name])
-            self.changes = tuple(sorted({name for (name, _), times in self._times.items() if times > 1}))
+            lasting = {name for (name, _), times in self._times.items() if times > 1 or name.startswith(_WEIGHT)}
+            self.changes = tuple(sorted(lasting))
             if not self._times:  # the first pass has changed nothing
                 self._readers, self._values = {}, {}
 
@@ -113,7 +115,7 @@ def _readers_of_weights(network: nn.Module) -> Iterator[tuple[str, Callable[[], 
     for name, module in network.named_modules():
         for key, values in module._parameters.items():
             if type(values) is nn.Parameter:  # one that is shared out would wait for other processes
-                yield f"the weight {'.'.join(filter(None, (name, key)))}", partial(getattr, module, key, None)
+                yield f"{_WEIGHT}{'.'.join(filter(None, (name, key)))}", partial(getattr, module, key, None)
 
 
 def _is_own(code: Any) -> bool:  # Any: a class, a function, or a module

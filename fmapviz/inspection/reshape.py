@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -91,11 +92,17 @@ def _is_as_shown(layout: Layout, values: Tensor) -> bool:
 
 
 def own_frames(feature_map: FeatureMap) -> dict[str, Tensor]:
-    """Return the values of a captured feature map as `frames_of` does.
+    """Return the values of a captured feature map as `frames_of` does; a warning says if its axes are assumed.
 
     Raises:
         RequestError: They are not a map or a vector.
     """
+    layout = feature_map.layout
+    if layout and layout.assumed:
+        warnings.warn(
+            f"the axes of {feature_map.name} could not be followed through the network: assumed to be {layout.assumed}",
+            stacklevel=4,
+        )
     try:
         return frames_of(feature_map, feature_map.values.detach())
     except NotAMapError as error:

@@ -577,7 +577,16 @@ def columns(maps):
     return maps.transpose(2, 3).flatten(2)
 
 
+def written_in_halves(first, second):
+    filled = torch.zeros(len(first), 2 * first.shape[1], *first.shape[2:])
+    filled[:, : first.shape[1]] = first
+    filled[:, first.shape[1] :] = second
+    return filled
+
+
 SCANS = {
+    "written in halves, one transposed": lambda maps: written_in_halves(maps, maps.transpose(2, 3)),
+    "written in halves, one turned": lambda maps: written_in_halves(maps, maps.flip(2)),
     "stacked scans": lambda maps: torch.stack([rows(maps), columns(maps)], 1),
     "stacked scans there and back": lambda maps: torch.stack([rows(maps), rows(maps).flip(-1)], 1),
     "scans side by side": lambda maps: torch.cat([rows(maps), columns(maps)], 1),
@@ -590,6 +599,7 @@ SCANS = {
     "halves side by side": lambda maps: torch.cat([maps[..., :4], maps[..., 4:]], 1),
 }
 AT_ONE_PLACE = {
+    "written in halves": lambda maps: written_in_halves(maps, maps.relu()),
     "two branches": lambda maps: torch.cat([maps, functional.max_pool2d(maps, 3, 1, 1)], 1),
     "two resolutions": lambda maps: torch.cat(
         [maps, functional.interpolate(functional.avg_pool2d(maps, 2), scale_factor=2)], 1
@@ -623,3 +633,18 @@ def test_channels_that_lie_in_one_place_are_maps(make):
     (maps,) = frames_of(found, found.values).values()
     assert torch.equal(maps, found.values)
     assert not found.layout.assumed
+
+
+LOST = {
+    "by NumPy": lambda maps: torch.from_numpy(maps.numpy() * 2),
+    "by a list": lambda maps: torch.tensor(maps.tolist()),
+    "by a Fourier transform": lambda maps: torch.fft.fft2(maps).real,
+}
+
+
+@pytest.mark.parametrize("way", LOST)
+def test_whoever_draws_captured_maps_of_assumed_axes_is_warned(way):
+    found = captured(Made(LOST[way]), torch.randn(1, 3, 16, 16))
+    for use in (fmapviz.tile, lambda found: found.show(), lambda found: found.statistics()):
+        with pytest.warns(UserWarning, match="axes of out .*: assumed to be N C H W"):
+            use(found)

@@ -180,7 +180,8 @@ def replace(conv):
 
 @pytest.mark.parametrize("learn", [add, add_to_data, replace])
 @pytest.mark.parametrize("options", [{}, {"batch_size": 2}])
-def test_weights_that_a_network_changes_are_said(learn, options, tmp_path):
-    _, notices = drawn(Hebbian(learn), [torch.rand(3, 8, 8)] * 4, tmp_path, **options)
+@pytest.mark.parametrize("images", [1, 4])
+def test_weights_that_a_network_changes_are_said(learn, options, images, tmp_path):
+    _, notices = drawn(Hebbian(learn), [torch.rand(3, 8, 8)] * images, tmp_path, **options)
     what = "the network's code changes the weight conv.weight when it runs: an image may depend on those before it"
     assert notices == [what]

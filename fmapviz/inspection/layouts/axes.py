@@ -380,9 +380,7 @@ def concatenate(parts: Sequence[tuple[Axes | None, int]], dim: int, marks: Seque
                 reason = base.reason
         found.append(base)
     for axes in (axes for axes, _ in parts if axes):
-        for other, own in enumerate(main.dims):
-            if other != dim and (_are_of_others(own, axes.dims[other]) or disagree(own, axes.dims[other])):
-                main = place(main, other, unnamed(main.shape[other], "aten.cat"))
+        main = mixed(main, axes, "aten.cat", but=dim)
     names = {name for base in found if base for name in base.coords}
     total = sum(length for _, length in parts)
     if reason or not (names or any(marks)):
@@ -417,6 +415,14 @@ def coords_of(digits: Sequence[Digit], name: str) -> Numbers:
         return np.full(prod(sizes), np.nan)
     key, base = next(iter(bases.items()))
     return np.broadcast_to(base.coords[name][index[key]], sizes).reshape(-1)
+
+
+def mixed(axes: Axes, others: Axes, reason: str, *, but: int | None = None) -> Axes:
+    """Return the axes of a tensor that holds values of two others, each in a part of the dimension `but`."""
+    for dim, (own, other) in enumerate(zip(axes.dims, others.dims, strict=True)):
+        if dim != but and (_are_of_others(own, other) or disagree(own, other)):
+            axes = place(axes, dim, unnamed(axes.shape[dim], reason))
+    return axes
 
 
 def _are_of_others(one: Dim, other: Dim) -> bool:

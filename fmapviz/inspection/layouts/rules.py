@@ -17,6 +17,7 @@ from fmapviz.inspection.layouts.axes import (
     axis,
     concatenate,
     disagree,
+    mixed,
     named,
     names_of,
     place,
@@ -283,9 +284,8 @@ def _stack(call: Call) -> Axes:
     if not found:
         raise UnknownError
     main = max(found, key=named)
-    for dim, own in enumerate(main.dims):
-        if any(names_of(each.dims[dim]) - names_of(own) or disagree(own, each.dims[dim]) for each in found):
-            main = place(main, dim, unnamed(main.shape[dim], call.name))
+    for each in found:
+        main = mixed(main, each, call.name)
     return Axes((*main.dims[:new], unnamed(call.result.shape[new]), *main.dims[new:]))
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fmapviz.inspection.layouts.axes import Axes, axis, unnamed, whole
+from fmapviz.inspection.layouts.axes import Axes, axis, mixed, unnamed, whole
 from fmapviz.inspection.layouts.rules import BY_VALUE, RULES, Call, pointwise, tensors_of
 from fmapviz.inspection.memory_table import MemoryTable
 
@@ -124,8 +124,9 @@ class AxisTracking(TorchDispatchMode):
             calls.results.append(self._follow(operator, given, outputs, known={id(tensor): axes for tensor, axes in known}))
         for tensor, axes in zip(outputs, calls.results[number], strict=True):
             self._set(tensor, axes)
-            if operator.name == "copy" and tensor._base is not None and self.axes(tensor._base) is None:
-                self._set(tensor._base, _axes_of_base(tensor, axes))
+            if operator.name == "copy" and tensor._base is not None:
+                written, before = _axes_of_base(tensor, axes), self.axes(tensor._base)
+                self._set(tensor._base, written if before is None else mixed(before, written, "aten.copy"))
         return result
 
     def _read(self, values: Iterable[Any], known: list[tuple[Tensor, Axes]]) -> tuple[object, ...]:
