@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 FIRST, PREVIOUS = REFERENCES = ("first", "previous")
 _DAMAGED = "E_WEIGHTS"
+_WHOLE = re.compile(r"(?<!\d)(?<!\d\.)\d+(?!\d|\.\d)")  # a number without a decimal point
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ class Step:
     """A checkpoint of a series.
 
     Attributes:
-        number: The last number in its name.
+        number: The step, from its name; see `list_steps`.
         path: The file.
         entry: Which of several sets of weights in it, with a `#` in front; empty: the usual one.
     """
@@ -58,7 +59,12 @@ class Step:
 
 
 def list_steps(pattern: str) -> list[Step]:
-    """List the files of a glob by the last number in their names; `#` and the name of an entry may follow it.
+    """List the files of a glob by the number in their names that is their step.
+
+    It is the last whole number in which all names differ: 7 in `e07_acc0.91_v2.pt`.
+
+    Args:
+        pattern: The glob; `#` and the name of an entry may follow it.
 
     Raises:
         RequestError: There are fewer than two, or one has no number, or two have the same.
@@ -73,18 +79,18 @@ def list_steps(pattern: str) -> list[Step]:
             f"{'no file' if not paths else 'one file only'} of this name: {quote(pattern)}",
             hint="a series has two checkpoints or more",
         )
+    numbers = [[int(each) for each in _WHOLE.findall(path.stem) or re.findall(r"\d+", path.stem)] for path in paths]
+    hint = "rename it, such as epoch_10.pt: the number is the step"
+    if [] in numbers:
+        raise RequestError(f"no number in the name of a checkpoint: {quote(paths[numbers.index([])])}", hint=hint)
+    places = range(-1, -1 - min(map(len, numbers)), -1)
+    place = next((place for place in places if len({each[place] for each in numbers}) == len(paths)), -1)
     steps: dict[int, Step] = {}
-    for path in paths:
-        numbers = re.findall(r"\d+", path.stem)
-        if not numbers:
-            raise RequestError(
-                f"no number in the name of a checkpoint: {quote(path)}",
-                hint="rename it, such as epoch_10.pt: the number is the step",
-            )
-        number = int(numbers[-1])
-        if number in steps:
-            raise RequestError(f"two checkpoints of step {number}: {quote(steps[number].path)} and {quote(path)}")
-        steps[number] = Step(number, path, entry)
+    for path, own in zip(paths, numbers, strict=True):
+        if own[place] in steps:
+            both = f"{quote(steps[own[place]].path)} and {quote(path)}"
+            raise RequestError(f"two checkpoints of step {own[place]}: {both}", hint=hint)
+        steps[own[place]] = Step(own[place], path, entry)
     return [steps[number] for number in sorted(steps)]
 
 

@@ -399,6 +399,23 @@ def test_names_of_checkpoints_must_have_different_numbers(checkpoints, tmp_path)
             compare(tmp_path / "out", weights=str(folder / "*.pt"))
 
 
+@pytest.mark.parametrize(
+    ("names", "steps"),
+    [
+        (["e01_acc0.90", "e02_acc0.40", "e03_acc0.70"], [1, 2, 3]),
+        (["epoch=9-val_loss=0.12", "epoch=10-val_loss=0.08"], [9, 10]),
+        (["a1_v2", "a10_v2"], [1, 10]),
+        (["ckpt.10", "ckpt.9"], [9, 10]),
+        (["net_0.5", "net_0.25"], [5, 25]),
+        (["resnet18-3", "resnet18-20"], [3, 20]),
+    ],
+)
+def test_the_step_is_the_last_whole_number_in_which_names_differ(names, steps, tmp_path):
+    for name in names:
+        (tmp_path / f"{name}.pt").touch()
+    assert [step.number for step in list_steps(str(tmp_path / "*.pt"))] == steps
+
+
 # --- Two finished runs
 
 
