@@ -22,6 +22,7 @@ from fmapviz import NothingToDoError, RequestError, Style
 from fmapviz.core.config import InputOptions, RunConfig
 from fmapviz.engine.diff import series
 from fmapviz.engine.diff.run import run_diff
+from fmapviz.engine.diff.series import list_steps
 from fmapviz.engine.diff.session import UNRELATED
 
 SHAPES = [f"sample_images/shapes/{name}.jpg" for name in ("circle", "cross", "ring", "star")]
