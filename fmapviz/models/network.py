@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from itertools import chain
 from operator import call
+from types import FunctionType, GeneratorType, ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -24,7 +25,7 @@ from fmapviz.models.identity import digest_of_network, without_addresses
 from fmapviz.models.weights.state_dict import ordered_names
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
     from torch import Tensor
@@ -76,6 +77,7 @@ def describe_network(
         notices = (*notices, "the input options replace the network's own preprocessing")
         preprocess = None
     named, said = said_of_outputs(owners)
+    notices = (*notices, *_of_other_kinds(owners))
     volume = len(shape) == 4 if shape else _takes_volumes(network, channels)
     return Model(
         name=name,
@@ -93,6 +95,27 @@ def describe_network(
         notices=notices,
         assumption="" if preprocess is not None else _assumption(options, channels, shape, volume=volume),
     )
+
+
+# What is meant by names beside a network that hold something else: kinds that people write there, and what is expected.
+_EXPECTED: dict[tuple[str, ...], tuple[Any, str]] = {
+    _PREPROCESSING: (str | Mapping | list | tuple, "a function of one picture"),
+    _CLASSES: (str | FunctionType | GeneratorType, "a list of names, or a dictionary of names and indices"),
+    (_SCORES,): (Mapping | list | tuple, "one word, such as 'sigmoid'"),
+    ("inputs",): (int | float | str | Mapping, "the shape of one input, (channels, height, width)"),
+}
+
+
+def _of_other_kinds(owners: Iterable[object]) -> Iterator[str]:
+    """Yield notices of names in the modules beside a network that are not used, as they hold something of another kind."""
+    for owner in (each for each in owners if isinstance(each, ModuleType)):
+        for names, (kinds, expected) in _EXPECTED.items():
+            for name in names:
+                value = getattr(owner, name, None)
+                is_named = names == _CLASSES and ordered_names(value)
+                if isinstance(value, kinds) and not isinstance(value, bool) and not is_named:
+                    given = f"{name} = {quote(value)} in {owner.__name__}"
+                    yield f"{given} is not used: it is of type {type(value).__name__}, and should be {expected}"
 
 
 def said_of_outputs(owners: Iterable[object]) -> tuple[tuple[str, ...], str]:

@@ -98,6 +98,40 @@ def test_the_module_of_the_class_has_the_preprocessing_and_the_classes(module, t
     assert torch.equal(command.preparation.apply(Image.open(path)), batch[0])
 
 
+OTHER_KINDS = {
+    "preprocess": ("'imagenet'", "a function of one picture"),
+    "transforms": ("{'train': print, 'val': print}", "a function of one picture"),
+    "classes": ("'abc'", "a list of names"),
+    "class_names": ("(name for name in 'abc')", "a list of names"),
+    "scores": ("['sigmoid']", "one word"),
+    "inputs": ("20", "the shape of one input"),
+}
+BARE = """
+from torch import nn
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.head, self.scores = nn.Conv2d(3, 4, 3), nn.Linear(4, 3), []
+    def forward(self, x):
+        return self.head(self.conv(x).mean((2, 3)))
+"""
+
+
+@pytest.mark.parametrize("name", OTHER_KINDS)
+def test_a_name_beside_the_network_that_holds_another_kind_is_said_to_be_unused(name, module, tmp_path):
+    value, expected = OTHER_KINDS[name]
+    net = module(f"{BARE}{name} = {value}\n", f"cnn_of_other_{name}").Net()
+    summary = fmapviz.visualize(net, paint(tmp_path / "a.png"), out=tmp_path / "runs", to="png", progress=False)
+    (said,) = (notice for notice in summary.notices if "is not used" in notice)
+    assert said.startswith(f"{name} = ")
+    assert expected in said
+
+
+def test_names_of_classes_may_be_an_array(module):
+    net = module(f"{BARE}import numpy\nclasses = numpy.array(['a', 'b', 'c'])\n", "cnn_of_array").Net()
+    assert fmapviz.cam(net, torch.rand(1, 3, 8, 8), target="b", layer="conv").names == ("b",)
+
+
 def test_a_wrapper_of_library_classes_has_the_preprocessing_of_its_parts(module, tmp_path):
     net = nn.Sequential(module(CODE, "cnn_of_parts").Net(), nn.Identity())
     assert make_batch(str(paint(tmp_path / "a.png")), net)[0].shape == (1, 3, 12, 20)

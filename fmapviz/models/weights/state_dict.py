@@ -8,6 +8,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeGuard
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -151,6 +152,8 @@ def ordered_names(names: object) -> tuple[str, ...]:
         >>> ordered_names(["cat", "dog"]), ordered_names({"1": "dog", "0": "cat"}), ordered_names({"dog": 1, "cat": 0})
         (('cat', 'dog'), ('cat', 'dog'), ('cat', 'dog'))
     """
+    if isinstance(names, np.ndarray):
+        names = names.tolist()
     if isinstance(names, Mapping):
         by_index = {_index(key, value): key if isinstance(value, int) else value for key, value in names.items()}
         names = [by_index.get(index) for index in range(len(names))]
