@@ -598,7 +598,17 @@ SCANS = {
     "added maps, one turned": lambda maps: maps + maps.flip(3),
     "halves side by side": lambda maps: torch.cat([maps[..., :4], maps[..., 4:]], 1),
 }
+
+
+def merged(maps):
+    """Put neighbours on top of each other, as Swin does between its stages."""
+    return torch.cat([maps[:, :, row::2, column::2] for column in (0, 1) for row in (0, 1)], 1)
+
+
 AT_ONE_PLACE = {
+    "merged": merged,
+    "merged until four are left": lambda maps: merged(maps)[..., :2, :2],
+    "merged twice": lambda maps: merged(merged(maps)),
     "written in halves": lambda maps: written_in_halves(maps, maps.relu()),
     "two branches": lambda maps: torch.cat([maps, functional.max_pool2d(maps, 3, 1, 1)], 1),
     "two resolutions": lambda maps: torch.cat(

@@ -440,15 +440,18 @@ def _is_whole(dim: Dim) -> bool:
 def disagree(one: Dim, other: Dim) -> bool:
     """Return True if the same axis is known of two dimensions, whose positions lie in quite different places of it.
 
-    They may differ a little, as those of two resolutions or of neighbours do, by a quarter of the axis on average at most.
+    They may differ a little, as those of two resolutions or of neighbours do: by a quarter of the axis on average, or by
+    less than what is between two positions.
     """
     if one == other or names_of(one) != names_of(other) or not (_is_whole(one) and _is_whole(other)):
         return False
     for name in names_of(one) & {*SPACE}:
         first, second = coords_of(one, name), coords_of(other, name)
         known = np.isfinite(first) & np.isfinite(second)
-        ends = np.concatenate([first[known], second[known]])
-        if len(ends) and np.abs(first - second)[known].mean() > np.ptp(ends) / 4 + _CLOSE:
+        places, apart = np.unique(first[known]), np.abs(first - second)[known]
+        if len(places) < 2 or apart.max() < np.diff(places).min() * 0.75:
+            continue
+        if apart.mean() > np.ptp(np.concatenate([places, second[known]])) / 4 + _CLOSE:
             return True
     return False
 
