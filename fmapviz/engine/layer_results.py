@@ -33,9 +33,6 @@ if TYPE_CHECKING:
     from fmapviz.render.grid import Ranges
 
 
-_USUAL = (torch.float32, torch.float16, torch.bfloat16)
-
-
 class MixedBatchError(Exception):
     """A layer saw another number of samples than there are images, so the samples cannot be assigned in a batch."""
 
@@ -266,7 +263,7 @@ def _measure(
     images, samples = len(pixels), len(maps)
     if samples != images and images > 1:
         raise MixedBatchError
-    vector, rounded = maps.ndim == 2, maps.dtype not in _USUAL and is_rounded(maps[:, :, None] if maps.ndim == 2 else maps)
+    vector, rounded = maps.ndim == 2, is_rounded(maps)
     everything = as_floats(maps[:, :, None, None] if vector else maps)
     maps = everything[:images]
     ranges = measure(maps, moments=plan.moments or style.rank != "max")

@@ -23,9 +23,9 @@ from fmapviz.core.types import Model
 from fmapviz.core.urls import is_url
 from fmapviz.core.version import __version__
 from fmapviz.engine.batch import describe_given
+from fmapviz.engine.findings import findings_of
 from fmapviz.engine.layer_list import grey_input
 from fmapviz.engine.plan import make_plan
-from fmapviz.engine.shown import shown_of
 from fmapviz.engine.without_effect import without_effect
 from fmapviz.images.films import FrameChoice
 from fmapviz.inspection.cam_layers import Choices
@@ -237,7 +237,7 @@ def load_session(config: RunConfig, *, pair: bool = False) -> tuple[Session, lis
         device=device,
         batch_size=(config.batch_size or (None if device.type == "cpu" else 16)) if loaded.batches else 1,
         workers=config.threads,
-        layouts=shown_of(loaded).layouts,
+        layouts=findings_of(loaded).layouts,
         early_stop=_early_stop(loaded, chosen, narrowed=bool(narrowed or config.types)) if stops else None,
     )
     notices = [*_notices(existing, config.types, types)] if chosen else []

@@ -155,7 +155,7 @@ def is_rounded(maps: Tensor) -> bool:
     """Return True if `as_floats` loses what a picture shows: half a level of a channel's range, or finite values.
 
     Args:
-        maps: `(N, C, ...)`, any type.
+        maps: `(N, C, ...)` or `(N, K)`, any type.
 
     Example:
         >>> few = torch.tensor([[[0.0, 1.0]]], dtype=torch.float64)
@@ -164,7 +164,8 @@ def is_rounded(maps: Tensor) -> bool:
     """
     if maps.dtype.itemsize < 4 or maps.dtype == torch.float32 or maps.device.type == "mps" or not maps.numel():
         return False
-    exact, floats = maps.double().flatten(2), maps.float().double().flatten(2)
+    maps = maps.reshape(*maps.shape[:2], -1)
+    exact, floats = maps.double(), maps.float().double()
     inside = exact.isfinite()
     lost = torch.where(inside, (exact - floats).abs(), 0).amax(-1)
     low, high = torch.where(inside, exact, torch.inf).amin(-1), torch.where(inside, exact, -torch.inf).amax(-1)

@@ -127,7 +127,7 @@ def _draw_grids(
     """
     _check_style(style, depth=depth)
     shown = [grid.as_floats(each.detach()[:, :, None, None] if each.ndim == 2 else each.detach()) for each in frames]
-    if any(grid.is_rounded(each if each.ndim > 2 else each[:, :, None]) for each in frames):
+    if any(map(grid.is_rounded, frames)):
         warnings.warn(f"{grid.ROUNDED} of {feature_map.name if feature_map else 'maps'}", stacklevel=depth - 1)
     measured = [grid.measure(each, moments=style.rank != "max") for each in shown]
     if style.scope == "run":

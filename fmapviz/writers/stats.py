@@ -66,7 +66,7 @@ def tabulate(feature_map: FeatureMap) -> ChannelTable:
         RequestError: It is no map and no vector.
     """
     frames = own_frames(feature_map)
-    if any(is_rounded(maps if maps.ndim > 2 else maps[:, :, None]) for maps in frames.values()):
+    if any(map(is_rounded, frames.values())):
         warnings.warn(f"{ROUNDED} of {feature_map.name}", stacklevel=3)
     layers = [
         [

@@ -520,3 +520,21 @@ def test_an_axis_of_classes_that_is_not_known_is_said_to_be_assumed():
 
     found = fmapviz.cam(Odd(4, "NCHW").eval(), torch.randn(1, 3, 8, 4), target=1, layer="body")
     assert any("second one is taken to be that of the classes" in notice for notice in found.notices)
+
+
+class TwoOrders(OfPixels):
+    """Returns the same scores in two orders of axes."""
+
+    def forward(self, images):
+        scores = super().forward(images)
+        return {"first": scores, "last": scores.permute(0, 2, 3, 1)}
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_each_part_of_an_output_has_axes_of_its_own():
+    network, pixels = TwoOrders(4, "NCHW").eval(), torch.randn(1, 3, 8, 4, generator=torch.Generator().manual_seed(0))
+    found = [
+        fmapviz.cam(network, pixels, target="top1", layer="body", output=output) for output in ("first", "last", "first")
+    ]
+    assert len({each.target for each in found}) == 1
+    assert all(torch.allclose(each.raw, found[0].raw, atol=1e-6) for each in found)

@@ -22,8 +22,8 @@ from fmapviz.core.words import counted
 from fmapviz.engine.batch import make_batch
 from fmapviz.engine.cam.class_maps import NOT_FINITE, ClassMaps
 from fmapviz.engine.fields import PlaceCache, Places
+from fmapviz.engine.findings import findings_of
 from fmapviz.engine.plan import Plan, make_method
-from fmapviz.engine.shown import shown_of
 from fmapviz.images.preprocess import as_seen
 from fmapviz.inspection.cam_layers import Choices
 from fmapviz.inspection.endings import Endings
@@ -47,8 +47,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from fmapviz.core.types import FeatureMap, Inputs, Preparation
+    from fmapviz.engine.findings import Findings
     from fmapviz.engine.layer_results import BatchResults
-    from fmapviz.engine.shown import Shown
     from fmapviz.inspection.forward_record import ForwardRecord
     from fmapviz.inspection.layouts.find import LayoutCache
 
@@ -186,7 +186,7 @@ def cam(
         automatic=layer == _AUTO,
         placed=frozenset({method}),
     )
-    shown = shown_of(model)
+    shown = findings_of(model)
     choices, layouts = shown.choices.setdefault(plan.methods[method].exact, Choices()), shown.layouts
     places = None if plan.methods[method].of_pixels else _places(model, shown, tuple(batch.shape[1:]))
     learnt = plan.automatic and batch.shape[1:] in choices.layers
@@ -299,7 +299,7 @@ def _attempt(
     return results
 
 
-def _places(model: Model, shown: Shown, shape: tuple[int, ...]) -> Places | None:
+def _places(model: Model, shown: Findings, shape: tuple[int, ...]) -> Places | None:
     """Return where the maps of a network lie in inputs of a shape; only the first call has to find out."""
     return Places(shown.fields[shape]) if shape in shown.fields else PlaceCache(model, shown.fields).at(shape)
 

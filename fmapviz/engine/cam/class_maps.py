@@ -84,9 +84,12 @@ class ClassMaps:
         Raises:
             MissingLayoutError: The pass has to be repeated, with axes followed.
         """
-        values = scores_of_pixels(record.output, key=self.plan.output, images=record.images, head=self.head)
-        if needed and values is not None:
-            record.score_layout = finder.of_scores(values)
+        if not needed:
+            return
+        key = self.plan.output
+        values = scores_of_pixels(record.output, key=key, images=record.images, head=self.head)
+        if values is not None:
+            record.score_layout = finder.of_scores(values, key)
 
     def passes(self, batch: Tensor) -> Iterator[tuple[ForwardRecord, Tensor, BatchResults]]:
         """Yield what the caller has to run on prepared images `(N, ...)`, and draw after each pass.

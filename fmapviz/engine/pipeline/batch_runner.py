@@ -22,11 +22,11 @@ from fmapviz.core.types import Failure
 from fmapviz.core.words import counted
 from fmapviz.engine.diff.drawer import PairDrawer, pair_drawer
 from fmapviz.engine.fields import FieldCache, PlaceCache
+from fmapviz.engine.findings import findings_of
 from fmapviz.engine.forward_pass import Drawer, ForwardError
 from fmapviz.engine.layer_results import MixedBatchError
 from fmapviz.engine.pipeline.batching import Sharing, is_mixed
 from fmapviz.engine.pipeline.scheduler import Limits, Processed
-from fmapviz.engine.shown import shown_of
 from fmapviz.images.notices import NONFINITE, is_told_once
 from fmapviz.images.preprocess import shown_range
 from fmapviz.inspection.gradients import is_out_of_memory
@@ -87,7 +87,7 @@ class BatchRunner:
         shareable = session.batch_size is None and session.several and plain
         self._sharing = (session.sharing or Sharing(module)) if shareable else None
         self._fields = FieldCache(session.model, [layer.name for layer in session.layers]) if session.plan.fields else None
-        self._places = PlaceCache(session.model, shown_of(session.model).fields) if session.plan.placed else None
+        self._places = PlaceCache(session.model, findings_of(session.model).fields) if session.plan.placed else None
         self._idle: list[Drawer | PairDrawer] = [self._attach(module)]
         if self._sharing:
             self._sharing.begin()

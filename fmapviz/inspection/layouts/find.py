@@ -106,9 +106,6 @@ def _works_on_last_axis(module: nn.Module) -> bool:
     return isinstance(module, nn.Linear)
 
 
-_SCORES = " scores"  # no layer has such a name
-
-
 class MissingLayoutError(Exception):
     """A layer runs that did not run when axes were followed; they have to be followed again."""
 
@@ -222,8 +219,12 @@ class LayoutFinder:
             self._tracking = None
             self._derived.clear()
 
-    def of_scores(self, values: Tensor) -> Layout | None:
+    def of_scores(self, values: Tensor, key: str | None) -> Layout | None:
         """Return the layout of scores of pixels that the network has returned, within `following`; None if it is unknown.
+
+        Args:
+            values: The scores.
+            key: Of the part of the output that was asked for.
 
         Raises:
             MissingLayoutError: Axes were not followed to them; they will be in the next pass.
@@ -231,12 +232,13 @@ class LayoutFinder:
         self.cache.of_pixels = True
         if self.cache.broken:
             return None
-        if self._found is None or (self._tracking is None and _SCORES not in self._found.layouts):
+        name = f"-> {key or ''}"  # no layer has such a name
+        if self._found is None or (self._tracking is None and name not in self._found.layouts):
             raise MissingLayoutError
         if self._tracking is not None:
             axes = self._tracking.axes(values)
-            self._found.layouts[_SCORES] = Layout() if axes is None else self._layout_of(axes)
-        return self._found.layouts[_SCORES]
+            self._found.layouts[name] = Layout() if axes is None else self._layout_of(axes)
+        return self._found.layouts[name]
 
     def paused(self) -> AbstractContextManager[None]:
         """Do not follow what is done with tensors beside the network."""

@@ -20,7 +20,7 @@ _PLAIN = bool | int | float | complex | str | bytes | None
 
 
 @dataclass(slots=True, eq=False)
-class Shown:
+class Findings:
     """What is known about a network; nothing in it refers to the network, which may be deleted.
 
     Attributes:
@@ -34,15 +34,15 @@ class Shown:
     fields: dict[tuple[int, ...], dict[str, ReceptiveField]] = field(default_factory=dict)
 
 
-_shown: WeakKeyDictionary[nn.Module, tuple[object, Shown]] = WeakKeyDictionary()
+_shown: WeakKeyDictionary[nn.Module, tuple[object, Findings]] = WeakKeyDictionary()
 
 
-def shown_of(model: Model) -> Shown:
+def findings_of(model: Model) -> Findings:
     """Return what is known about a model's network: nothing if a module, an attribute or a hook has changed since."""
     network = unwrap(model.module)
     state = (id(model.forward), [_state_of(module) for module in network.modules()])
     if network not in _shown or _shown[network][0] != state:
-        _shown[network] = (state, Shown())
+        _shown[network] = (state, Findings())
     return _shown[network][1]
 
 
