@@ -82,6 +82,15 @@ class Centres:
         """
         return all(_are_parts(centres, side) for centres, side in zip((self.rows, self.columns), self.picture, strict=True))
 
+    @property
+    def reaches_borders(self) -> bool:
+        """Whether no pixel is more than a step beyond the first or the last position; false of a single one."""
+        for centres, side in zip((self.rows, self.columns), self.picture, strict=True):
+            step = np.ptp(centres) / (len(centres) - 1) if len(centres) > 1 else 0.0
+            if not (centres.min() <= step and side - centres.max() <= step):
+                return False
+        return True
+
     def part(self, rows: Numbers, columns: Numbers) -> Centres | None:
         """Return those of some rows and columns, in their order; None if some of them lie elsewhere.
 

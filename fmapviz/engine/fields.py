@@ -6,12 +6,14 @@ import re
 import warnings
 from contextlib import suppress
 from dataclasses import replace
+from functools import cached_property, partial
 from threading import Lock
 from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 
+from fmapviz.core.centres import Centres
 from fmapviz.core.config import InputOptions, check_type, explain_arguments
 from fmapviz.core.errors import first_few
 from fmapviz.core.lazy_torchvision import uncompiled
@@ -27,8 +29,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from fmapviz.core.centres import Centres
     from fmapviz.core.types import FeatureMap, LayerInfo, Model
+    from fmapviz.inspection.layouts.tokens import TokenGrid
 
 
 @explain_arguments
@@ -140,21 +142,27 @@ class Places:
     """Where the maps of a network's layers lie in inputs of one shape.
 
     Args:
-        fields: By the name of the feature map.
+        find: Returns the receptive fields by the name of the feature map, which may take a forward pass.
+        picture: Height and width of the inputs.
 
     Attributes:
         unknown: Why it is not known of maps that were asked for, by their names.
         turned: Names of maps that were asked for and whose rows are the picture's columns.
     """
 
-    def __init__(self, fields: Mapping[str, ReceptiveField]) -> None:
+    def __init__(self, find: Callable[[], Mapping[str, ReceptiveField]], picture: tuple[int, int]) -> None:
         self.unknown: dict[str, str] = {}
         self.turned: dict[str, None] = {}
-        self._fields = fields
+        self._find, self._picture = find, picture
+
+    @cached_property
+    def fields(self) -> Mapping[str, ReceptiveField]:
+        """The receptive fields by the name of the feature map."""
+        return self._find()
 
     def upright(self, feature_map: FeatureMap, maps: Tensor) -> Tensor:
         """Return maps `(N, ..., H, W)` with rows that are rows of the picture, as they are laid over it."""
-        field, layout = self._fields.get(feature_map.name), feature_map.layout
+        field, layout = self.fields.get(feature_map.name), feature_map.layout
         is_upright = layout is not None and len(layout.order) > 1 and layout.order[-2] > layout.order[-1]  # as N C W H is
         if field is None or not field.turned or field.centres is None or is_upright:
             return maps
@@ -169,7 +177,7 @@ class Places:
             grid: Its rows and columns, `upright`.
             suffix: Of the frame.
         """
-        field, layout = self._fields.get(feature_map.name), feature_map.layout
+        field, layout = self.fields.get(feature_map.name), feature_map.layout
         centres = field.centres if field else None
         if centres and layout and layout.lines:  # in the order of the picture, without positions beyond its border
             centres = centres.part(*layout.lines)
@@ -178,9 +186,15 @@ class Places:
             return None
         return None if centres.is_spread else centres
 
-    def of_grid(self, name: str, grid: tuple[int, int]) -> Centres | None:
-        """Return where patches lie between which attention is computed: as in all layers with as many rows and columns."""
-        known = [field.centres for field in self._fields.values() if field.centres and field.centres.grid == grid]
+    def of_grid(self, name: str, tokens: TokenGrid) -> Centres | None:
+        """Return where patches lie between which attention is computed.
+
+        Unless that is known of the tokens, and that no pixels are left out, it is as in all layers of this size.
+        """
+        if tokens.lines and (own := Centres(*tokens.lines, self._picture)).reaches_borders:
+            return None if own.is_spread else own
+        grid = tokens.grid
+        known = [field.centres for field in self.fields.values() if field.centres and field.centres.grid == grid]
         if not known or not all(each.equals(known[0]) for each in known):
             self.unknown[name] = ""
             return None
@@ -223,12 +237,19 @@ class PlaceCache:
         self._traces = _Traces(model, names, placing=True, known=fields)
         self._known: dict[tuple[int, ...], Places] = {}
 
-    def at(self, shape: tuple[int, ...]) -> Places | None:
-        """Return where maps lie in inputs of a shape, `(C, H, W)` or `(C, T, H, W)`; None if they are no pictures."""
+    def at(self, shape: tuple[int, ...], *, now: bool = True) -> Places | None:
+        """Return where maps lie in inputs of a shape.
+
+        Args:
+            shape: `(C, H, W)` or `(C, T, H, W)`; None is returned if they are no pictures.
+            now: Whether to find out at once, as is needed before a pass of the network in which it is asked for.
+        """
         if len(shape) < 2:
             return None
-        fields = self._traces.fields(shape)
-        return self._known.setdefault(shape, Places(fields))
+        places = self._known.setdefault(shape, Places(partial(self._traces.fields, shape), (shape[-2], shape[-1])))
+        if now:
+            _ = places.fields
+        return places
 
 
 class _Traces:

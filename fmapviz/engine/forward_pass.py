@@ -291,7 +291,8 @@ class Drawer:
         else:
             passes = [(ForwardRecord(network, batch), batch, BatchResults(len(batch)))]
         try:
-            places = self._places.at(tuple(batch.shape[1:])) if self._places else None
+            within = not plan.placed <= plan.flows.keys()  # layers are drawn within the pass
+            places = self._places.at(tuple(batch.shape[1:]), now=within) if self._places else None
             for record, given, results in passes:
                 record.places = places
                 enough = early_stop.outputs(given.shape) if early_stop else None

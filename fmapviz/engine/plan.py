@@ -288,8 +288,7 @@ def make_plan(
 
 def _is_placed(module: ModuleType) -> bool:
     """Return True if a view draws maps of layers over the input, or finds positions of it in them."""
-    is_map = hasattr(module, "reduce") or hasattr(module, "flow")
-    is_map = is_map or "activations" in module.NEEDS.split() or module.NEEDS == "attention"
+    is_map = hasattr(module, "reduce") or hasattr(module, "flow") or "activations" in module.NEEDS.split()
     return bool(getattr(module, "PLACED", is_map and getattr(module, "OVER", True)))
 
 

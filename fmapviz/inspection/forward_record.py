@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from fmapviz.inspection.attention.placement import Picture
     from fmapviz.inspection.class_scores import ClassScores
     from fmapviz.inspection.endings import Endings
+    from fmapviz.inspection.layouts.tokens import TokenGrid
 
 
 class Places(Protocol):
@@ -42,7 +43,7 @@ class Places(Protocol):
     def of(self, feature_map: FeatureMap, grid: tuple[int, int], suffix: str = "", /) -> Centres | None:
         """Return where the positions of a feature map lie; None if it spans the input."""
 
-    def of_grid(self, name: str, grid: tuple[int, int], /) -> Centres | None:
+    def of_grid(self, name: str, tokens: TokenGrid, /) -> Centres | None:
         """Return where patches lie between which attention is computed."""
 
     def remarks(self, *names: str) -> list[str]:

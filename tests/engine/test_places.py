@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,6 +15,7 @@ from torchvision.models import resnet18
 
 import fmapviz
 from fmapviz.core.config import InputOptions, Style
+from fmapviz.engine.attention import flow
 from fmapviz.engine.batch import describe_given
 from fmapviz.engine.fields import PlaceCache
 from fmapviz.inspection.layers import find_layers
@@ -336,6 +338,35 @@ def test_a_query_is_the_patch_whose_centre_is_nearest(tmp_path, at):
     for view in ("attention", "rollout"):
         facts = text_of(next(unit.glob(f"*.{view}.png")))
         assert f"(patch {row}, {column} of 5 x 6)" in facts["Attention of"]
+
+
+class Cropped(Patches):
+    """Most of what is left out is more than a patch away from all patches."""
+
+    def __init__(self, before):
+        super().__init__()
+        self.before = before
+
+    def forward(self, x):
+        return super().forward(x[..., self.before - 5 : self.before + 5 + 48, self.before - 7 : self.before + 7 + 48])
+
+
+@pytest.mark.parametrize("before", [7, 14, 24, 33])
+def test_a_rollout_lies_where_its_patches_are_and_marks_what_none_of_them_sees(tmp_path, monkeypatch, before):
+    drawn = []
+    plain = flow.draw_map
+    monkeypatch.setattr(flow, "draw_map", lambda *given, **named: drawn.append(named["centres"]) or plain(*given, **named))
+    save_pixels(tmp_path / "a.png", np.random.default_rng(0).integers(0, 256, (*SIZE, 3), np.uint8))
+    run = runner(partial(Cropped, before), out=tmp_path / "out", options=AS_IT_IS, to=["png"])
+    run([tmp_path / "a.png"], views=["rollout"])
+    (centres,) = drawn
+    for places in (centres.rows, centres.columns):
+        assert places.tolist() == [before + 8, before + 24, before + 40]
+    expected = np.ones(SIZE, bool)
+    begin = before if before >= 16 else 0
+    expected[begin : before + 48 if SIZE[0] - before - 48 >= 16 else None, begin : before + 48] = False
+    unseen = centres.unseen(SIZE)
+    assert (unseen == expected).all()
 
 
 class Folded(nn.Module):

@@ -58,7 +58,7 @@ def draw_flow(
     except NotAMapError as reason:
         results.undrawn[view] = str(reason)
         return
-    centres = record.places.of_grid(view, (maps.shape[1], maps.shape[2])) if record.places else None
+    centres = record.places.of_grid(view, flow.tokens) if record.places else None
     layer = LayerResult("", "", call=1, index=0, shape=tuple(maps.shape[1:]), query=flow.shown, centres=centres)
     common = plan.shared.get((view, "", ""))
     limits = (common.low, common.high) if common else None

@@ -301,7 +301,9 @@ def _attempt(
 
 def _places(model: Model, shown: Findings, shape: tuple[int, ...]) -> Places | None:
     """Return where the maps of a network lie in inputs of a shape; only the first call has to find out."""
-    return Places(shown.fields[shape]) if shape in shown.fields else PlaceCache(model, shown.fields).at(shape)
+    if shape in shown.fields:
+        return Places(lambda: shown.fields[shape], (shape[-2], shape[-1]))
+    return PlaceCache(model, shown.fields).at(shape)
 
 
 def _layers(modules: Mapping[str, nn.Module], names: Collection[str] | None, *, heads: bool) -> list[Layer]:
