@@ -17,7 +17,7 @@ from fmapviz.models.weights.read import read_checkpoint
 from fmapviz.models.weights.state_dict import EXTRAS, StateDict, digest_of_state, is_quantised
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from torch import Tensor, nn
@@ -252,11 +252,11 @@ def _explain(
             "only one layer differs: the weights are for images with another number of channels",
         ),
         (
-            unexpected and not missing and _are_modules(unexpected, own) and _patterns(unexpected) <= _patterns(own),
+            unexpected and not missing and _are_blocks(unexpected, own) and _patterns(unexpected) <= _patterns(own),
             "more blocks of the same kind: the weights belong to a deeper model of this family",
         ),
         (
-            missing and not unexpected and _are_modules(missing, state) and _patterns(missing) <= _patterns(state),
+            missing and not unexpected and _are_blocks(missing, state) and _patterns(missing) <= _patterns(state),
             "fewer blocks of the same kind: the weights belong to a shallower model of this family",
         ),
         (
@@ -281,10 +281,21 @@ def _differ_in_channels(own: Tensor, weights: Tensor) -> bool:
     return len(first) == len(second) > 2 and (first[0], *first[2:]) == (second[0], *second[2:])
 
 
-def _are_modules(keys: Sequence[str], others: Iterable[str]) -> bool:
-    """Return True if keys that one side lacks are those of whole modules, not single tensors of modules that are there."""
-    homes = {key.rpartition(".")[0] for key in others}
-    return not any(key.rpartition(".")[0] in homes for key in keys)
+def _are_blocks(keys: Sequence[str], others: Iterable[str]) -> bool:
+    """Return True if keys that one side lacks are those of numbered blocks behind the last that the other side has."""
+    last: dict[str, int] = {}
+    for key in others:
+        for block, number in _numbered(key):
+            last[block] = max(last.get(block, -1), number)
+    return all(any(number > last.get(block, number) for block, number in _numbered(key)) for key in keys)
+
+
+def _numbered(key: str) -> Iterator[tuple[str, int]]:
+    """Yield the numbered blocks that a key is of, without their numbers, and the numbers; a block has several tensors."""
+    parts = key.split(".")
+    for at, name in enumerate(parts[:-1]):
+        if (found := re.fullmatch(r"(.*?)(\d+)", name)) and (not found[1] or at < len(parts) - 2):
+            yield ".".join([*parts[:at], found[1]]), int(found[2])
 
 
 def _patterns(keys: Iterable[str]) -> set[str]:

@@ -305,6 +305,11 @@ def quantised():
         (one_channel, "another number of channels"),
         (lambda: small(blocks=4).state_dict(), "deeper model of this family"),
         (lambda: small(blocks=1).state_dict(), "shallower model of this family"),
+        (
+            lambda: {key: value for key, value in small().state_dict().items() if key != "blocks.1.0.weight"},
+            "save the whole",
+        ),
+        (lambda: {key: value for key, value in small().state_dict().items() if "blocks.1.0" not in key}, "save the whole"),
         (lambda: small(channels=8).state_dict(), "another width"),
         (lambda: small(kernel=1).state_dict(), "another version"),
     ],
