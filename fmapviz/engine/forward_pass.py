@@ -357,8 +357,10 @@ class Drawer:
     def _finish(self, current: _Pass, keep: KeptPasses | None = None) -> list[ImageResult]:
         results = current.results
         images = len(current.record.pixels)
-        if notice := self._layouts.notice():
-            results.remarks.append(notice)
+        results.remarks += self._layouts.notices()
+        if sampled := [batch.template.layer for batch in results.layers if batch.shows_first_sample]:
+            which = first_few([*dict.fromkeys(sampled)])
+            results.remarks.append(f"several samples for an image, such as regions, of which the first is drawn: {which}")
         if rounded := [batch.template.layer or "input" for batch in results.layers if batch.rounded]:
             results.remarks.append(f"{ROUNDED} of {first_few(rounded)}")
         predictions: list[tuple[Prediction, ...]] = [()] * images

@@ -67,6 +67,11 @@ class LayerBatch:
     undrawn: dict[str, str] = field(default_factory=dict)
     rounded: bool = False
 
+    @property
+    def shows_first_sample(self) -> bool:
+        """Whether a picture is of the first of several samples of an image."""
+        return self.template.samples > 1 and any(content is not None for content in self.drawings.values())
+
     def finish(self) -> list[LayerResult | None]:
         """Return each image's result, once a GPU has copied all; None if nothing was found, or the class is not there."""
         absent: list[Any] = [None] * self.images  # Any: of optional values
@@ -193,12 +198,14 @@ def draw_feature_map(
     for suffix, maps in frames.items():
         name = f"{template.layer}{suffix}"
         named = replace(template, layer=name)
-        upright, unplaced = maps, ""
+        upright = maps
+        parts = f"{len(maps)} samples for {counted(images, 'image')}, not a map of the image" if len(maps) > images else ""
+        refused = dict.fromkeys(plan.sheets, parts)
         if record.places and is_placed and maps.ndim == 4:
             upright = record.places.upright(own, maps)
             named = replace(named, centres=record.places.of(own, (upright.shape[2], upright.shape[3]), suffix))
-            if len(maps) > images and name in record.places.unknown:
-                unplaced = f"{len(maps)} samples for {counted(images, 'image')}, not a map of the image"
+            if name in record.places.unknown:
+                refused |= dict.fromkeys(plan.placed, parts)
         batch, given = _measure(named, maps, plan, style, pixels=record.pixels, targets=targets)
         if upright is not maps:
             batch.maps = None if batch.maps is None else batch.maps.transpose(2, 3)
@@ -210,7 +217,7 @@ def draw_feature_map(
             common = plan.shared.get((view, named.layer, ""))
             shown = over if is_over else given
             shown = replace(shown, limits=(common.low, common.high)) if common else shown
-            _draw(batch, view, draw and partial(draw, shown, style), refused=unplaced if is_over else "")
+            _draw(batch, view, draw and partial(draw, shown, style), refused=refused.get(view, ""))
     return batches
 
 

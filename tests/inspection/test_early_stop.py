@@ -419,7 +419,7 @@ def test_a_pass_that_failed_teaches_nothing(tmp_path, look):
         def forward(self, x):
             x = self.a(x)
             passes.append(len(x))
-            if len(passes) == 1:
+            if len(passes) < 3:  # with axes followed, and without
                 raise ValueError("not yet")
             return self.b(self.a(x))
 

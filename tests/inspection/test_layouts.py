@@ -15,6 +15,7 @@ from tiny_models import as_model
 from torch import nn
 from torch.nn import functional
 from torchvision import models
+from torchvision.ops import roi_align
 
 import fmapviz
 from fmapviz.core.config import Style
@@ -389,10 +390,99 @@ def test_axes_are_followed_once_for_each_shape_and_the_values_are_not_changed():
     assert torch.equal(net(batch), expected)
 
 
-def test_layers_whose_type_decides_cost_nothing():
-    net, cache = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.MaxPool2d(2)), LayoutCache()
-    draw(net.eval(), torch.randn(1, 3, 9, 9), cache)
-    assert not cache.known
+class Windows(nn.Module):
+    """Convolutions see windows as samples, which are cut out of the picture in some way, and put back."""
+
+    def __init__(self, cut):
+        super().__init__()
+        torch.manual_seed(0)
+        self.cut = cut
+        self.stem = nn.Conv2d(3, 4, 3, 2, 1)
+        self.inner = nn.Sequential(nn.Conv2d(4, 4, 3, padding=1), nn.BatchNorm2d(4), nn.MaxPool2d(2))
+
+    def forward(self, x):
+        x, side = self.stem(x), 4
+        n, c, h, w = x.shape
+        if self.cut == "unfold":
+            x = x.unfold(2, side, side).unfold(3, side, side).permute(0, 2, 3, 1, 4, 5).reshape(-1, c, side, side)
+        elif self.cut == "channels last":
+            x = x.permute(0, 2, 3, 1).reshape(n, h // side, side, w // side, side, c).transpose(2, 3)
+            x = x.reshape(-1, side, side, c).permute(0, 3, 1, 2)
+        elif self.cut == "stack":  # the windows first, the images inside
+            x = torch.stack([each for row in x.split(side, 2) for each in row.split(side, 3)]).flatten(0, 1)
+        elif self.cut == "grid":  # a dilated window of every fourth row and column
+            x = x.view(n, c, side, h // side, side, w // side).permute(0, 3, 5, 1, 2, 4).reshape(-1, c, side, side)
+        return self.inner(x).mean((1, 2, 3)).view(n, -1) if self.cut != "stack" else self.inner(x).mean((2, 3))
+
+
+@pytest.mark.parametrize("images", [1, 2])
+@pytest.mark.parametrize("size", [(16, 16), (16, 24)])
+@pytest.mark.parametrize("cut", ["unfold", "channels last", "stack", "grid"])
+def test_samples_that_are_windows_are_put_back_where_they_were_cut_out(cut, size, images):
+    net, pixels = Windows(cut).eval(), torch.randn(images, 3, *size, generator=torch.Generator().manual_seed(1))
+    found = {}
+    with fmapviz.capture(net, types="Module") as maps:
+        net(pixels)
+        for name in ("inner.0", "inner.1", "inner.2"):
+            found[name] = next(iter(frames_of(maps[name], maps[name].values).values()))
+    stem = net.stem(pixels)
+    h, w = (side // 4 for side in stem.shape[2:])
+    for length in range(1, 4):
+        expected = torch.zeros_like(found[f"inner.{length - 1}"])
+        for row in range(h):
+            for column in range(w):
+                rows = slice(row, None, h) if cut == "grid" else slice(4 * row, 4 * row + 4)
+                columns = slice(column, None, w) if cut == "grid" else slice(4 * column, 4 * column + 4)
+                part = net.inner[:length](stem[:, :, rows, columns])
+                side = part.shape[-1]
+                rows = slice(row, None, h) if cut == "grid" else slice(side * row, side * row + side)
+                columns = slice(column, None, w) if cut == "grid" else slice(side * column, side * column + side)
+                expected[:, :, rows, columns] = part
+        assert torch.allclose(found[f"inner.{length - 1}"], expected, atol=1e-6), length
+
+
+class Beside(nn.Module):
+    """A convolution over other axes than rows and columns of the picture."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.kind, self.stem = kind, nn.Conv2d(3, 4, 4, 4)
+        self.conv = nn.Conv2d({"channels": 4, "rows": 4, "weights": 1, "tokens": 1}[kind], 2, 1)
+
+    def forward(self, x):
+        x = self.stem(x)
+        if self.kind == "channels":  # (N, W, C, H)
+            x = x.permute(0, 3, 1, 2)
+        elif self.kind == "weights":
+            tokens = x.flatten(2).mT
+            x = (tokens @ tokens.mT).softmax(-1)[:, None]
+        elif self.kind == "tokens":  # (N, 1, C, L)
+            x = x.flatten(2)[:, None]
+        return self.conv(x)
+
+
+@pytest.mark.parametrize("kind", ["channels", "rows", "weights", "tokens"])
+def test_a_convolution_over_other_axes_is_said_to_be_no_picture(kind):
+    results = draw(Beside(kind), torch.randn(2, 3, 16, 16), LayoutCache())
+    said = [remark for result in results for remark in result.remarks if "not rows and columns of the picture" in remark]
+    assert len(said) == (0 if kind == "rows" else 2)
+    assert all(remark.endswith("of conv") for remark in said)
+
+
+def test_samples_of_which_it_is_not_known_where_they_are_are_announced():
+    class Regions(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.stem, self.conv, self.relu = nn.Conv2d(3, 4, 1), nn.Conv2d(4, 2, 1), nn.ReLU()
+
+        def forward(self, x):
+            boxes = [torch.tensor([[0.0, 0, 4, 4], [2, 2, 8, 8], [1, 3, 6, 6]]) for _ in x]
+            return self.relu(self.conv(roi_align(self.stem(x), boxes, 4)))
+
+    (result,) = draw(Regions(), torch.randn(1, 3, 8, 8), LayoutCache())
+    (said,) = [remark for remark in result.remarks if "several samples" in remark]
+    assert said.endswith(": conv")
+    assert {layer.layer: layer.samples for layer in result.layers}["conv"] == 3
 
 
 def test_a_layer_that_runs_for_the_second_image_only_is_followed_too():

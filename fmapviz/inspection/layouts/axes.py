@@ -400,6 +400,46 @@ def concatenate(parts: Sequence[tuple[Axes | None, int]], dim: int, marks: Seque
     return place(main, dim, whole(Base(total, coords, "", bounds)))
 
 
+def parted(parts: Sequence[Axes | None]) -> tuple[Digit, Axes] | None:
+    """Return the digit that counts parts of a picture, such as tiles, and the axes of each of them; None if they are none.
+
+    Args:
+        parts: Tensors of the same shape, of which the rows or columns of some lie in quite another place.
+    """
+    axes = [each for each in parts if each is not None]
+    main = axes[0]
+    if len(axes) < len(parts) or any(each.pair or each.shape != main.shape for each in axes):
+        return None
+    places: dict[int, tuple[str, list[Numbers]]] = {}
+    for dim, names in enumerate(names_of(own) for own in main.dims):
+        if any(names_of(each.dims[dim]) != names for each in axes):
+            return None
+        if len(names) != 1 or not names <= {*SPACE}:
+            continue
+        (name,) = names
+        found = [coords_of(each.dims[dim], name) for each in axes]
+        if any(not np.array_equal(one, found[0]) for one in found):
+            places[dim] = name, found
+    apart = any(disagree(main.dims[dim], each.dims[dim]) for dim in places for each in axes)
+    if not apart or any(len(each.dims[dim]) > 1 or not _is_whole(each.dims[dim]) for each in axes for dim in places):
+        return None
+    sizes = [len(parts), *(main.shape[dim] for dim in places)]
+    coords = {
+        name: np.broadcast_to(
+            np.stack(found).reshape([len(parts), *(sizes[number] if at == number else 1 for at in range(1, len(sizes)))]),
+            sizes,
+        ).reshape(-1)
+        for number, (name, found) in enumerate(places.values(), 1)
+    }
+    bounds: dict[str, tuple[float, float]] = {}
+    for digit in (each.dims[dim][0] for each in axes for dim in places):
+        bounds |= digit.base.bounds if digit.base is not None else {}
+    joint, dims = Base(prod(sizes), coords, "", bounds), list(main.dims)
+    for number, dim in enumerate(places, 1):
+        dims[dim] = (Digit(joint, prod(sizes[number + 1 :]), sizes[number]),)
+    return Digit(joint, prod(sizes[1:]), len(parts)), Axes(tuple(dims))
+
+
 def coords_of(digits: Sequence[Digit], name: str) -> Numbers:
     """Return the coordinate of each element of a product of digits, row-major; NaN where there is none."""
     sizes = [digit.size for digit in digits]

@@ -217,9 +217,11 @@ def _word(digit: Digit) -> str:
         return "?" if size > 1 else "1"
     names = [name for name in ("N", *SPACE, "C") if name in base.coords]
     word = "C" if base.kind == "C" else "*".join(names)
-    known = np.logical_and.reduce([np.isfinite(base.coords[name]) for name in names])
+    each = {name: np.isfinite(base.coords[name]) for name in names}
+    known = np.logical_and.reduce([*each.values()])
     if not known.any():
-        return "1" if size == 1 else f"{size} others"
+        one_behind_the_other = "+".join(name for name, one in each.items() if one.any())
+        return one_behind_the_other or ("1" if size == 1 else f"{size} others")
     if size == base.size and not known.all() and base.kind == "P":
         first, last = int(known.argmax()), int(known[::-1].argmax())
         inner = size - first - last
@@ -229,6 +231,10 @@ def _word(digit: Digit) -> str:
     if size == base.size:
         return word
     word = f"({word})" if "*" in word else word
+    if size > 1 and len(names) == 1 and known.all():  # in the order of the picture, whatever that of the base is
+        values = base.coords[names[0]]
+        steps = np.diff(np.unique(values))
+        stride = round(abs(values[stride] - values[0]) / steps.min()) if len(steps) else stride
     if stride > 1 and stride * size < base.size:
         return f"{word}%{stride * size}/{stride}"
     return f"{word}/{stride}" if stride > 1 else f"{word}%{size}"

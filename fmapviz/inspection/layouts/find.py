@@ -7,18 +7,19 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from torch import Size, Tensor, nn
 
 from fmapviz.core.errors import first_few, quote
 from fmapviz.core.layout import SAY_IT, Layout, LayoutError, layout_from
 from fmapviz.inspection.hooks import tensors
-from fmapviz.inspection.layouts.axes import Axes, kinds_of, named, reason_of
-from fmapviz.inspection.layouts.derive import layout_of
+from fmapviz.inspection.layouts.axes import Axes, coords_of, kinds_of, named, names_of, reason_of
+from fmapviz.inspection.layouts.derive import describe, layout_of
 from fmapviz.inspection.layouts.tokens import TokenGrid, grid_as_said, grid_of
 from fmapviz.inspection.layouts.tracking import AxisTracking
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
     from contextlib import AbstractContextManager
 
     from fmapviz.core.types import Layer, UserLayouts
@@ -130,13 +131,11 @@ class LayoutCache:
     Attributes:
         known: By the shape of the input, and what was asked for: what was found.
         by_type: Those that the types of layers decide, by the shapes of outputs.
-        of_pixels: Whether the network returns scores of pixels, to which axes are followed too.
         broken: Whether the network fails while its axes are followed.
     """
 
     known: dict[object, Found] = field(default_factory=dict)
     by_type: dict[tuple[str, Size], Layout] = field(default_factory=dict)
-    of_pixels: bool = False
     broken: bool = False
 
     @contextmanager
@@ -154,7 +153,8 @@ class LayoutCache:
 class LayoutFinder:
     """Finds the layouts of what a network's layers return, one forward pass after the other.
 
-    In the first pass with inputs of a shape axes are followed beside the network, unless the layers' types decide.
+    In the first pass with inputs of a shape axes are followed beside the network. The type of a convolution says which are
+    channels, rows and columns; whether these are the picture's, and which part of it a sample is, has to be followed.
 
     Args:
         network: The network.
@@ -166,6 +166,7 @@ class LayoutFinder:
     Attributes:
         cache: Likewise.
         assumed: Layers of which the layout is an assumption, with it.
+        unlike: Layers whose rows and columns are not the picture's, with their axes.
         followed: Whether axes were followed in the last pass.
     """
 
@@ -179,15 +180,13 @@ class LayoutFinder:
         attention: bool = False,
     ) -> None:
         self.assumed: dict[str, str] = {}
+        self.unlike: dict[str, str] = {}
         self.followed = False
         self._network = network
         self._given = given
         self._attention = attention
         self.cache = cache or LayoutCache()
-        names = [(layer, known_by_type(layer.module)) for layer in layers]
-        self._needed = attention or any(not text for _, text in names)
-        self._folding = any(text == _USUAL[4] for _, text in names)  # which get clips only as images
-        self._scope = frozenset(layer.name for layer, _ in names)
+        self._scope = frozenset(layer.name for layer in layers)
         self._found: Found | None = None
         self._tracking: AxisTracking | None = None
         self._derived: dict[int, tuple[Axes, Layout]] = {}  # of the current pass
@@ -206,8 +205,7 @@ class LayoutFinder:
         self._picture = (pixels.shape[-2], pixels.shape[-1]) if pixels.ndim > 2 else (1, 1)
         self._key = (pixels.shape[1:], len(pixels) > 1, self._scope, self._attention)
         self._found, self.followed = self.cache.known.get(self._key), False
-        needed = self._needed or self.cache.of_pixels or (self._folding and pixels.ndim > 4)
-        if self._found is not None or not needed or self.cache.broken:
+        if self._found is not None or self.cache.broken:
             yield
             return
         self._found, self._tracking, self.followed = Found(), AxisTracking(pixels, self._network), True
@@ -229,7 +227,6 @@ class LayoutFinder:
         Raises:
             MissingLayoutError: Axes were not followed to them; they will be in the next pass.
         """
-        self.cache.of_pixels = True
         if self.cache.broken:
             return None
         name = f"-> {key or ''}"  # no layer has such a name
@@ -255,40 +252,57 @@ class LayoutFinder:
         if self._given is not None and not entry and (said := self._said(layer, name, values)):
             return said
         shape, name = values.shape, f"{name} <-" if entry else name
-        text = known_by_type(layer.module, values.ndim)
-        if text and shape[0] == self._images:
-            found = self.cache.by_type.get((text, shape))
-            if found is None:
-                found = layout_from(text, shape, images=self._images, picture=None)
-                self.cache.by_type[text, shape] = found
-            return found
         found = self._found.layouts.get(name) if self._found is not None else None
         if found is None and self._tracking is not None and self._found is not None:
             found = self._found.layouts[name] = self._derive(layer.module, values)
+        if found is None and (text := known_by_type(layer.module, values.ndim)) and shape[0] == self._images:
+            found = self._by_type(text, shape)
         if found is None:
-            if self._needed and not self.cache.broken and not text and self._found is not None:
+            if not self.cache.broken and self._found is not None:
                 raise MissingLayoutError
             found = usual_layout(layer.module, values)
         if found.assumed:
             self.assumed[name] = found.assumed
+        if found.unlike:
+            self.unlike[name] = found.unlike
+        return found
+
+    def _by_type(self, text: str, shape: Size) -> Layout:
+        found = self.cache.by_type.get((text, shape))
+        if found is None:
+            found = self.cache.by_type[text, shape] = layout_from(text, shape, images=shape[0], picture=None)
         return found
 
     def _derive(self, module: nn.Module, values: Tensor) -> Layout:
         assert self._tracking
         axes = self._tracking.axes(values)
-        if _decided(module, values.ndim) and (axes is None or self._layout_of(axes).refused):
-            return usual_layout(module, values)
-        if axes is None and values.ndim > 3 and values.shape[:1] == (self._images,):  # a constant, or code of another kind
+        if text := known_by_type(module, values.ndim):
+            return (axes and self._beside_type(text, axes, values)) or self._by_type(text, values.shape)
+        decided, is_batch = bool(_decided(module, values.ndim)), values.shape[:1] == (self._images,)
+        if axes is None and (decided or (values.ndim > 3 and is_batch)):  # a constant, or code of another kind
             return usual_layout(module, values)
         if axes is None:
             shown = f"({', '.join(map(str, values.shape))})"
             return Layout(refused=f"{shown}: not computed from the picture, or by code that cannot be followed; {SAY_IT}")
-        if not named(axes) and not any(map(reason_of, axes.dims)) and values.shape[:1] == (self._images,):
-            return usual_layout(module, values)
         found = self._layout_of(axes)
-        if found.refused and values.shape[:1] == (self._images,) and _says_nothing_of_positions(axes):
-            return usual_layout(module, values)
-        return found
+        says_nothing = found.refused and _says_nothing_of_positions(axes)
+        says_nothing = says_nothing or not (named(axes) or any(map(reason_of, axes.dims)))
+        return usual_layout(module, values) if (decided and found.refused) or (is_batch and says_nothing) else found
+
+    def _beside_type(self, text: str, axes: Axes, values: Tensor) -> Layout | None:
+        """Return the layout of what a convolution returns, for example, unless it is simply what its type says.
+
+        Samples that are parts of the picture, or frames, are put together, as are rows that are made of rows and columns.
+        """
+        sides = axes.dims[2:]
+        is_other = axes.pair is not None or any(kinds_of(dim) & {"C", "N"} for dim in sides)
+        is_mixed = any(sum(np.isfinite(coords_of(dim, each)).any() for each in names_of(dim)) > 1 for dim in sides)
+        if len(values) == self._images and not is_other and not is_mixed:
+            return None
+        found = self._layout_of(axes)
+        if found.grid and not found.refused and not is_other:
+            return found
+        return replace(self._by_type(text, values.shape), unlike=describe(axes)) if is_other or is_mixed else None
 
     def _layout_of(self, axes: Axes) -> Layout:
         """Return the layout of axes, which many tensors of the pass share."""
@@ -343,15 +357,23 @@ class LayoutFinder:
         names = (name, layer.name)
         return next((own for glob, own in given.items() if any(fnmatchcase(each, glob) for each in names)), None)
 
-    def notice(self) -> str:
-        """Return a notice about layouts that are assumptions; empty if none is."""
-        if not self.assumed:
-            return ""
-        by_text: dict[str, list[str]] = {}
-        for name, text in self.assumed.items():
-            by_text.setdefault(text, []).append(name)
-        listed = "; ".join(f"{quote(text)} of {first_few(names)}" for text, names in by_text.items())
-        return f"axes that could not be followed through the network are assumed: {listed}; {SAY_IT}"
+    def notices(self) -> list[str]:
+        """Return what has to be said of layouts: those that are assumptions, and those that are not of rows and columns."""
+        said = []
+        if self.assumed:
+            said.append(
+                f"axes that could not be followed through the network are assumed: {_by_text(self.assumed)}; {SAY_IT}"
+            )
+        if self.unlike:
+            said.append(f"not rows and columns of the picture: {_by_text(self.unlike)}")
+        return said
+
+
+def _by_text(layouts: Mapping[str, str]) -> str:
+    by_text: dict[str, list[str]] = {}
+    for name, text in layouts.items():
+        by_text.setdefault(text, []).append(name)
+    return "; ".join(f"{quote(text)} of {first_few(names)}" for text, names in by_text.items())
 
 
 def _says_nothing_of_positions(axes: Axes) -> bool:

@@ -20,6 +20,7 @@ from fmapviz.inspection.layouts.axes import (
     mixed,
     named,
     names_of,
+    parted,
     place,
     reason_of,
     regroup,
@@ -274,6 +275,10 @@ def _concatenate(call: Call) -> Axes:
     parts = [(call.axes(each), each.shape[dim]) for each in tensors]
     if not any(axes for axes, _ in parts):
         raise UnknownError
+    if (axes := parts[0][0]) and all(digit.base is not None and digit.base.kind == "N" for digit in axes.dims[dim]):
+        found = parted([each for each, _ in parts])
+        if found:
+            return Axes((*found[1].dims[:dim], (found[0], *found[1].dims[dim]), *found[1].dims[dim + 1 :]))
     marks = [axes is None and call.is_class(each) for (axes, _), each in zip(parts, tensors, strict=True)]
     return concatenate(parts, dim, marks)
 
@@ -283,6 +288,8 @@ def _stack(call: Call) -> Axes:
     found = [axes for each in call.given["tensors"] if (axes := call.axes(each))]
     if not found:
         raise UnknownError
+    if parts := parted(list(map(call.axes, call.given["tensors"]))):
+        return Axes((*parts[1].dims[:new], (parts[0],), *parts[1].dims[new:]))
     main = max(found, key=named)
     for each in found:
         main = mixed(main, each, call.name)
@@ -459,7 +466,8 @@ def features(call: Call, axes: Axes, dim: int, length: int) -> Axes:
         axes = Axes(tuple(_as_time(each) if number != dim else each for number, each in enumerate(axes.dims)), axes.pair)
     if reason or (names and "C" not in names and names != {"T"}):
         return place(axes, dim, unnamed(length, reason or call.name))
-    return place(axes, dim, whole(axis("C", length)))
+    alone = tuple(digit for digit in own if digit.size == 1 and digit.base is not None and digit.base.kind == "N")
+    return place(axes, dim, (*(alone if len(own) > 1 else ()), *whole(axis("C", length))))
 
 
 def _as_time(dim: Dim) -> Dim:
@@ -506,6 +514,8 @@ def _multiplied(first: Axes, second: Axes) -> Axes:
     here, there = names_of(rows[-1]), names_of(columns)
     of_channels = "C" in there
     batch = [_of_both(*pair) if of_channels else pair[0] for pair in zip(rows[:-1], second.dims[:-2], strict=True)]
+    if second.pair and "C" in here and not of_channels:  # values times transposed weights: the positions are the second's
+        batch = [_of_both(other, own) for own, other in zip(rows[:-1], second.dims[:-2], strict=True)]
     if first.pair or second.pair or not there or (of_channels and "C" not in here):
         return Axes((*batch, rows[-1], columns))
     if not of_channels:  # of queries with positions
