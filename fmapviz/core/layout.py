@@ -45,6 +45,7 @@ class Layout:
         places: Positions of the grid, row by row, among the flattened digits of positions; None if these are the grid.
         refused: Why the tensor is no map of the picture and no vector; empty if it is one.
         assumed: What is an assumption, not derived from the network; empty if nothing is.
+        by_type: Whether the layer's type decides it.
         unlike: The axes in words if what the layer's type calls rows and columns are not those of the picture; empty if they
             are, or that is not known.
         lines: Where rows and columns of the grid were found in the picture, ascending, pixels from the edge, if axes were
@@ -59,6 +60,7 @@ class Layout:
     places: slice | NDArray[np.int64] | None = None
     refused: str = ""
     assumed: str = ""
+    by_type: bool = False
     unlike: str = ""
     lines: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None
 

@@ -179,8 +179,10 @@ class Places:
         """
         field, layout = self.fields.get(feature_map.name), feature_map.layout
         centres = field.centres if field else None
-        if centres and layout and layout.lines:  # in the order of the picture, without positions beyond its border
-            centres = centres.part(*layout.lines)
+        if layout and layout.lines and centres is None:
+            centres = Centres(*layout.lines, self._picture)
+        elif layout and layout.lines and centres and not layout.by_type:
+            centres = centres.part(*layout.lines)  # in the order of the picture, without positions beyond its border
         if centres is None or centres.grid != grid:
             self.unknown[f"{feature_map.name}{suffix}"] = field.reason if field else ""
             return None

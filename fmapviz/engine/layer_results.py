@@ -200,12 +200,9 @@ def draw_feature_map(
         named = replace(template, layer=name)
         upright = maps
         parts = f"{len(maps)} samples for {counted(images, 'image')}, not a map of the image" if len(maps) > images else ""
-        refused = dict.fromkeys(plan.sheets, parts)
-        if record.places and is_placed and maps.ndim == 4:
+        if record.places and is_placed and maps.ndim == 4 and not parts:
             upright = record.places.upright(own, maps)
             named = replace(named, centres=record.places.of(own, (upright.shape[2], upright.shape[3]), suffix))
-            if name in record.places.unknown:
-                refused |= dict.fromkeys(plan.placed, parts)
         batch, given = _measure(named, maps, plan, style, pixels=record.pixels, targets=targets)
         if upright is not maps:
             batch.maps = None if batch.maps is None else batch.maps.transpose(2, 3)
@@ -217,7 +214,7 @@ def draw_feature_map(
             common = plan.shared.get((view, named.layer, ""))
             shown = over if is_over else given
             shown = replace(shown, limits=(common.low, common.high)) if common else shown
-            _draw(batch, view, draw and partial(draw, shown, style), refused=refused.get(view, ""))
+            _draw(batch, view, draw and partial(draw, shown, style), refused=parts if is_over or view in plan.sheets else "")
     return batches
 
 

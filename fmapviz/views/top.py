@@ -10,3 +10,4 @@ SCALED = False  # no norm changes it
 WITH = "stats"  # which keeps the values of each image
 AGGREGATES = "top"
 SECOND_PASS = True
+PLACED = True

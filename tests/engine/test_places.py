@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from functools import partial
 from types import SimpleNamespace
 
@@ -390,27 +391,65 @@ def test_a_map_whose_positions_lie_at_two_places_is_announced(tmp_path):
 
 
 class Corners(nn.Module):
-    """Sees four parts of its input, or the input and its mirror image, as samples."""
+    """Sees parts of its input as samples."""
 
-    def __init__(self, *, mirrored):
+    def __init__(self, parts):
         super().__init__()
-        self.mirrored = mirrored
-        self.conv = nn.Conv2d(3, 4, 3)
+        self.parts = parts
+        self.conv = nn.Conv2d(3, 4, 5, padding=2)
 
     def forward(self, x):
         height, width = x.shape[-2] // 2, x.shape[-1] // 2
         corners = [x[..., :height, :width], x[..., height:, :width], x[..., :height, width:], x[..., height:, width:]]
-        return self.conv(torch.cat([x, x.flip(-1)] if self.mirrored else corners)).mean((2, 3))
+        if self.parts == "windows":
+            n, c = x.shape[:2]
+            x = x.reshape(n, c, 2, height, 2, width).permute(2, 4, 0, 1, 3, 5).flatten(0, 2)
+        elif self.parts != "mirrored":
+            x = {"concatenated": torch.cat, "stacked": lambda parts: torch.stack(parts).flatten(0, 1)}[self.parts](corners)
+        else:
+            x = torch.cat([x, x.flip(-1)])
+        return self.conv(x).mean((2, 3))
 
 
-@pytest.mark.parametrize("mirrored", [False, True])
-def test_a_map_of_a_part_of_the_input_is_not_laid_over_all_of_it(tmp_path, mirrored):
+def test_a_map_of_a_part_of_the_input_is_not_laid_over_all_of_it(tmp_path):
     save_pixels(tmp_path / "a.png", np.random.default_rng(0).integers(0, 256, (*SIZE, 3), np.uint8))
-    run = runner(lambda: Corners(mirrored=mirrored), out=tmp_path / "out", options=AS_IT_IS, to=["png"])
-    summary = run([tmp_path / "a.png"], views=["maps", "mean", "max", "eigencam"], layers=["conv"])
+    run = runner(lambda: Corners("mirrored"), out=tmp_path / "out", options=AS_IT_IS, to=["png"])
+    summary = run([tmp_path / "a.png"], views=["maps", "mean", "max", "eigencam", "contact"], layers=["conv"])
     assert {each.name for each in summary.directory.rglob("*conv*.png")} == {"00_conv.maps.png"}
-    why = f"{2 if mirrored else 4} samples for 1 image, not a map of the image"
-    assert summary.undrawn == dict.fromkeys(["mean of conv", "max of conv", "eigencam of conv"], why)
+    why = "2 samples for 1 image, not a map of the image"
+    assert summary.undrawn == dict.fromkeys(["mean of conv", "max of conv", "eigencam of conv", "contact of conv"], why)
+    assert "several samples for an image, such as regions, of which the first is drawn: conv" in summary.notices
+
+
+@pytest.mark.parametrize("place", [(20, 30), (60, 30), (20, 80), (70, 90)])
+@pytest.mark.parametrize("parts", ["windows", "concatenated", "stacked"])
+def test_parts_that_are_put_together_lie_where_they_were_cut_out(tmp_path, parts, place):
+    save_pixels(tmp_path / "a.png", (blob(place)[..., None].repeat(3, 2) * 255).astype(np.uint8))
+    net = Corners(parts)
+    nn.init.constant_(net.conv.weight, 0.1)
+    style = Style(alpha=1.0, colormap="gray", norm="layer")
+    run = runner(lambda: net, out=tmp_path / "out", options=AS_IT_IS, to=["png"], style=style)
+    summary = run([tmp_path / "a.png"], views=["mean", "top"], layers=["conv"])
+    assert not [notice for notice in summary.notices if "samples" in notice or "spanned" in notice]
+    heat = pixels_of(next(summary.directory.rglob("*.mean.png")))
+    assert (abs(peak_of((heat[..., 0] if heat.ndim == 3 else heat).astype(float)) - place) <= 3).all()
+    rows = list(csv.DictReader((summary.directory / "top.csv").read_text().splitlines()))
+    assert rows
+    assert all(abs(int(row["y"]) - place[0]) <= 3 and abs(int(row["x"]) - place[1]) <= 3 for row in rows)
+
+
+@pytest.mark.parametrize("kind", ["mirrored", "warped"])
+def test_top_images_say_which_contour_is_not_known(tmp_path, kind):
+    save_pixels(tmp_path / "a.png", np.random.default_rng(0).integers(0, 256, (*SIZE, 3), np.uint8))
+    network, layer = {"mirrored": (lambda: Corners("mirrored"), "conv"), "warped": (Warped, "second")}[kind]
+    run = runner(network, out=tmp_path / "out", options=AS_IT_IS, to=["png"])
+    summary = run([tmp_path / "a.png"], views=["top"], layers=[layer])
+    (page,) = summary.directory.glob(f"_top/*{layer}.top.png")
+    contour = (pixels_of(page) == (255, 230, 0)).all(-1).sum()
+    spans = [notice for notice in summary.notices if "drawn as if they spanned the input" in notice]
+    assert bool(contour) == (kind == "warped") == bool(spans)
+    rows = list(csv.DictReader((summary.directory / "top.csv").read_text().splitlines()))
+    assert all(("y and x are in sample" in row["note"]) == (kind == "mirrored") for row in rows)
 
 
 def test_maps_of_turned_rows_and_columns_are_announced(tmp_path):

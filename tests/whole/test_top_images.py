@@ -605,7 +605,7 @@ def test_a_contour_lies_where_the_fields_do_and_not_at_aligned_corners():
     values[0, 9] = 1.0
     position = Position(0, 9, field.box(0, 9), (96, 96))
     plain = np.full((96, 96), 128, np.uint8)
-    tile = draw_tile(plain, values, field, position, TopOptions(crop="whole"), side=96)
+    tile = draw_tile(plain, values, field, position, TopOptions(crop="whole"), centres=field.centres, side=96)
     rows, columns = np.nonzero((tile == (255, 230, 0)).all(2))
     centre = rows.mean() + 0.5, columns.mean() + 0.5
     left, _, right, bottom = field.box(0, 9)

@@ -193,4 +193,6 @@ def _cells(shown: Shown) -> dict[str, object]:
         cells |= {"y": shown.position.y, "x": shown.position.x, **dict(zip(sides, shown.position.visible, strict=True))}
     if shown.in_file:
         cells |= {f"file_{side}": edge for side, edge in zip(sides, shown.in_file, strict=True)}
-    return cells | {"copies": shown.copies, "note": shown.note}
+    sample = shown.position.sample if shown.position else None
+    where = f"y and x are in sample {sample[0]} of {sample[1]}" if sample else ""
+    return cells | {"copies": shown.copies, "note": "; ".join(filter(None, (shown.note, where)))}

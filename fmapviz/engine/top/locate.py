@@ -31,12 +31,14 @@ class Position:
         box: What the unit sees, left, top, right and bottom in prepared pixels, right and bottom exclusive; it may extend
             beyond the picture.
         picture: Height and width of the prepared picture, pixels.
+        sample: Number of the sample that it is in, from 1, and how many there are; None if there is one.
     """
 
     y: int
     x: int
     box: tuple[int, int, int, int]
     picture: tuple[int, int]
+    sample: tuple[int, int] | None = None
 
     @property
     def visible(self) -> tuple[int, int, int, int]:
@@ -68,6 +70,7 @@ def inside_values(layer: LayerResult, by: By, field: ReceptiveField | None) -> M
         float32 `(C,)`; NaN without such a position, or without a finite value.
     """
     assert layer.measures
+    field = fitting(field, layer)
     if layer.maps is None or field is None or len(layer.maps) > 1:  # a vector, or of several regions
         return np.full(len(layer.measures.low), np.nan, np.float32)
     values = layer.maps[0][:, _inside(field, layer.maps.shape[2:])].astype(np.float32)
@@ -120,7 +123,14 @@ def locate(
     row, x = first_maximum(allowed.reshape(-1, regions.shape[2]), options.by)
     region, y = divmod(row, regions.shape[1])
     box = (0, 0, picture[1], picture[0]) if field is None else field.box(y, x)
-    return regions[region], Position(y, x, box, picture)
+    return regions[region], Position(y, x, box, picture, (region + 1, len(regions)) if len(regions) > 1 else None)
+
+
+def fitting(field: ReceptiveField | None, layer: LayerResult) -> ReceptiveField | None:
+    """Return the fields of a map's positions; None if they are those of the windows that it is put together of."""
+    if field is None or layer.maps is None or field.is_whole:
+        return field
+    return field if (field.rows.shape[1], field.columns.shape[1]) == layer.maps.shape[2:] else None
 
 
 def _inside(field: ReceptiveField, shape: tuple[int, ...]) -> NDArray[np.bool_]:

@@ -142,7 +142,7 @@ class Pages:
             "Shape": shape_of(layer),
             "Channels": ", ".join(map(str, channels)) if self._options.channels else f"{channels[0]} to {channels[-1]}",
             "Shows": f"the images with the {_WORDS[self._options.by]} of each channel{share.replace('%', ' %')}",
-            "Field": describe_field(field),
+            "Field": f"{describe_field(field)}{', without a contour: one of several samples' if layer.samples > 1 else ''}",
             "Model": self._info.label,
             "Weights": self._info.weights,
             "Software": f"fmapviz {__version__}",

@@ -14,7 +14,7 @@ from fmapviz.core.events import Notice
 from fmapviz.core.files import writing_to
 from fmapviz.engine.fields import FieldCache
 from fmapviz.engine.pipeline.work import Progress, work
-from fmapviz.engine.top.locate import Position, locate, measured
+from fmapviz.engine.top.locate import Position, fitting, locate, measured
 from fmapviz.engine.top.tiles import draw_tile
 from fmapviz.images.placement import Placement, find_placement
 from fmapviz.images.preprocess import as_seen
@@ -137,7 +137,7 @@ class SecondPass:
             layer = layers.get(info.layer)
             if layer is None or layer.measures is None or len(layer.measures.low) != info.channels:
                 continue
-            field = self._field_of(info.layer, shape)
+            field = fitting(self._field_of(info.layer, shape), layer)
             for channel, rank in slots:
                 self._show(winner, (info, channel, rank), layer, field, view)
 
@@ -150,7 +150,7 @@ class SecondPass:
         found = measured(layer, options, field, channel)
         difference = float(abs(found - expected) / max(abs(expected), abs(found), np.float32(1e-30)))
         values, position = locate(layer, options, field, channel, picture=view.picture)
-        tile = draw_tile(view.seen, values, field, position, options, side=self._tiles.side)
+        tile = draw_tile(view.seen, values, field, position, options, centres=layer.centres, side=self._tiles.side)
         with writing_to(self._session.directory):
             self._tiles.write(self.number(*slot), tile)
         note = "" if difference <= self._allowed else f"differs by {100 * difference:.2g} % when drawn again"

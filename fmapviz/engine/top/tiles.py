@@ -8,6 +8,7 @@ import numpy as np
 from PIL import Image
 
 from fmapviz.core import files
+from fmapviz.core.centres import Centres
 from fmapviz.engine.top.options import LARGEST
 
 if TYPE_CHECKING:
@@ -60,28 +61,38 @@ class TileFile:
 
 
 def draw_tile(
-    seen: Picture, values: Map, field: ReceptiveField | None, position: Position, options: TopOptions, *, side: int = SIDE
+    seen: Picture,
+    values: Map,
+    field: ReceptiveField | None,
+    position: Position,
+    options: TopOptions,
+    *,
+    centres: Centres | None = None,
+    side: int = SIDE,
 ) -> Picture:
     """Draw the part of a picture that a unit sees.
 
     Args:
         seen: The input as the network saw it, uint8 `(H, W)` or `(H, W, 3)`.
         values: The channel, float32 `(h, w)`.
-        field: The fields of the positions of the map; None if they are not known.
+        field: The fields of the positions; None if they are not known.
         position: The position that is shown.
         options: Which part is shown.
+        centres: Where the positions of the map lie; None if it spans the picture.
         side: Pixels of a tile, which is square.
 
     Returns:
         uint8 `(side, side, 3)`. A field that extends beyond the picture is grey there. Of a whole picture, a contour
-        surrounds where the enlarged map is above half of its maximum.
+        surrounds where the enlarged map is above half of its maximum, unless it is of one of several samples.
     """
     colour = np.repeat(seen[:, :, None], 3, 2) if seen.ndim == 2 else seen
     if shows_field(field, position, options.crop):
         return _framed(_fit(_cut(colour, position.box), side), side)
     shown = _fit(colour, side)
-    drawn = _add_contour(shown, _above_half(values, field, position.picture, shown.shape[:2], options.by))
-    return _framed(drawn, side)
+    if position.sample:
+        return _framed(shown, side)
+    known = centres or Centres.spread(values.shape, position.picture)
+    return _framed(_add_contour(shown, _above_half(values, known, shown.shape[:2], options.by)), side)
 
 
 def shows_field(field: ReceptiveField | None, position: Position, crop: Crop) -> bool:
@@ -121,37 +132,21 @@ def _framed(picture: Picture, side: int) -> Picture:
     return framed
 
 
-def _above_half(
-    values: Map, field: ReceptiveField | None, picture: tuple[int, int], shape: tuple[int, ...], by: By
-) -> NDArray[np.bool_]:
+def _above_half(values: Map, centres: Centres, shape: tuple[int, int], by: By) -> NDArray[np.bool_]:
     """Return where the enlarged map is above half of its maximum, boolean of a shape.
 
-    The map's positions lie at the centres of their fields; without a maximum above 0, half is between minimum and maximum.
+    Without a maximum above 0, half is between minimum and maximum.
     """
     finite = np.where(np.isfinite(values), values, 0).astype(np.float64)
     signed = -finite if by == "min" else finite
     low, high = float(signed.min()), float(signed.max())
     if low == high:
         return np.zeros(shape, np.bool_)
-    ends = (None, None) if field is None else (field.rows, field.columns)
-    for axis in range(2):
-        there = (np.arange(shape[axis]) + 0.5) * picture[axis] / shape[axis]
-        places = np.interp(there, _centres(ends[axis], signed.shape[axis], picture[axis]), np.arange(signed.shape[axis]))
-        before = np.floor(places).astype(np.intp)
-        after = np.minimum(before + 1, signed.shape[axis] - 1)
-        share = (places - before)[:, None] if axis == 0 else (places - before)[None, :]
+    for axis, (before, after, part) in enumerate(centres.between(shape)):
+        share = part[:, None] if axis == 0 else part[None, :]
         signed = signed.take(before, axis) * (1 - share) + signed.take(after, axis) * share
     enlarged: NDArray[np.bool_] = signed > (high / 2 if high > 0 else (low + high) / 2)
     return enlarged
-
-
-def _centres(ends: NDArray[np.int64] | None, count: int, side: int) -> NDArray[np.float64]:
-    """Return the pixel coordinates of the positions along an axis, evenly spread if their fields are not in order."""
-    if ends is not None and ends.shape[1] == count:
-        centres = (ends[0] + ends[1] + 1) / 2
-        if (np.diff(centres) > 0).all():
-            return np.asarray(centres)
-    return (np.arange(count) + 0.5) * side / count
 
 
 def _add_contour(picture: Picture, above: NDArray[np.bool_]) -> Picture:

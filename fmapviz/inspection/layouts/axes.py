@@ -36,6 +36,7 @@ class Base:
         reason: Why coordinates are unknown, if they are lost: an operator; empty if there were none.
         bounds: Smallest and largest coordinate of what is no padding.
         begun: Whether it is an axis of the network's input itself.
+        spread: Whether nothing but the name of the axis is known, and its positions are taken to span the picture.
     """
 
     size: int
@@ -43,6 +44,7 @@ class Base:
     reason: str = ""
     bounds: dict[str, tuple[float, float]] = field(default_factory=dict)
     begun: bool = False
+    spread: bool = False
 
     @property
     def kind(self) -> str:
@@ -172,7 +174,7 @@ def separated(axes: Axes) -> Axes:
             for at, digit in enumerate(ordered):
                 coords = owners.get(at, {})
                 bounds = {name: pair for name, pair in base.bounds.items() if name in coords}
-                own = Base(digit.size, coords, base.reason, bounds) if coords else None
+                own = Base(digit.size, coords, base.reason, bounds, spread=base.spread) if coords else None
                 new[digit] = Digit(own, 1, digit.size)
     if not new:
         return axes
@@ -226,7 +228,7 @@ def _join(digits: Sequence[Digit], start: int, stop: int) -> list[Digit]:
             coords[name] = found
         bounds |= base.bounds
     reason = next((base.reason for base in bases if base.reason), "")
-    joint, rest = Base(prod(sizes), coords, reason, bounds), list(digits)
+    joint, rest = Base(prod(sizes), coords, reason, bounds, spread=any(base.spread for base in bases)), list(digits)
     stride = prod(sizes[len(parts) :])
     outer = Digit(joint, stride, size)
     for number in others:
@@ -290,7 +292,7 @@ def resample(axes: Axes, dim: int, places: NDArray[np.float64 | np.int64], *, pa
             coords[name] = new.reshape(-1)
     if not padded and outside.any():
         bounds = {}
-    new_base = Base(len(places) * rest, coords, base.reason, bounds)
+    new_base = Base(len(places) * rest, coords, base.reason, bounds, spread=base.spread)
     digits = [Digit(new_base, each.stride, each.size) if each.base is base else each for each in digits]
     digits[at] = Digit(new_base, rest, len(places))
     found = Axes(_grouped(digits, counts), axes.pair)
@@ -330,7 +332,7 @@ def without(axes: Axes, dim: int, *, kept: bool = False) -> Axes:
         if base is None or base.size == size:
             continue
         coords = {name: _mean(values.reshape(-1, size, stride)) for name, values in base.coords.items()}
-        new = Base(base.size // size, coords, base.reason, base.bounds)
+        new = Base(base.size // size, coords, base.reason, base.bounds, spread=base.spread)
         dims = [tuple(_united(own, Digit(base, stride, size), new) for own in each) for each in dims]
         waiting = [_united(own, Digit(base, stride, size), new) for own in waiting]
     return Axes(tuple(dims), axes.pair)
@@ -397,7 +399,7 @@ def concatenate(parts: Sequence[tuple[Axes | None, int]], dim: int, marks: Seque
         ]
         coords[name] = np.concatenate(arrays)
     bounds = {name: pair for base in found if base for name, pair in base.bounds.items()}
-    return place(main, dim, whole(Base(total, coords, "", bounds)))
+    return place(main, dim, whole(Base(total, coords, "", bounds, spread=any(base.spread for base in found if base))))
 
 
 def parted(parts: Sequence[Axes | None]) -> tuple[Digit, Axes] | None:
@@ -431,10 +433,10 @@ def parted(parts: Sequence[Axes | None]) -> tuple[Digit, Axes] | None:
         ).reshape(-1)
         for number, (name, found) in enumerate(places.values(), 1)
     }
-    bounds: dict[str, tuple[float, float]] = {}
-    for digit in (each.dims[dim][0] for each in axes for dim in places):
-        bounds |= digit.base.bounds if digit.base is not None else {}
-    joint, dims = Base(prod(sizes), coords, "", bounds), list(main.dims)
+    bases = [base for each in axes for dim in places if (base := each.dims[dim][0].base) is not None]
+    bounds = {name: pair for base in bases for name, pair in base.bounds.items()}
+    joint = Base(prod(sizes), coords, "", bounds, spread=any(base.spread for base in bases))
+    dims = list(main.dims)
     for number, dim in enumerate(places, 1):
         dims[dim] = (Digit(joint, prod(sizes[number + 1 :]), sizes[number]),)
     return Digit(joint, prod(sizes[1:]), len(parts)), Axes(tuple(dims))

@@ -118,7 +118,7 @@ def _of_space(  # noqa: PLR0911  one for each kind of positions
         sides = {name: digit.size for name, digit in zip(names, own, strict=True)}
         plain = {name: digit.base.coords[name] for name, digit in zip(names, own, strict=True) if digit.base}
         found = Layout(text, dims, (*images, *channels, *space), counts, _grid(sides))
-        return replace(found, lines=(_unique(plain["H"]), _unique(plain["W"]))) if {"H", "W"} <= {*names} else found
+        return replace(found, lines=_lines(plain["H"], plain["W"], own)) if {"H", "W"} <= {*names} else found
     coords = {name: coords_of(own, name) for name in names}
     inside = np.ones(prod(digit.size for digit in own), bool)
     for name, values in coords.items():
@@ -147,9 +147,17 @@ def _of_space(  # noqa: PLR0911  one for each kind of positions
     places: slice | NDArray[np.int64] | None = order
     if (order == np.arange(order[0], order[0] + number)).all():
         places = slice(int(order[0]), int(order[0]) + number) if others else None
-    lines = [_unique(coords[name][inside]) for name in ("H", "W") if name in coords]
     found = Layout(text, dims, (*images, *channels, *space), counts, grid, places)
-    return replace(found, lines=(lines[0], lines[1])) if len(lines) == 2 else found
+    if not {"H", "W"} <= coords.keys():
+        return found
+    return replace(found, lines=_lines(coords["H"][inside], coords["W"][inside], own))
+
+
+def _lines(rows: Numbers, columns: Numbers, digits: Sequence[Digit]) -> tuple[Numbers, Numbers] | None:
+    """Return where rows and columns lie, unless that is an assumption."""
+    if any(digit.base is not None and digit.base.spread for digit in digits):
+        return None
+    return _unique(rows), _unique(columns)
 
 
 def _unique(values: Numbers) -> Numbers:

@@ -270,7 +270,8 @@ class LayoutFinder:
     def _by_type(self, text: str, shape: Size) -> Layout:
         found = self.cache.by_type.get((text, shape))
         if found is None:
-            found = self.cache.by_type[text, shape] = layout_from(text, shape, images=shape[0], picture=None)
+            found = layout_from(text, shape, images=shape[0], picture=None)
+            found = self.cache.by_type[text, shape] = replace(found, by_type=True)
         return found
 
     def _derive(self, module: nn.Module, values: Tensor) -> Layout:
@@ -290,17 +291,22 @@ class LayoutFinder:
         return usual_layout(module, values) if (decided and found.refused) or (is_batch and says_nothing) else found
 
     def _beside_type(self, text: str, axes: Axes, values: Tensor) -> Layout | None:
-        """Return the layout of what a convolution returns, for example, unless it is simply what its type says.
+        """Return the layout of what a convolution returns, for example, beside what its type says of it; None: only that.
 
         Samples that are parts of the picture, or frames, are put together, as are rows that are made of rows and columns.
         """
         sides = axes.dims[2:]
-        is_other = axes.pair is not None or any(kinds_of(dim) & {"C", "N"} for dim in sides)
+        is_other = any(kinds_of(dim) & {"C", "N"} or (axes.pair and len(names_of(dim)) != 1) for dim in sides)
         is_mixed = any(sum(np.isfinite(coords_of(dim, each)).any() for each in names_of(dim)) > 1 for dim in sides)
-        if len(values) == self._images and not is_other and not is_mixed:
-            return None
         found = self._layout_of(axes)
-        if found.grid and not found.refused and not is_other:
+        if len(values) == self._images and not is_other and not is_mixed:
+            usual = self._by_type(text, values.shape)
+            is_same = (found.dims, found.order, found.places, found.refused) == (usual.dims, usual.order, None, "")
+            return replace(usual, lines=found.lines) if is_same else usual
+        are_places = all(
+            digit.base is not None and digit.base.kind == "P" for dim in sides for digit in dim if digit.size > 1
+        )
+        if found.grid and not found.refused and are_places:
             return found
         return replace(self._by_type(text, values.shape), unlike=describe(axes)) if is_other or is_mixed else None
 

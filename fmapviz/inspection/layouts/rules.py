@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -318,14 +318,11 @@ def _unfold(call: Call) -> Axes:
     given = call.given
     dim, size, step = given["dimension"] % call.operand.ndim, given["size"], given["step"]
     windows = call.result.shape[dim]
-    if size == step:
-        axes = resample(call.own, dim, np.arange(windows * size))
-        shape = list(axes.shape)
-        shape[dim : dim + 1] = [windows, size]
-        cut = regroup(axes, shape).dims
-        return Axes((*cut[: dim + 1], *cut[dim + 2 :], cut[dim + 1]))
-    axes = resample(call.own, dim, np.arange(windows) * step + (size - 1) / 2)
-    return Axes((*axes.dims, unnamed(size)))
+    axes = resample(call.own, dim, (np.arange(windows)[:, None] * step + np.arange(size)).reshape(-1))
+    shape = list(axes.shape)
+    shape[dim : dim + 1] = [windows, size]
+    cut = regroup(axes, shape).dims
+    return Axes((*cut[: dim + 1], *cut[dim + 2 :], cut[dim + 1]))
 
 
 def _columns(call: Call) -> Axes:
@@ -621,7 +618,7 @@ def _anchored(call: Call, axes: Axes) -> Axes:
             dims[dim] = whole(axis("C", length))
         elif name in "HW" and length > 1:
             step = picture[dim - 2] / length
-            dims[dim] = whole(axis(name, length, start=step / 2 - 0.5, step=step))
+            dims[dim] = whole(replace(axis(name, length, start=step / 2 - 0.5, step=step), spread=True))
     return Axes(tuple(dims), axes.pair)
 
 

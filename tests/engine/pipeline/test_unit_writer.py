@@ -60,11 +60,20 @@ class Net(TwoConvolutions):
 
 
 class Folding(Net):
-    """Looks at the four quarters of every image, as samples of their own."""
+    """Looks at four squares of every image, as samples of their own.
+
+    Args:
+        step: Pixels between them; with 8 they are the quarters of the image.
+    """
+
+    def __init__(self, step):
+        super().__init__()
+        self.step = step
 
     def forward(self, x):
-        quarters = x.unfold(2, 8, 8).unfold(3, 8, 8).permute(0, 2, 3, 1, 4, 5).flatten(0, 2)
-        return super().forward(quarters).unflatten(0, (len(x), 4)).mean(1)
+        squares = x.unfold(2, 8, self.step)[:, :, :2].unfold(3, 8, self.step)[:, :, :, :2]
+        samples = squares.permute(0, 2, 3, 1, 4, 5).flatten(0, 2)
+        return super().forward(samples).unflatten(0, (len(x), 4)).mean(1)
 
 
 @pytest.fixture
@@ -305,7 +314,7 @@ def test_a_model_that_always_fails(pictures, look):
 
 @pytest.mark.parametrize("batch_size", [1, 8])
 def test_a_model_that_makes_several_samples_of_an_image(batch_size, pictures, look):
-    summary = look(pictures, Folding(), batch_size=batch_size, to=["png"])
+    summary = look(pictures, Folding(2), batch_size=batch_size, to=["png"])
     assert counts(summary) == (12, 12, 0, 0)
     record = json.loads((summary.directory / "3.png/unit.json").read_bytes())
     assert [(layer["name"], layer["samples"]) for layer in record["layers"]] == [("a", 4), ("b", 4)]
@@ -315,6 +324,19 @@ def test_a_model_that_makes_several_samples_of_an_image(batch_size, pictures, lo
         first = Net().a(x.permute(2, 0, 1)[None, :, :8, :8].float())
     assert record["layers"][0]["max"] == pytest.approx(float(first.max()), rel=0.02)
     assert record["layers"][0]["shape"] == [4, 6, 6]
+
+
+@pytest.mark.parametrize("batch_size", [1, 8])
+def test_samples_that_are_parts_of_an_image_are_one_map(batch_size, pictures, look):
+    summary = look(pictures, Folding(8), batch_size=batch_size, to=["png"])
+    record = json.loads((summary.directory / "3.png/unit.json").read_bytes())
+    assert [(layer["name"], layer["samples"]) for layer in record["layers"]] == [("a", 1), ("b", 1)]
+    with torch.no_grad():
+        pixels = np.asarray(Image.open(summary.directory / "3.png/input.png")) / np.float32(255)
+        x = torch.from_numpy((pixels - np.float32([0.485, 0.456, 0.406])) / np.float32([0.229, 0.224, 0.225]))
+        x = x.permute(2, 0, 1)[None].float()
+        found = [Net().a(x[..., row : row + 8, column : column + 8]).max() for row in (0, 8) for column in (0, 8)]
+    assert record["layers"][0]["max"] == pytest.approx(float(max(found)), rel=0.02)
 
 
 def test_a_model_of_which_nothing_can_be_drawn(pictures, look):
