@@ -208,7 +208,11 @@ def describe(axes: Axes) -> str:
         'H/7 H%7 W'
     """
     words = [_describe(dim) for dim in axes.dims]
-    has_images = any(digit.base is not None and digit.base.kind == "N" for dim in axes.dims for digit in dim)
+    if "1" in words:  # a single image, which a reshape has joined with another axis
+        words = [
+            _describe(without_single(dim)) if len(dim) > 1 else word for dim, word in zip(axes.dims, words, strict=True)
+        ]
+    has_images = "N" in "".join(words)
     if "1" in words and not has_images:  # a single image
         words[words.index("1")] = "N"
     return " ".join(words)
@@ -239,7 +243,9 @@ def _word(digit: Digit) -> str:
     if size == base.size:
         return word
     word = f"({word})" if "*" in word else word
-    if size > 1 and len(names) == 1 and known.all():  # in the order of the picture, whatever that of the base is
+    if (
+        size > 1 and len(names) == 1 and known.all() and names[0] in SPACE
+    ):  # in the order of the picture, whatever that of the base is
         values = base.coords[names[0]]
         steps = np.diff(np.unique(values))
         stride = round(abs(values[stride] - values[0]) / steps.min()) if len(steps) else stride

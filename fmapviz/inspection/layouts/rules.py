@@ -327,16 +327,16 @@ def _unfold(call: Call) -> Axes:
 
 def _columns(call: Call) -> Axes:
     """Return the axes of `F.unfold`: each patch of the picture is a vector."""
-    given, axes = call.given, call.own
-    lengths = []
+    given, axes, shape = call.given, call.own, [*call.operand.shape[:2]]
     for number, dim in enumerate((2, 3)):
         kernel, stride = given["kernel_size"][number], given["stride"][number]
         padding, dilation = given["padding"][number], given["dilation"][number]
         count = (call.operand.shape[dim] + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
-        axes = resample(axes, dim, np.arange(count) * stride - padding + dilation * (kernel - 1) / 2)
-        lengths.append(count)
-    axes = place(axes, 1, whole(axis("C", call.result.shape[1])))
-    return regroup(axes, (call.operand.shape[0], call.result.shape[1], lengths[0] * lengths[1]))
+        places = np.arange(count)[:, None] * stride - padding + dilation * np.arange(kernel)
+        axes = resample(axes, dim, places.reshape(-1))
+        shape += [count, kernel]
+    images, channels, rows, inner_rows, columns, inner_columns = regroup(axes, shape).dims
+    return Axes((images, (*channels, *inner_rows, *inner_columns), (*rows, *columns)))
 
 
 def _folded(call: Call) -> Axes:
