@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -272,6 +272,7 @@ class Drawer:
             RequestError: The request for classes does not fit the model.
             torch.OutOfMemoryError: And a RuntimeError of the CPU's allocator: see `is_out_of_memory`.
         """
+        again: AbstractContextManager[object] = nullcontext()
         try:
             return self._run(batch, keep)
         except MissingLayoutError:  # another image took another way through the network
@@ -279,9 +280,9 @@ class Drawer:
         except ForwardError:
             if not self._layouts.followed:
                 raise
-            with self._layouts.cache.giving_up():
-                return self._run(batch, keep)
-        return self._run(batch, keep)
+            again = self._layouts.cache.giving_up()
+        with again:  # not while the first error is handled, which the second one would refer to
+            return self._run(batch, keep)
 
     def _run(self, batch: Tensor, keep: KeptPasses | None) -> list[ImageResult]:
         plan, network, early_stop = self._plan, self._model.module, self._early_stop

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import TYPE_CHECKING
@@ -245,6 +245,7 @@ def _differentiate(
 ) -> BatchResults:
     """Run the network under hooks, and draw."""
     attempt = partial(_attempt, model, batch, plan, layer, choices=choices, layouts=layouts, places=places)
+    again: AbstractContextManager[object] = nullcontext()
     try:
         return attempt()
     except MissingLayoutError:  # another image took another way through the network
@@ -254,9 +255,9 @@ def _differentiate(
     except Exception as error:
         if layouts.broken or is_out_of_memory(error):
             raise
-        with layouts.giving_up():
-            return attempt()
-    return attempt()
+        again = layouts.giving_up()
+    with again:
+        return attempt()
 
 
 def _attempt(

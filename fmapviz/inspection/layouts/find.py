@@ -301,7 +301,7 @@ class LayoutFinder:
         found = self._layout_of(axes)
         if len(values) == self._images and not is_other and not is_mixed:
             usual = self._by_type(text, values.shape)
-            is_same = (found.dims, found.order, found.places, found.refused) == (usual.dims, usual.order, None, "")
+            is_same = (found.dims, found.order, found.refused) == (usual.dims, usual.order, "") and found.places is None
             return replace(usual, lines=found.lines) if is_same else usual
         are_places = all(
             digit.base is not None and digit.base.kind == "P" for dim in sides for digit in dim if digit.size > 1
