@@ -503,6 +503,22 @@ def test_a_layer_that_runs_for_the_second_image_only_is_followed_too():
     assert some.layers[1].drawings[0].content.tiles.count == 4
 
 
+def test_a_convolution_whose_size_depends_on_the_image_is_drawn_at_each_size():
+    class Cuts(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.stem, self.conv = nn.Conv2d(3, 4, 1), nn.Conv2d(4, 2, 1)
+
+        def forward(self, x):
+            return self.conv(self.stem(x)[..., : 4 if x.mean() > 0 else 7])
+
+    cache = LayoutCache()
+    for sign, width in ((1.0, 4), (-1.0, 7), (1.0, 4)):
+        (result,) = draw(Cuts(), torch.full((1, 3, 8, 8), sign), cache)
+        assert {layer.layer: layer.shape for layer in result.layers}["conv"] == (2, 8, width)
+        assert not result.undrawn
+
+
 def test_what_cannot_be_followed_is_assumed_with_a_notice_or_said_by_the_user():
     class Odd(nn.Module):
         def __init__(self):

@@ -253,6 +253,8 @@ class LayoutFinder:
             return said
         shape, name = values.shape, f"{name} <-" if entry else name
         found = self._found.layouts.get(name) if self._found is not None else None
+        if found is not None and found.by_type and found.dims[1:] != tuple((length,) for length in shape[1:]):
+            found = None  # of another size in this image
         if found is None and self._tracking is not None and self._found is not None:
             found = self._found.layouts[name] = self._derive(layer.module, values)
         if found is None and (text := known_by_type(layer.module, values.ndim)) and shape[0] == self._images:
