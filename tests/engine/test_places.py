@@ -309,7 +309,10 @@ def test_a_map_whose_place_is_not_known_is_announced(tmp_path):
 def test_in_python_a_map_whose_place_is_not_known_is_announced_too():
     x = torch.rand(1, 3, *SIZE, generator=torch.Generator().manual_seed(0))
     network = Warped().eval()
-    (told,) = [each for each in fmapviz.cam(network, x, target=0, layer="second").notices if "spanned" in each]
+    with pytest.warns(UserWarning, match="spanned the input") as warned:
+        notices = fmapviz.cam(network, x, target=0, layer="second").notices
+    assert warned[0].filename == __file__
+    (told,) = [each for each in notices if "spanned" in each]
     assert told.endswith("(through aten.grid_sampler_2d): second")
     assert not [each for each in fmapviz.cam(network, x, target=0, layer="first").notices if "spanned" in each]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
@@ -207,6 +208,9 @@ def cam(
     content = result.drawings[method]
     assert content
     raw = content.tensors["raw"]
+    unplaced = places.remarks(result.template.layer) if places else []
+    for remark in unplaced:
+        warnings.warn(remark, stacklevel=3)
     return ClassActivation(
         raw=raw,
         map=content.tensors["heat"],
@@ -220,7 +224,7 @@ def cam(
         probability=_all_of([each.probability for each in targets], raw.device),
         kind=targets[0].kind if targets else "",
         names=tuple(each.name for each in targets),
-        notices=(*found.remarks, *(places.remarks(result.template.layer) if places else [])),
+        notices=(*found.remarks, *unplaced),
     )
 
 
