@@ -48,6 +48,7 @@ class Layout:
         by_type: Whether the layer's type decides it.
         unlike: The axes in words if what the layer's type calls rows and columns are not those of the picture; empty if they
             are, or that is not known.
+        unfollowed: Likewise, with `?`, if these could not be followed from the picture.
         lines: Where rows and columns of the grid were found in the picture, ascending, pixels from the edge, if axes were
             followed.
     """
@@ -62,6 +63,7 @@ class Layout:
     assumed: str = ""
     by_type: bool = False
     unlike: str = ""
+    unfollowed: str = ""
     lines: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None
 
     @property

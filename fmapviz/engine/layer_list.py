@@ -124,7 +124,9 @@ def _list(
         if row.index is None:
             layout = feature_map.layout or Layout()
             shape = layout.of_one(feature_map.shape, images=len(batch))
-            row = replace(row, index=feature_map.index, shape=shape, layout=layout.unlike or layout.text)
+            row = replace(
+                row, index=feature_map.index, shape=shape, layout=layout.unlike or layout.unfollowed or layout.text
+            )
         rows[row.name] = replace(row, calls=feature_map.call)
 
     finder = LayoutFinder(unwrap(model.module), chosen, given=model.layout)

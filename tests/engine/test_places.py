@@ -19,7 +19,9 @@ from fmapviz.core.config import InputOptions, Style
 from fmapviz.engine.attention import flow
 from fmapviz.engine.batch import describe_given
 from fmapviz.engine.fields import PlaceCache
+from fmapviz.inspection.hooks import observe
 from fmapviz.inspection.layers import find_layers
+from fmapviz.inspection.layouts.find import LayoutFinder
 from fmapviz.inspection.receptive_field import trace_fields
 
 AS_IT_IS = InputOptions(fit="none", mean=(0.0,), std=(1.0,))
@@ -270,6 +272,24 @@ def test_correspondences_join_the_blobs(tmp_path, network):
     assert pairs
     for pair in pairs:
         assert (abs(np.array(pair.theirs) - (34.5, 40.5)) <= 9).all()
+
+
+@pytest.mark.parametrize("name", ["swin_t", "swin_v2_t", "convnext_tiny", "googlenet", "mobilenet_v3_small"])
+def test_the_places_of_followed_axes_are_those_of_the_receptive_fields(name):
+    model = fmapviz.load_model(name, weights="random")
+    network, pixels = model.module.eval(), torch.randn(1, 3, 64, 96)
+    places = PlaceCache(model).at(tuple(pixels.shape[1:]))
+    layers = find_layers(network)
+    finder, found = LayoutFinder(network, layers), []
+    with torch.no_grad(), observe(network, layers, found.append, layouts=finder), finder.following(pixels):
+        network(pixels)
+    compared = 0
+    for feature_map in found:
+        field = places.fields.get(feature_map.name)
+        if field and field.centres and feature_map.layout.lines:
+            compared += 1
+            assert field.centres.part(*feature_map.layout.lines) is not None, feature_map.name
+    assert compared > 30
 
 
 def test_a_residual_network_is_half_a_step_off_the_middle_of_equal_parts():

@@ -441,6 +441,43 @@ def test_samples_that_are_windows_are_put_back_where_they_were_cut_out(cut, size
         assert torch.allclose(found[f"inner.{length - 1}"], expected, atol=1e-6), length
 
 
+class Padded(nn.Module):
+    """Pads its input, as networks do that take multiples of a size."""
+
+    def __init__(self, mode, kind):
+        super().__init__()
+        torch.manual_seed(0)
+        self.mode = mode
+        self.pad = nn.ReflectionPad2d((1, 2, 1, 2)) if mode == "module" else nn.Identity()
+        self.conv, self.act = nn.Conv2d(3, 4, 3, 2, 1 if mode == "none" else 0), nn.GELU()
+        self.norm = {"group": nn.GroupNorm(2, 4), "layer": nn.LayerNorm(4)}.get(kind, nn.Identity())
+        self.block = nn.Sequential(nn.Conv2d(4, 4, 3, padding=1), nn.ReLU())
+        self.kind = kind
+
+    def forward(self, x):
+        x = self.pad(x)
+        if self.mode not in {"module", "none"}:
+            x = functional.pad(x, (5, 3, 4, 6), mode=self.mode)
+        x = self.act(self.conv(x))
+        if self.kind == "inner":
+            x = functional.pad(x, (0, 3, 0, 1))
+        x = self.norm(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2) if self.kind == "layer" else self.norm(x)
+        x = self.block(x)
+        return x.flatten(2).mT if self.kind == "tokens" else x
+
+
+@pytest.mark.parametrize("kind", ["plain", "group", "layer", "inner", "tokens"])
+@pytest.mark.parametrize("mode", ["none", "module", "constant", "reflect", "replicate", "circular"])
+def test_maps_of_padded_pictures_are_whole(mode, kind):
+    net, pixels = Padded(mode, kind).eval(), torch.randn(2, 3, 18, 26)
+    with fmapviz.capture(net, types="Module") as maps:
+        net(pixels)
+    for name in ("pad", "conv", "act", "norm", "block", "block.0", "block.1"):
+        found = maps[name]
+        values = found.values.permute(0, 3, 1, 2) if (name, kind) == ("norm", "layer") else found.values
+        assert torch.equal(next(iter(frames_of(found, found.values).values())), values), name
+
+
 class Beside(nn.Module):
     """A convolution over other axes than rows and columns of the picture."""
 
@@ -467,6 +504,30 @@ def test_a_convolution_over_other_axes_is_said_to_be_no_picture(kind):
     said = [remark for result in results for remark in result.remarks if "not rows and columns of the picture" in remark]
     assert len(said) == (0 if kind == "rows" else 2)
     assert all(remark.endswith("of conv") for remark in said)
+
+
+@pytest.mark.parametrize("kind", ["queries", "warped", "chosen"])
+def test_a_convolution_whose_rows_and_columns_could_not_be_followed_is_announced(kind):
+    class Unfollowed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.stem, self.conv, self.queries = nn.Conv2d(3, 8, 4, 4), nn.Conv2d(8, 2, 1), nn.Parameter(torch.randn(12, 8))
+
+        def forward(self, x):
+            x = self.stem(x)
+            if kind == "queries":
+                tokens = x.flatten(2).mT
+                x = ((self.queries @ tokens.mT).softmax(-1) @ tokens).mT.unflatten(2, (3, 4))
+            elif kind == "warped":
+                x = functional.grid_sample(x, torch.rand(len(x), 3, 4, 2), align_corners=False)
+            else:
+                x = x.flatten(2).sort(-1).values[..., :12].unflatten(2, (3, 4))
+            return self.conv(x)
+
+    (result,) = draw(Unfollowed(), torch.randn(1, 3, 16, 32), LayoutCache())
+    (said,) = [remark for remark in result.remarks if "rows and columns" in remark]
+    assert said.endswith("of conv")
+    assert kind == "queries" or "could not be followed" in said
 
 
 def test_samples_of_which_it_is_not_known_where_they_are_are_announced():

@@ -8,7 +8,7 @@ follows from both digits together, also where windows were shifted.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -258,6 +258,17 @@ def _grouped(digits: Sequence[Digit], counts: Sequence[int]) -> tuple[Dim, ...]:
     return tuple(dims)
 
 
+def blended(axes: Axes, dim: int) -> Axes:
+    """Return the axes of a tensor whose values along a dimension are computed of several: padding may see the picture."""
+    seen = {
+        id(each.base): replace(each.base, bounds={}) for each in axes.dims[dim] if each.base is not None and each.base.bounds
+    }
+    if not seen:
+        return axes
+    dims = (tuple(each._replace(base=seen.get(id(each.base), each.base)) for each in own) for own in axes.dims)
+    return Axes(tuple(dims), axes.pair)
+
+
 def resample(axes: Axes, dim: int, places: NDArray[np.float64 | np.int64], *, padded: bool = False) -> Axes:
     """Return the axes of a tensor that has, along a dimension, these positions of another one.
 
@@ -381,8 +392,10 @@ def concatenate(parts: Sequence[tuple[Axes | None, int]], dim: int, marks: Seque
             if base is not None and base.reason:
                 reason = base.reason
         found.append(base)
-    for axes in (axes for axes, _ in parts if axes):
+    known = [axes for axes, _ in parts if axes]
+    for axes in known:
         main = mixed(main, axes, "aten.cat", but=dim)
+    main = _between(main, known, but=dim)
     names = {name for base in found if base for name in base.coords}
     total = sum(length for _, length in parts)
     if reason or not (names or any(marks)):
@@ -400,6 +413,24 @@ def concatenate(parts: Sequence[tuple[Axes | None, int]], dim: int, marks: Seque
         coords[name] = np.concatenate(arrays)
     bounds = {name: pair for base in found if base for name, pair in base.bounds.items()}
     return place(main, dim, whole(Base(total, coords, "", bounds, spread=any(base.spread for base in found if base))))
+
+
+def _between(main: Axes, parts: Sequence[Axes], *, but: int) -> Axes:
+    """Return axes whose positions are in the middle between those of several tensors, such as every second row each."""
+    dims = list(main.dims)
+    for dim, own in enumerate(main.dims):
+        names = names_of(own)
+        all_of = [each.dims[dim] for each in parts]
+        if dim == but or not (names & {*SPACE}) or not all(len(each) == 1 and _is_whole(each) for each in all_of):
+            continue
+        if any(names_of(each) != names or each[0].size != own[0].size for each in all_of):
+            continue
+        found = {name: np.stack([coords_of(each, name) for each in all_of]) for name in names}
+        base = own[0].base
+        if base is not None and not all((values == values[0]).all() for values in found.values()):
+            means = {name: values.mean(0) for name, values in found.items()}
+            dims[dim] = whole(replace(base, coords={**base.coords, **means}))
+    return Axes(tuple(dims), main.pair)
 
 
 def parted(parts: Sequence[Axes | None]) -> tuple[Digit, Axes] | None:

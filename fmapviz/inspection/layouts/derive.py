@@ -173,7 +173,7 @@ def _grid(sides: Mapping[str, int]) -> tuple[int, int, int]:
 def _is_plain(digit: Digit) -> bool:
     """Return True if a digit is a whole axis whose coordinates increase."""
     base, _, size = digit
-    if base is None or base.bounds or size != base.size or len(base.coords) != 1:
+    if base is None or size != base.size or len(base.coords) != 1:
         return False
     (values,) = base.coords.values()
     return bool((np.diff(values) > 0).all())

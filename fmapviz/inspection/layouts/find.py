@@ -19,11 +19,12 @@ from fmapviz.inspection.layouts.tokens import TokenGrid, grid_as_said, grid_of
 from fmapviz.inspection.layouts.tracking import AxisTracking
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from fmapviz.core.types import Layer, UserLayouts
     from fmapviz.inspection.attention.observe import Attention
+    from fmapviz.inspection.layouts.axes import Dim
 
 # What works on (N, C, H, W) and never on the last axis.
 CHANNELS_FIRST = (
@@ -167,6 +168,7 @@ class LayoutFinder:
         cache: Likewise.
         assumed: Layers of which the layout is an assumption, with it.
         unlike: Layers whose rows and columns are not the picture's, with their axes.
+        unfollowed: Layers whose rows and columns could not be followed from the picture, with their axes.
         followed: Whether axes were followed in the last pass.
     """
 
@@ -181,6 +183,7 @@ class LayoutFinder:
     ) -> None:
         self.assumed: dict[str, str] = {}
         self.unlike: dict[str, str] = {}
+        self.unfollowed: dict[str, str] = {}
         self.followed = False
         self._network = network
         self._given = given
@@ -267,6 +270,8 @@ class LayoutFinder:
             self.assumed[name] = found.assumed
         if found.unlike:
             self.unlike[name] = found.unlike
+        if found.unfollowed:
+            self.unfollowed[name] = found.unfollowed
         return found
 
     def _by_type(self, text: str, shape: Size) -> Layout:
@@ -303,6 +308,8 @@ class LayoutFinder:
         found = self._layout_of(axes)
         if len(values) == self._images and not is_other and not is_mixed:
             usual = self._by_type(text, values.shape)
+            if any(map(_is_lost, sides)):
+                return replace(usual, unfollowed=_with_unknown(text, sides))
             is_same = (found.dims, found.order, found.refused) == (usual.dims, usual.order, "") and found.places is None
             return replace(usual, lines=found.lines) if is_same else usual
         are_places = all(
@@ -374,7 +381,23 @@ class LayoutFinder:
             )
         if self.unlike:
             said.append(f"not rows and columns of the picture: {_by_text(self.unlike)}")
+        if self.unfollowed:
+            said.append(f"rows and columns that could not be followed from the picture: {_by_text(self.unfollowed)}")
         return said
+
+
+def _is_lost(dim: Dim) -> bool:
+    """Return True if the positions of a dimension are mixed, or only taken to span the picture."""
+    return bool(reason_of(dim)) or any(digit.base is not None and digit.base.spread for digit in dim)
+
+
+def _with_unknown(text: str, sides: Sequence[Dim]) -> str:
+    """Return axes in words, with `?` for those that are only taken to span the picture."""
+    words = text.split()
+    for number, dim in enumerate(sides, 2):
+        if _is_lost(dim):
+            words[number] = "?"
+    return " ".join(words)
 
 
 def _by_text(layouts: Mapping[str, str]) -> str:

@@ -15,6 +15,7 @@ from fmapviz.inspection.layouts.axes import (
     Base,
     Digit,
     axis,
+    blended,
     concatenate,
     disagree,
     mixed,
@@ -560,7 +561,7 @@ def _convolution(call: Call) -> Axes:
             places = (np.arange(after) + padding[number] - middle) / stride[number]
         else:
             places = np.arange(after) * stride[number] - padding[number] + middle
-        axes = _moved(axes, dim, places, before)
+        axes = _moved(blended(axes, dim) if size > 1 else axes, dim, places, before)
     return _anchored(call, axes)
 
 
@@ -579,7 +580,7 @@ def _pool(call: Call, *, count: int) -> Axes:
     for number in range(count):
         middle = dilation[number] * (kernel[number] - 1) / 2 - padding[number]
         places = np.arange(call.result.shape[first + number], dtype=np.float64) * stride[number] + middle
-        axes = _moved(axes, first + number, places, call.operand.shape[first + number])
+        axes = _moved(blended(axes, first + number), first + number, places, call.operand.shape[first + number])
     return axes if count != 2 or call.operand.ndim != 4 else _anchored(call, axes)
 
 
@@ -588,7 +589,7 @@ def _resized(call: Call, *, count: int) -> Axes:
     axes, first = call.own, call.operand.ndim - count
     for dim in range(first, call.operand.ndim):
         before, after = call.operand.shape[dim], call.result.shape[dim]
-        axes = _moved(axes, dim, (np.arange(after) + 0.5) * before / max(after, 1) - 0.5, before)
+        axes = _moved(blended(axes, dim), dim, (np.arange(after) + 0.5) * before / max(after, 1) - 0.5, before)
     return axes if count != 2 or call.operand.ndim != 4 else _anchored(call, axes)
 
 
@@ -596,7 +597,7 @@ def _shuffled_pixels(call: Call) -> Axes:
     axes = features(call, call.own, call.operand.ndim - 3, call.result.shape[-3])
     for dim in (call.operand.ndim - 2, call.operand.ndim - 1):
         before, after = call.operand.shape[dim], call.result.shape[dim]
-        axes = _moved(axes, dim, (np.arange(after) + 0.5) * before / after - 0.5, before)
+        axes = _moved(blended(axes, dim), dim, (np.arange(after) + 0.5) * before / after - 0.5, before)
     return axes
 
 
