@@ -289,7 +289,7 @@ def test_one_image_at_two_steps(open_report, tmp_path):
     assert shown(report) == ("B: step 10 (2 of 3)", [files[2], files[1]])
     report.press("s", ",", ",")
     assert shown(report) == ("A: step 0 (1 of 3)", [files[0], files[1]])
-    report.until("location.hash.includes('with-step=10')")
+    report.until("location.hash.includes('&step=0&') && location.hash.includes('with-step=10')")
     address = report.page.url.partition("#")[2]
     other = open_report(run, f"#{address}")
     assert shown(other)[1] == [files[0], files[1]]
