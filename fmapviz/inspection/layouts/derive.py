@@ -243,10 +243,8 @@ def _word(digit: Digit) -> str:
     if size == base.size:
         return word
     word = f"({word})" if "*" in word else word
-    if (
-        size > 1 and len(names) == 1 and known.all() and names[0] in SPACE
-    ):  # in the order of the picture, whatever that of the base is
-        values = base.coords[names[0]]
+    if size > 1 and len(names) == 1 and known.all() and names[0] in SPACE:
+        values = base.coords[names[0]]  # the base may have another order than the picture
         steps = np.diff(np.unique(values))
         stride = round(abs(values[stride] - values[0]) / steps.min()) if len(steps) else stride
     if stride > 1 and stride * size < base.size:

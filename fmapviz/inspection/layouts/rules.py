@@ -561,11 +561,13 @@ def _convolution(call: Call) -> Axes:
             places = (np.arange(after) + padding[number] - middle) / stride[number]
         else:
             places = np.arange(after) * stride[number] - padding[number] + middle
-        axes = _moved(blended(axes, dim) if size > 1 else axes, dim, places, before)
+        axes = _moved(axes, dim, places, before, blends=size > 1)
     return _anchored(call, axes)
 
 
-def _moved(axes: Axes, dim: int, places: NDArray[np.float64], before: int) -> Axes:
+def _moved(axes: Axes, dim: int, places: NDArray[np.float64], before: int, *, blends: bool = True) -> Axes:
+    """Return the axes of a result whose positions lie at places of an operand, and may each be computed of several."""
+    axes = blended(axes, dim) if blends else axes
     if len(places) == before and (places == np.arange(before)).all():
         return axes
     return resample(axes, dim, places)
@@ -580,7 +582,7 @@ def _pool(call: Call, *, count: int) -> Axes:
     for number in range(count):
         middle = dilation[number] * (kernel[number] - 1) / 2 - padding[number]
         places = np.arange(call.result.shape[first + number], dtype=np.float64) * stride[number] + middle
-        axes = _moved(blended(axes, first + number), first + number, places, call.operand.shape[first + number])
+        axes = _moved(axes, first + number, places, call.operand.shape[first + number])
     return axes if count != 2 or call.operand.ndim != 4 else _anchored(call, axes)
 
 
@@ -589,7 +591,7 @@ def _resized(call: Call, *, count: int) -> Axes:
     axes, first = call.own, call.operand.ndim - count
     for dim in range(first, call.operand.ndim):
         before, after = call.operand.shape[dim], call.result.shape[dim]
-        axes = _moved(blended(axes, dim), dim, (np.arange(after) + 0.5) * before / max(after, 1) - 0.5, before)
+        axes = _moved(axes, dim, (np.arange(after) + 0.5) * before / max(after, 1) - 0.5, before)
     return axes if count != 2 or call.operand.ndim != 4 else _anchored(call, axes)
 
 
@@ -597,7 +599,7 @@ def _shuffled_pixels(call: Call) -> Axes:
     axes = features(call, call.own, call.operand.ndim - 3, call.result.shape[-3])
     for dim in (call.operand.ndim - 2, call.operand.ndim - 1):
         before, after = call.operand.shape[dim], call.result.shape[dim]
-        axes = _moved(blended(axes, dim), dim, (np.arange(after) + 0.5) * before / after - 0.5, before)
+        axes = _moved(axes, dim, (np.arange(after) + 0.5) * before / after - 0.5, before)
     return axes
 
 
