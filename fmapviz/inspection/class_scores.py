@@ -159,7 +159,7 @@ def class_scores(
     Args:
         output: For a batch of N images: of a classifier `(N, K)`, or `(N)` of a single class; of a segmentation
             `(N, K, H, W)` or `(N, K, T, H, W)`; of a detector one dict per image with its `labels` and `scores`. Or a
-            container of such.
+            container of such. Of a single image the axis of length 1 may be missing: `(K)`, or `()` of a single class.
         key: Which part of a container: a key, an index, or several with dots between them, such as `heads.0`. None for its
             only tensor, the one called `out` or `logits`, or the only one with as many channels as there are names.
         images: N.
@@ -189,10 +189,13 @@ def class_scores(
     values = scores_in(part, classes=len(head.names))
     real = not values.is_nested and values.layout is torch.strided and values.is_floating_point()
     flat = values.ndim in {1, 2, 4, 5} or (values.ndim == 3 and 1 in values.shape[1:])
-    if not (real and flat and len(values) == images and values.numel() > 0):
+    squeezed = images == 1 and values.ndim < 2  # `.squeeze()` drops the axis of a single image
+    if not (real and values.numel() > 0 and (squeezed or (flat and len(values) == images))):
         raise no_scores(values)
     ending = ending_of(values)
     before = ending.logits if ending.logits is not None and ending.logits.shape == values.shape else None
+    if squeezed:
+        values, before = values.reshape(1, -1), None if before is None else before.reshape(1, -1)
     axis, assumed = _axis_of_classes(values, layout)
     columns = _columns(values, axis)
     decided = _decide(ending.kind, columns.detach(), head)

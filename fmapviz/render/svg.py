@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from base64 import b64encode
+from html import escape
 from typing import TYPE_CHECKING
-from xml.sax.saxutils import escape
 
 import numpy as np
 
@@ -61,7 +61,7 @@ def _embed(pixels: NDArray[np.uint8], left: int, top: int) -> str:
 
 
 def _text(text: str) -> str:
-    return escape("\n".join(map(printable, text.split("\n"))))
+    return escape("\n".join(map(printable, text.split("\n"))), quote=False)
 
 
 def _colour(red: int, green: int, blue: int) -> str:

@@ -6,9 +6,9 @@ import unicodedata
 from bisect import bisect_right
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
+from html import escape
 from math import ceil
 from typing import TYPE_CHECKING
-from xml.sax.saxutils import escape
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
@@ -144,7 +144,7 @@ class TextLine:
         """See `fmapviz.render.layout.Mark`."""
         return element(
             "text",
-            escape(self.text),
+            escape(self.text, quote=False),
             x=f"{left + self.alignment * self.width:g}",
             y=top + self.face.size,
             font_size=self.face.size,

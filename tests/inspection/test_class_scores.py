@@ -57,6 +57,10 @@ MEANINGS = [
     ((3, 1), None, {"configured": "softmax"}, "value", None, "quantity"),
     ((3, 1), None, {"word": "sigmoid"}, "sigmoid", "sigmoid", ""),
     ((3, 1), nn.Sigmoid(), {}, "sigmoid", "sigmoid", ""),
+    ((1, 4), torch.squeeze, {}, "softmax", "softmax", "(softmax)"),
+    ((1, 4), lambda z: z.softmax(1).squeeze(), {}, "softmax", "softmax", ""),
+    ((1, 1), torch.squeeze, {"names": ("smile",)}, "sigmoid", "sigmoid", "logit of 'smile'"),
+    ((1, 1), lambda z: z.sigmoid().squeeze(), {}, "sigmoid", "sigmoid", ""),
 ]
 
 

@@ -870,10 +870,10 @@ class Segments(nn.Module):
 def test_a_class_that_no_pixel_has_is_told_and_not_drawn(look):
     summary, events = look(Segments(), views=["gradcam", "grads"], layers=["conv"], targets=["top1", 2])
     assert pictures_of(summary).keys() == {"00_conv.top1.gradcam.png", "00_conv.top1.grads.png"}
-    assert "nothing is drawn for class2: the network finds no such class in the image" in notices(events)
+    assert "nothing is drawn for class2: no pixel is predicted as that class" in notices(events)
     summary, _ = look(Segments(), views=["gradcam"], targets=[2])
     assert summary.failed == 1
-    assert "the network finds no such class" in summary.failures[0].message
+    assert "no pixel is predicted as that class" in summary.failures[0].message
 
 
 def test_a_map_of_nothing_is_drawn_and_told_with_its_range(look, picture):

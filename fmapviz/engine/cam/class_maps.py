@@ -339,7 +339,9 @@ def _why_missing(scores: ClassScores) -> list[str]:
     """Return why each image does not have a class."""
     if scores.kind == "ordinal":
         reason = "its probability is zero: the thresholds of the network are out of order"
-    elif scores.of_pixels or scores.open_ended:
+    elif scores.of_pixels:
+        reason = "no pixel is predicted as that class"
+    elif scores.open_ended:
         reason = "the network finds no such class in the image"
     else:
         count, what = scores.values.shape[1], "output" if scores.kind == "value" else "class"

@@ -355,7 +355,9 @@ def _remedy(reason: str) -> str:
     if "scores are not finite" in reason:
         return "views='maps' draws the layers, and names the first one with such values"
     if "no such class" in reason:
-        return "targets='top1' takes the likeliest class of the image"
+        return "targets='top1' takes the best box of the image, if there is one"
+    if "no pixel is predicted" in reason:
+        return "targets='top1' takes the class of the most pixels, if there is one; views='maps' draws the layers"
     return "layers= and types= choose other layers; fmapviz.list_layers(model) lists them"
 
 
