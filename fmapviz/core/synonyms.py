@@ -45,7 +45,8 @@ _OPTIONS = {
     "target-index targets c cls",
     _CLASSES: "classes class-names class-list class-file classes-file class-map class-labels categories label-names "
     "label-map labelmap label-file labels-file labels-path id2label idx2label synset",
-    "views": "method methods mode kind visualize viz vis visualization visualisation algorithm cam cam-method plot draw "
+    "views='gradcam'": "cam cams heatmap heatmaps heat-map grad-cam class-activation-map",
+    "views": "method methods mode kind visualize viz vis visualization visualisation algorithm cam-method plot draw "
     "views attribution",
     "to": "format formats f fmt output-format output-type export save-as ext extension file-format filetype writer writers",
     "layers": "l layer target-layer target-layers layer-name layer-names module modules node nodes block blocks hook hooks "
@@ -84,6 +85,9 @@ _OPTIONS = {
     "single_file": "standalone self-contained one-file embed inline bundle",
     "background": "bg bg-color background-color background-colour padding-color padding-value pad-value pad-color facecolor "
     "ground",
+    "background='white'": "white white-background light",
+    "background='transparent'": "transparent transparent-background",
+    "background='black'": "black dark black-background dark-mode",
     "text_size": "font-size fontsize label-size font text-scale",
     "with_input": "show-input input-tile include-input add-input prepend-input",
     "name": "run-name experiment experiment-name exp exp-name tag run-id id n",

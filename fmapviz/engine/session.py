@@ -451,7 +451,8 @@ def find_device(config: RunConfig, given: nn.Module | None = None) -> torch.devi
         device = torch.device(name)
         torch.empty(1, device=device).cpu()  # the meta device holds no values
     except Exception as error:  # each backend raises its own kind
-        raise RequestError(f"no such device here: {quote(name)}", hint="device='auto' uses what is available") from error
+        hint = "device='auto' uses what is available; names are torch's, such as cpu, cuda, cuda:1 or mps"
+        raise RequestError(f"no such device here: {quote(name)}", hint=hint) from error
     return device
 
 

@@ -54,7 +54,8 @@ def _rules(config: RunConfig, plan: Plan, *, predicts: bool) -> Iterator[tuple[C
     if not plan.of_images:
         yield ["top", "output", "scores", "size", "fit", "mean", "std"], f"on {views}: no image is needed"
     elif not (plan.of_classes or predicts):
-        yield ["output", "scores"], "while no class is shown or predicted; top=3 predicts"
+        directory = "; out= is the directory of the results" if config.output else ""
+        yield ["output", "scores"], f"while no class is shown or predicted; top=3 predicts{directory}"
     if plan.of_images and not (plan.of_layers or plan.of_model or plan.of_maps or plan.of_attention):
         yield ["layers", "exclude", "types"], f"on {views}: it is of the input, not of layers"
 

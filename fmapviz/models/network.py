@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from itertools import chain
 from operator import call
@@ -25,7 +26,7 @@ from fmapviz.models.identity import digest_of_network, without_addresses
 from fmapviz.models.weights.state_dict import ordered_names
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
     from torch import Tensor
@@ -100,7 +101,10 @@ def describe_network(
 # What is meant by names beside a network that hold something else: kinds that people write there, and what is expected.
 _EXPECTED: dict[tuple[str, ...], tuple[Any, str]] = {
     _PREPROCESSING: (str | Mapping | list | tuple, "a function of one picture"),
-    _CLASSES: (str | FunctionType | GeneratorType, "a list of names, or a dictionary of names and indices"),
+    _CLASSES: (
+        str | FunctionType | GeneratorType | Mapping | Sequence | AbstractSet,
+        "a list of names, or a dictionary of names and indices",
+    ),
     (_SCORES,): (Mapping | list | tuple, "one word, such as 'sigmoid'"),
     ("inputs",): (int | float | str | Mapping, "the shape of one input, (channels, height, width)"),
 }

@@ -103,6 +103,8 @@ OTHER_KINDS = {
     "transforms": ("{'train': print, 'val': print}", "a function of one picture"),
     "classes": ("'abc'", "a list of names"),
     "class_names": ("(name for name in 'abc')", "a list of names"),
+    "categories": ("{'a', 'b', 'c'}", "a list of names"),
+    "class_to_idx": ("range(3)", "a list of names"),
     "scores": ("['sigmoid']", "one word"),
     "inputs": ("20", "the shape of one input"),
 }

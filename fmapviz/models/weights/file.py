@@ -65,7 +65,9 @@ def missing(path: str) -> WeightsError:
         return WeightsError(
             f"not a regular file: {quote(path)}", hint="weights are read several times: copy a pipe's content into a file"
         )
-    return WeightsError(f"no such weights file: {quote(path)}", hint=suggest_file(path))
+    one = "weights= takes one file, not a pattern: a loop of the shell gives a run of each"
+    hint = one if any(ch in path for ch in "*?[") else suggest_file(path)
+    return WeightsError(f"no such weights file: {quote(path)}", hint=hint)
 
 
 def read_index(index: Path) -> dict[str, str]:
