@@ -51,6 +51,8 @@ class Layout:
         unfollowed: Likewise, with `?`, if these could not be followed from the picture.
         lines: Where rows and columns of the grid were found in the picture, ascending, pixels from the edge, if axes were
             followed.
+        frames: Which frames of the clip those of the grid are, from 0, ascending, likewise; of a map without a time the one
+            that the network has taken.
     """
 
     text: str = ""
@@ -65,6 +67,7 @@ class Layout:
     unlike: str = ""
     unfollowed: str = ""
     lines: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None
+    frames: NDArray[np.float64] | None = None
 
     @property
     def of_images(self) -> bool:

@@ -580,6 +580,8 @@ class LayerResult:
         sees: First and last row of the prepared picture that each row of the map depends on, and the same for columns, int64
             `(2, h)` and `(2, w)`, beyond the picture where that is padding; None if not requested, or not known.
         centres: Where the positions of the map lie in the prepared picture; None: they span it, or it is not known.
+        frame: Which frame of a clip, or slice of a volume, the map lies at, from 0; None of a picture, of a map of all,
+            or if it is not known.
         drawings: In the order of the views.
     """
 
@@ -600,6 +602,7 @@ class LayerResult:
     difference: Difference | None = None
     sees: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
     centres: Centres | None = None
+    frame: float | None = None
     drawings: tuple[Drawing, ...] = ()
 
 

@@ -148,11 +148,13 @@ class Places:
     Attributes:
         unknown: Why it is not known of maps that were asked for, by their names.
         turned: Names of maps that were asked for and whose rows are the picture's columns.
+        unframed: Names of maps of clips or volumes that are of several frames, or of one that is not known.
     """
 
     def __init__(self, find: Callable[[], Mapping[str, ReceptiveField]], picture: tuple[int, int]) -> None:
         self.unknown: dict[str, str] = {}
         self.turned: dict[str, None] = {}
+        self.unframed: dict[str, None] = {}
         self._find, self._picture = find, picture
 
     @cached_property
@@ -203,13 +205,16 @@ class Places:
         return None if known[0].is_spread else known[0]
 
     def remarks(self, *names: str) -> list[str]:
-        """Return in words which maps are transposed, and which are taken to span the input; of all, or of some names."""
+        """Return in words which maps, of all or of some names, are not laid over the input as they are or where they lie."""
         unknown = {name: why for name, why in self.unknown.items() if not names or name in names}
         turned = [name for name in self.turned if not names or name in names]
         remarks = [_describe_unknown(unknown)] if unknown else []
         if turned:
             why = "the network exchanges rows and columns of the picture"
             remarks.append(f"{why}: what is drawn over the input is transposed: {first_few(turned)}")
+        if unframed := [name for name in self.unframed if not names or name in names]:
+            why = "they are of several, or their own is not known"
+            remarks.append(f"laid over a single frame or slice, because {why}: {first_few(unframed)}")
         return remarks
 
 

@@ -195,14 +195,18 @@ def draw_feature_map(
         return [LayerBatch(images, template, targets, values=raw, undrawn=undrawn)]
     batches = [] if raw is None or len(frames) == 1 else [LayerBatch(images, template, targets, values=raw)]
     is_placed = record.places is not None and of == "output" and not plan.placed.isdisjoint(views)
-    for suffix, maps in frames.items():
+    moments = own.layout.frames if own.layout and of != "attention" else None
+    for time, (suffix, maps) in enumerate(frames.items()):
         name = f"{template.layer}{suffix}"
-        named = replace(template, layer=name)
+        moment = float(moments[time]) if moments is not None and len(moments) == len(frames) else None
+        named = replace(template, layer=name, frame=moment)
         upright = maps
         parts = f"{len(maps)} samples for {counted(images, 'image')}, not a map of the image" if len(maps) > images else ""
         if record.places and is_placed and maps.ndim == 4 and not parts:
             upright = record.places.upright(own, maps)
             named = replace(named, centres=record.places.of(own, (upright.shape[2], upright.shape[3]), suffix))
+            if record.pixels.ndim == 5 and moment is None:
+                record.places.unframed[name] = None
         batch, given = _measure(named, maps, plan, style, pixels=record.pixels, targets=targets)
         if upright is not maps:
             batch.maps = None if batch.maps is None else batch.maps.transpose(2, 3)

@@ -24,8 +24,6 @@ from fmapviz.images.arrays import scale, scale_volume
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from numpy.typing import NDArray
-
     from fmapviz.core.config import InputOptions
 
     Geometry = Callable[[PillowImage.Image], PillowImage.Image]
@@ -316,58 +314,6 @@ def stored_values(samples: Samples) -> PillowImage.Image | Tensor:
         values = short if is_exact else values.astype(np.float64)
     repeated = values if len(values) == samples.channels else np.repeat(values, samples.channels, axis=0)
     return torch.from_numpy(np.ascontiguousarray(repeated))
-
-
-def as_seen(prepared: Tensor, preparation: Preparation) -> NDArray[Any]:
-    """Undo the normalisation of a preprocessed input.
-
-    If the mean and the standard deviation are unknown, `shown_range` is scaled to 0..255; NaN becomes black.
-
-    Args:
-        prepared: `(C, H, W)`, or a clip `(C, T, H, W)` or `(T, C, H, W)`, whose first frame is returned; of a volume, it is
-            the middle slice.
-
-    Returns:
-        uint8: `(H, W)`, the first of one or two channels, or `(H, W, 3)`, the first three of more.
-    """
-    frame = _frame_of(prepared, preparation)
-    if preparation.mean:
-        mean, std = (frame.new_tensor(values).view(-1, 1, 1) for values in (preparation.mean, preparation.std))
-        frame = frame * std + mean
-    shown = frame[0] if len(frame) < 3 else frame[:3].permute(1, 2, 0)
-    if ends := shown_range(prepared, preparation):
-        low, high = ends
-        shown = (shown - low) / (high - low) if low < high else torch.zeros_like(shown)
-    pixels = shown.mul(255).add_(0.5).nan_to_num_(0).clamp_(0, 255).to(torch.uint8)
-    return pixels.cpu().contiguous().numpy()
-
-
-def shown_range(prepared: Tensor, preparation: Preparation) -> tuple[float, float] | None:
-    """Return the values that are black and white where a preprocessed input is shown; None: its normalisation is undone.
-
-    Values within 0 to 1 are shown from 0 to 1, others from the smallest to the largest finite one that is shown.
-    """
-    if preparation.mean:
-        return None
-    frame = _frame_of(prepared, preparation)
-    shown = frame[: 1 if len(frame) < 3 else 3]
-    finite = shown[shown.isfinite()]
-    low, high = (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 0.0)
-    return (0.0, 1.0) if 0 <= low <= high <= 1 else (low, high)
-
-
-def describe_range(prepared: Tensor, preparation: Preparation) -> str:
-    """Return in words what black and white are where a preprocessed input is shown; empty if they are those of its file."""
-    ends = shown_range(prepared, preparation)
-    return f"{ends[0]:.4g} is black, {ends[1]:.4g} white" if ends else ""
-
-
-def _frame_of(prepared: Tensor, preparation: Preparation) -> Tensor:
-    if prepared.ndim != 4:
-        return prepared.float()
-    axis = 0 if preparation.time_first else 1
-    shown_slice = prepared.shape[axis] // 2 if preparation.volume and preparation.frames == 1 else 0
-    return prepared.select(axis, shown_slice).float()
 
 
 def digest_of(prepared: Tensor) -> str:

@@ -37,6 +37,10 @@ class Places(Protocol):
     def unknown(self) -> Mapping[str, str]:
         """Why that is not known of maps, by their names."""
 
+    @property
+    def unframed(self) -> dict[str, None]:
+        """Names of maps of clips that are of several frames, or of one that is not known."""
+
     def upright(self, feature_map: FeatureMap, maps: Tensor, /) -> Tensor:
         """Return maps with rows that are rows of the picture."""
 
@@ -47,7 +51,7 @@ class Places(Protocol):
         """Return where patches lie between which attention is computed."""
 
     def remarks(self, *names: str) -> list[str]:
-        """Return in words which maps are transposed, and which are taken to span the input."""
+        """Return in words which maps, of all or of some names, are not laid over the input as they are or where they lie."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from fmapviz.core.config import RunInfo, Style
     from fmapviz.core.drawings import Content, Drawing, Size, Tiles
     from fmapviz.core.types import ImageFile, ImageResult, LayerResult
+    from fmapviz.images.seen import Seen
 
     Cell = tuple[LayerResult, HeatMap]
     Composed = tuple[NDArray[np.uint8], dict[str, str]]
@@ -85,14 +86,14 @@ class Sheet:
 
     Attributes:
         cells: In the order of execution.
-        seen: The input as the network saw it, uint8 `(H, W)` or `(H, W, 3)`.
+        seen: The input as the network saw it.
         title: Model and image.
         result: Everything found out about the image.
         style: How pictures look.
     """
 
     cells: Sequence[Cell]
-    seen: NDArray[np.uint8]
+    seen: Seen
     title: str
     result: ImageResult
     style: Style
@@ -100,24 +101,22 @@ class Sheet:
 
 def make_pictures(
     result: ImageResult,
-    seen: NDArray[np.uint8],
+    seen: Seen,
     file: ImageFile,
     info: RunInfo,
     *,
     sheets: Mapping[str, Callable[[Sheet], Composed]] = MappingProxyType({}),
     marked: bool = True,
-    scaling: str = "",
 ) -> Iterator[Picture]:
     """Encode one image's drawings, one at a time.
 
     Args:
         result: Everything found out about the image.
-        seen: The input as the network saw it, uint8 `(H, W)` or `(H, W, 3)`.
+        seen: The input as the network saw it.
         file: The image.
         info: The run's settings.
         sheets: The views that compose the maps of all layers into one picture.
         marked: Whether the seed, if there is one, is in this image.
-        scaling: What black and white are in the input, in words; empty if they are those of the file.
 
     Yields:
         The input, then the other drawings in the order of execution, then heat maps, then sheets.
@@ -125,10 +124,9 @@ def make_pictures(
     common = {**_provenance(info), "Image": file.unit}
     if result.predictions:
         common = {"Predicted": ", ".join(map(str, result.predictions)), **common}
-    shape = f"{seen.shape[0]} x {seen.shape[1]} pixels"
-    facts = {"Shows": "the input as the network saw it", "Shape": shape}
-    facts |= {**({"Scaling": scaling} if scaling else {}), **common}
-    yield _encode("input", "input", seen, facts)
+    facts = {"Shows": "the input as the network saw it", "Shape": f"{seen.size[0]} x {seen.size[1]} pixels"}
+    known = {"Frame": seen.describe(None), "Scaling": seen.scaling}
+    yield _encode("input", "input", seen.picture, {**facts, **{key: text for key, text in known.items() if text}, **common})
     indices = [layer.index for layer in result.layers if layer.drawings or layer.measures]
     digits = max(2, len(str(max(indices, default=0))))
     drawings = [(layer, drawing) for layer in result.layers for drawing in layer.drawings if drawing.content]
@@ -149,7 +147,7 @@ def make_picture(
     drawing: Drawing,
     info: RunInfo,
     *,
-    seen: NDArray[np.uint8] = _NOTHING,
+    seen: Seen | None = None,
     common: Mapping[str, str] | None = None,
     digits: int,
     marked: bool = True,
@@ -160,7 +158,7 @@ def make_picture(
         layer: The result it belongs to.
         drawing: With content.
         info: The run's settings.
-        seen: The input as the network saw it; nothing for a drawing of the model itself.
+        seen: The input as the network saw it; None for a drawing of the model itself.
         common: Facts about the image; None for the model's alone.
         digits: Digits of the index in the name.
         marked: Whether the seed, if there is one, is in this image.
@@ -170,11 +168,15 @@ def make_picture(
     if isinstance(content, HeatMap) and not marked:
         content = replace(content, mark=None)
     facts = describe(layer, content, info.config.style)
-    rendered = _RENDERERS[type(content)](layer, content, seen, info)
+    picture = seen.at(layer.frame) if seen else _NOTHING
+    if seen and (moment := seen.describe(layer.frame)):
+        is_over = isinstance(content, HeatMap) and content.over
+        facts |= {"Frame": moment} if layer.frame is not None else {"Frame": f"laid over {moment}"} if is_over else {}
+    rendered = _RENDERERS[type(content)](layer, content, picture, info)
     caption = layer.target.caption if layer.target and isinstance(content, HeatMap) else ""
     style = info.config.style
     lines = _header(layer, drawing, facts, info) if style.labels else []
-    framed = partial(frame, rendered, content, style, lines, seen, caption=caption)
+    framed = partial(frame, rendered, content, style, lines, picture, caption=caption)
     page, ground, tiles, area = framed()
     pixels = draw(page, ground)
     name, title = f"{layer.index:0{digits}d} {layer.layer or 'input'}", ""
@@ -269,7 +271,7 @@ def _header(layer: LayerResult, drawing: Drawing, facts: Mapping[str, str], info
     """Return the lines above a picture: layer, type, shape; what is shown, its range and scaling; the model."""
     if isinstance(drawing.content, Histogram):  # its picture has these lines in it
         return []
-    first = "  ".join(facts[key] for key in ("Layer", "Type", "Shape") if key in facts)
+    first = "  ".join(facts[key] for key in ("Layer", "Type", "Shape", "Frame") if key in facts)
     plain = layer.of == "output" and isinstance(drawing.content, Grid)
     shown = [*([] if plain else [drawing.view]), *(facts[key] for key in ("Class", "Attention of", "Range") if key in facts)]
     return [first, ": ".join(shown), facts["Scaling"], facts.get("Not finite", ""), info.label]

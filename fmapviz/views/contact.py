@@ -37,12 +37,12 @@ def compose(sheet: Sheet) -> Composed:
     """Compose the input and the map of each layer; see `fmapviz.views.base.ImageView`."""
     cells, style = sheet.cells, sheet.style
     scaling = _SCALINGS[style.norm.partition(":")[0]]
-    tiles = [(draw_heat_map(heat, sheet.seen, style), layer.layer, shape_of(layer)) for layer, heat in cells]
+    tiles = [(draw_heat_map(heat, sheet.seen.at(layer.frame), style), layer.layer, shape_of(layer)) for layer, heat in cells]
     finite = all(heat.finite.all() for _, heat in cells)
     board = "" if finite else " Where no channel has a finite value there is a checkerboard."
     note = f"Of each layer the mean of all its channels, {scaling}.{board}"
     facts = {"Shows": "the input and the mean of each layer's channels", "Layers": str(len(cells)), "Scaling": scaling}
-    return draw_contact(sheet.seen, tiles, title=sheet.title, note=note), facts | _nonfinite_facts(cells)
+    return draw_contact(sheet.seen.picture, tiles, title=sheet.title, note=note), facts | _nonfinite_facts(cells)
 
 
 def _nonfinite_facts(cells: Sequence[Cell]) -> dict[str, str]:

@@ -29,7 +29,7 @@ def compose(sheet: Sheet) -> Composed:
     pixels = draw_sheet(
         [
             [
-                draw_heat_map(heat, sheet.seen, style, centres) if heat else "no map: see the notices"
+                draw_heat_map(heat, sheet.seen.picture, style, centres) if heat else "no map: see the notices"
                 for heat, centres in (maps.get((row, label), (None, None)) for label in targets)
             ]
             for row in rows
@@ -39,7 +39,7 @@ def compose(sheet: Sheet) -> Composed:
         title=sheet.title,
         note="Grad-CAM of each layer (rows) for each class (columns), without negative values. "
         "Each cell is scaled from its minimum to its maximum.",
-        corner=sheet.seen,
+        corner=sheet.seen.picture,
     )
     chosen = " (chosen automatically)" if any(layer.automatic for layer, _ in cells) else ""
     facts = {

@@ -25,7 +25,7 @@ from fmapviz.engine.forward_pass import Drawer
 from fmapviz.engine.session import load_session
 from fmapviz.images.decode_pool import read_image
 from fmapviz.images.find import find_images
-from fmapviz.images.preprocess import as_seen
+from fmapviz.images.seen import Seen
 from fmapviz.inspection.hooks import undisturbed
 from fmapviz.render.picture import make_pictures
 from fmapviz.writers import tar
@@ -151,7 +151,7 @@ def share(place, quick):
     yield "resnet18: to read and prepare an image, core-ms", round(1000 * (time.process_time() - begun) / rounds, 1)
     with undisturbed(), Drawer(session.model, session.layers, session.plan, session.config.style) as drawer:
         (drawn,) = drawer.draw(values[None])
-    seen = as_seen(values, session.model.preparation)
+    seen = Seen(values, session.model.preparation)
     begun = time.process_time()
     with tar.open_writer(place, many=True) as archive:
         for number in range(rounds):

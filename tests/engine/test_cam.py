@@ -465,7 +465,7 @@ def test_a_class_may_be_where_scores_are_not_finite():
         network.head.bias.copy_(torch.tensor([9.0, 0.0, -9.0]))
     pixels[..., :4, :4] = torch.nan
     assert fmapviz.cam(network, pixels, target="top1", layer="body").target == (0,)
-    with pytest.raises(RequestError, match="no such class in the image, or only where its scores are not finite"):
+    with pytest.raises(RequestError, match="no pixel is predicted as that class, or only where its scores are not finite"):
         fmapviz.cam(network, pixels, target=2, layer="body")
 
 

@@ -34,7 +34,6 @@ from fmapviz.images.find import find_images
 from fmapviz.images.preprocess import (
     IMAGENET_MEAN,
     IMAGENET_STD,
-    as_seen,
     as_trained,
     by_callable,
     clip,
@@ -42,6 +41,7 @@ from fmapviz.images.preprocess import (
     standard,
     unscaled,
 )
+from fmapviz.images.seen import Seen
 
 KEPT = InputOptions(fit="none", mean=(0,), std=(1,))
 
@@ -688,7 +688,7 @@ def test_a_file_is_prepared_and_seen_again(channels, tmp_path):
         mean, std = (IMAGENET_MEAN, IMAGENET_STD) if channels == 3 else ((0.449,), (0.226,))
         expected = (array / 255 - np.reshape(mean, (-1, 1, 1))) / np.reshape(std, (-1, 1, 1))
         np.testing.assert_allclose(prepared, expected, atol=1e-5)
-        seen = as_seen(prepared, preparation)
+        seen = Seen(prepared, preparation).picture
         assert seen.dtype == np.uint8
         np.testing.assert_array_equal(seen, array[0] if channels < 3 else np.moveaxis(array[:3], 0, -1))
         assert preparation.channels == channels
@@ -773,13 +773,13 @@ def test_what_is_seen_without_a_known_normalisation_is_stretched():
     preparation = by_callable(transforms.ToTensor(), description="own")
     assert (preparation.mean, preparation.std) == ((), ())
     frame = torch.tensor([[[-10.0, 0.0, 10.0, torch.nan, torch.inf, -torch.inf]]])
-    assert as_seen(frame, preparation).tolist() == [[0, 128, 255, 0, 255, 0]]
+    assert Seen(frame, preparation).picture.tolist() == [[0, 128, 255, 0, 255, 0]]
     two = torch.cat([frame, frame * 100])
-    assert as_seen(two, preparation).tolist() == [[0, 128, 255, 0, 255, 0]]
+    assert Seen(two, preparation).picture.tolist() == [[0, 128, 255, 0, 255, 0]]
     four = torch.arange(4.0).view(4, 1, 1).expand(4, 1, 2)
-    assert as_seen(four, preparation).tolist() == [[[0, 128, 255]] * 2]
-    assert not as_seen(torch.full((3, 2, 2), 7.0), preparation).any()
-    assert not as_seen(torch.full((3, 2, 2), torch.nan), preparation).any()
+    assert Seen(four, preparation).picture.tolist() == [[[0, 128, 255]] * 2]
+    assert not Seen(torch.full((3, 2, 2), 7.0), preparation).picture.any()
+    assert not Seen(torch.full((3, 2, 2), torch.nan), preparation).picture.any()
     assert frame[0, 0, 0] == -10
 
 
@@ -896,7 +896,7 @@ def test_a_users_function_tells_its_normalisation():
         assert by_callable(function, description="own").mean == ()
     shown = by_callable(newer, description="own")
     prepared = shown.apply(PillowImage.fromarray(picture()))
-    np.testing.assert_array_equal(as_seen(prepared, shown), picture())
+    np.testing.assert_array_equal(Seen(prepared, shown).picture, picture())
 
 
 # --- finding files, threads

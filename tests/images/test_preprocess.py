@@ -21,16 +21,14 @@ from fmapviz.images.preprocess import (
     IMAGENET_MEAN,
     IMAGENET_STD,
     as_for_imagenet,
-    as_seen,
     as_trained,
     by_callable,
     clip,
-    describe_range,
     in_steps,
-    shown_range,
     standard,
     unscaled,
 )
+from fmapviz.images.seen import Seen, shown_range
 from fmapviz.models.load import load_model
 
 MEAN, STD = (0.1, 0.2, 0.3), (0.5, 0.6, 0.7)
@@ -176,7 +174,7 @@ def check(options, size, expected, *, tolerance=0):
         prepared = preparation.apply(noise(*size))
         assert prepared.dtype == torch.float32
         torch.testing.assert_close(prepared, normalized(expected, mean, std), rtol=0, atol=1e-5 + tolerance / 255 / min(std))
-        seen = as_seen(prepared, preparation)
+        seen = Seen(prepared, preparation).picture
         assert seen.dtype == np.uint8
         assert grey_levels(seen, np.asarray(expected)) <= tolerance
 
@@ -199,7 +197,7 @@ def test_padding_is_black_around_the_middle():
 
 def seen_by(options, picture):
     preparation = standard(options)
-    return as_seen(preparation.apply(picture), preparation)
+    return Seen(preparation.apply(picture), preparation).picture
 
 
 @pytest.mark.parametrize("size", SHAPES, ids=shape)
@@ -207,7 +205,7 @@ def test_no_fit_keeps_every_picture_as_it_is(size):
     for preparation in (standard(InputOptions(fit="none")), as_trained(preset("alexnet"), InputOptions(fit="none"))):
         prepared = preparation.apply(noise(*size))
         torch.testing.assert_close(prepared, normalized(noise(*size)), rtol=0, atol=1e-5)
-        assert np.array_equal(as_seen(prepared, preparation), np.asarray(noise(*size)))
+        assert np.array_equal(Seen(prepared, preparation).picture, np.asarray(noise(*size)))
 
 
 @pytest.mark.parametrize("size", SHAPES, ids=shape)
@@ -304,7 +302,7 @@ def test_a_detector_gets_the_picture_in_its_size_from_0_to_1(size):
     preparation = unscaled(InputOptions())
     prepared = preparation.apply(noise(*size))
     assert torch.equal(prepared, transforms.ToTensor()(noise(*size)))
-    assert np.array_equal(as_seen(prepared, preparation), np.asarray(noise(*size)))
+    assert np.array_equal(Seen(prepared, preparation).picture, np.asarray(noise(*size)))
     assert unscaled(InputOptions(size=(9, 5))).apply(noise(*size)).shape == (3, 9, 5)
     assert unscaled(InputOptions(fit="pad")).apply(noise(*size)).shape == (3, 224, 224)
 
@@ -340,20 +338,20 @@ def test_what_was_prepared_can_be_seen_again(size):
         preparation = as_trained(preset(model), InputOptions())
         resized = functional.resize(noise(*size), [side], InterpolationMode.BILINEAR, antialias=True)
         expected = np.asarray(functional.center_crop(resized, [crop, crop]))
-        assert grey_levels(as_seen(preparation.apply(noise(*size)), preparation), expected) <= 1
+        assert grey_levels(Seen(preparation.apply(noise(*size)), preparation).picture, expected) <= 1
 
 
 def test_of_a_clip_the_first_frame_is_seen():
     preparation = clip(preset("r3d_18"), InputOptions(size=(20, 30), fit="squash"), frames=2)
     expected = np.asarray(noise(80, 60).resize((30, 20), Image.Resampling.BILINEAR))
-    assert grey_levels(as_seen(preparation.apply(noise(80, 60)), preparation), expected) <= 1
+    assert grey_levels(Seen(preparation.apply(noise(80, 60)), preparation).picture, expected) <= 1
 
 
 def test_one_channel_is_seen_in_grey_and_values_beyond_white_are_white():
     preparation = standard(InputOptions(mean=(0.5,), std=(0.5,)))
     values = torch.tensor([[[-9.0, -1.0, 0.0, 1.0, 9.0]]])
     before = values.clone()
-    assert as_seen(values, preparation).tolist() == [[0, 0, 128, 255, 255]]
+    assert Seen(values, preparation).picture.tolist() == [[0, 0, 128, 255, 255]]
     assert torch.equal(values, before)
 
 
@@ -456,8 +454,8 @@ def test_an_input_whose_normalisation_is_not_known_is_shown_in_a_range_that_is_s
     unknown = by_callable(lambda picture: picture, description="", channels=1)
     prepared = torch.tensor(values, dtype=torch.float32).expand(1, 2, -1)
     assert shown_range(prepared, unknown) == pytest.approx(ends)
-    assert describe_range(prepared, unknown) == f"{ends[0]:.4g} is black, {ends[1]:.4g} white"
+    assert Seen(prepared, unknown).scaling == f"{ends[0]:.4g} is black, {ends[1]:.4g} white"
     shown = np.nan_to_num((prepared[0].numpy() - ends[0]) / (ends[1] - ends[0]) * 255 + 0.5).astype(np.uint8)
-    assert as_seen(prepared, unknown).tolist() == shown.tolist()
+    assert Seen(prepared, unknown).picture.tolist() == shown.tolist()
     known = replace(unknown, mean=(0.5,), std=(0.5,))
-    assert (shown_range(prepared, known), describe_range(prepared, known)) == (None, "")
+    assert (shown_range(prepared, known), Seen(prepared, known).scaling) == (None, "")

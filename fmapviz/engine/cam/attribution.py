@@ -25,7 +25,7 @@ from fmapviz.engine.cam.class_maps import NOT_FINITE, ClassMaps
 from fmapviz.engine.fields import PlaceCache, Places
 from fmapviz.engine.findings import findings_of
 from fmapviz.engine.plan import Plan, make_method
-from fmapviz.images.preprocess import as_seen
+from fmapviz.images.seen import Seen
 from fmapviz.inspection.cam_layers import Choices
 from fmapviz.inspection.endings import Endings
 from fmapviz.inspection.gradients import frozen, is_out_of_memory, recording
@@ -86,6 +86,7 @@ class ClassActivation:
     _pixels: Tensor
     _preparation: Preparation
     _style: Style
+    _frame: float | None = None
     logit: Tensor | None = None
     probability: Tensor | None = None
     kind: str = ""
@@ -96,7 +97,7 @@ class ClassActivation:
     def overlay(self) -> NDArray[np.uint8]:
         """The maps in colour over the images, uint8 `(N, H, W, 3)`."""
         heats = self.map.mul(255).add(0.5).byte().cpu().numpy()
-        pictures = (as_seen(pixels, self._preparation) for pixels in self._pixels)
+        pictures = (Seen(pixels, self._preparation).at(self._frame) for pixels in self._pixels)
         style = self._style
         below = map(gray_of, pictures) if style.gray_input else pictures
         drawn = [
@@ -220,6 +221,7 @@ def cam(
         _pixels=batch.detach(),
         _preparation=with_axes(model, batch.shape[1:]),
         _style=style or Style(),
+        _frame=result.template.frame,
         logit=_all_of([each.logit for each in targets], raw.device),
         probability=_all_of([each.probability for each in targets], raw.device),
         kind=targets[0].kind if targets else "",

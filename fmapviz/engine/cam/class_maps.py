@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
 NOT_FINITE = "the class scores are not finite"
 _OF_CLIPS = "a class activation map of a clip or volume is the mean over its frames or slices, laid over a single one"
+_PIXELS_OF_CLIPS = "saliency of a clip or volume is the largest of its frames or slices, laid over a single one"
 
 # At most: another ending, chosen layers that were overwritten, a graph that cannot begin late, a backward pass that fails.
 _PASSES = 5
@@ -300,9 +301,13 @@ class Pass:
         raw = raw.reshape(*raw.shape[:2], frames, -1).mean(2)
         if frames > 1 and _OF_CLIPS not in self.results.remarks:
             self.results.remarks.append(_OF_CLIPS)
+        if own.layout and own.layout.frames is not None and len(own.layout.frames) == 1:
+            layer = replace(layer, frame=float(own.layout.frames[0]))
         if record.places:
             raw = record.places.upright(own, raw)
             layer = replace(layer, centres=record.places.of(own, (raw.shape[1], raw.shape[2])))
+            if record.pixels.ndim == 5 and frames == 1 and layer.frame is None:
+                record.places.unframed[own.name] = None
         self._add_heat_map(view, raw, layer, targets)
 
     def _draw_pixels(self, view: str, targets: Targets) -> None:
@@ -311,6 +316,8 @@ class Pass:
             self.results.undrawn[view] = "the class score does not depend on the input, or not differentiably"
             return
         raw = self.maps.of_pixels[view].apply(pixel_gradients=gradient)
+        if self.record.pixels.ndim == 5 and _PIXELS_OF_CLIPS not in self.results.remarks:
+            self.results.remarks.append(_PIXELS_OF_CLIPS)
         self._add_heat_map(view, raw, LayerResult("", "", call=1, index=0, shape=tuple(raw.shape[1:])), targets)
 
     def _add_heat_map(self, view: str, raw: Tensor, layer: LayerResult, targets: Targets) -> None:

@@ -28,7 +28,7 @@ from fmapviz.engine.layer_results import MixedBatchError
 from fmapviz.engine.pipeline.batching import Sharing, is_mixed
 from fmapviz.engine.pipeline.scheduler import Limits, Processed
 from fmapviz.images.notices import NONFINITE, is_told_once
-from fmapviz.images.preprocess import shown_range
+from fmapviz.images.seen import shown_range
 from fmapviz.inspection.gradients import is_out_of_memory
 from fmapviz.inspection.hooks import evaluating
 from fmapviz.inspection.layers import call_of

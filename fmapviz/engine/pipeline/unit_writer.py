@@ -20,7 +20,8 @@ from fmapviz.core.files import directory_size, stage, writing_to
 from fmapviz.core.types import Failure, UnitImage
 from fmapviz.engine.pipeline.scheduler import StoppedError
 from fmapviz.images.notices import is_told_once
-from fmapviz.images.preprocess import as_seen, describe_range, digest_of
+from fmapviz.images.preprocess import digest_of
+from fmapviz.images.seen import Seen
 from fmapviz.render.picture import make_pictures
 from fmapviz.render.records import find_empty_maps, heat_records, layer_records, notices_of
 from fmapviz.runs.shard_grouping import Failed
@@ -123,11 +124,11 @@ class UnitWriter:
         member, drawn, file = result.image.member, result.drawn, result.image.member.file
         info, plan = self._session.info, self._session.plan
         preparation = self._session.preparation_of(result.image.values, as_given=result.image.as_given)
-        seen, scaling = as_seen(result.image.values, preparation), describe_range(result.image.values, preparation)
+        seen = Seen(result.image.values, preparation)
         file = replace(file, unit=plain_name(file))
         pictures = []
         marked = plan.seed_path in {"", file.path}
-        made = make_pictures(drawn, seen, file, info, sheets=plan.sheets, marked=marked, scaling=scaling)
+        made = make_pictures(drawn, seen, file, info, sheets=plan.sheets, marked=marked)
         for picture in made if plan.drawn else ():
             self._check()
             pictures.append(picture)

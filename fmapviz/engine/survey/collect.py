@@ -11,7 +11,8 @@ import torch
 
 from fmapviz.core.centres import Centres
 from fmapviz.core.errors import RequestError, quote
-from fmapviz.images.preprocess import as_seen, digest_of
+from fmapviz.images.preprocess import digest_of
+from fmapviz.images.seen import Seen
 from fmapviz.inspection.reshape import picture_size
 from fmapviz.render.grid import Shared
 from fmapviz.render.pca import Covariance
@@ -100,7 +101,8 @@ class Surveyor:
         self._samples: dict[Key, Sample] = {}
         self._maps: dict[Key, NDArray[np.float32]] = {}  # of the seed's image
         self._centres: dict[Key, Centres | None] = {}  # likewise
-        self._picture: NDArray[np.uint8] | None = None  # likewise
+        self._frames: dict[Key, float | None] = {}  # likewise
+        self._picture: Seen | None = None  # likewise
         self._size = (0, 0)  # likewise, of the network's input
         self._image = ""  # likewise, its name
 
@@ -117,7 +119,7 @@ class Surveyor:
         with self._lock:
             self.paths.add(file.path)
             if is_seed:
-                self._picture = as_seen(result.image.values, self._preparation_of(result.image.values))
+                self._picture = Seen(result.image.values, self._preparation_of(result.image.values))
                 self._size, self._image = picture_size(result.image.values[None]) or (0, 0), file.unit
             for layer in result.drawn.layers:
                 self._note_layer(layer, digest=digest, is_seed=is_seed)
@@ -144,6 +146,7 @@ class Surveyor:
             self._samples[key].add(layer.maps, digest=digest)
         if is_seed:
             self._maps[key], self._centres[key] = layer.maps[:1], layer.centres
+            self._frames[key] = layer.frame
 
     def _widen(self, key: Key, low: float | None, high: float | None) -> None:
         if low is not None and high is not None:
@@ -183,7 +186,8 @@ class Surveyor:
                 shared = replace(shared, seed=direction_at(maps, *centres.cell(wanted.seed.at)))
             reduced = averaged(maps)[0]
             places = centres.averaged((reduced.shape[1], reduced.shape[2]))
-            shared = replace(shared, reference=Reference(reduced, self._image, self._picture, places))
+            picture = self._picture.at(self._frames[key])
+            shared = replace(shared, reference=Reference(reduced, self._image, picture, places))
         return shared
 
 

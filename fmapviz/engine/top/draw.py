@@ -195,4 +195,4 @@ def _cells(shown: Shown) -> dict[str, object]:
         cells |= {f"file_{side}": edge for side, edge in zip(sides, shown.in_file, strict=True)}
     sample = shown.position.sample if shown.position else None
     where = f"y and x are in sample {sample[0]} of {sample[1]}" if sample else ""
-    return cells | {"copies": shown.copies, "note": "; ".join(filter(None, (shown.note, where)))}
+    return cells | {"copies": shown.copies, "note": "; ".join(filter(None, (shown.note, where, shown.frame)))}

@@ -17,14 +17,12 @@ from fmapviz.engine.pipeline.work import Progress, work
 from fmapviz.engine.top.locate import Position, fitting, locate, measured
 from fmapviz.engine.top.tiles import draw_tile
 from fmapviz.images.placement import Placement, find_placement
-from fmapviz.images.preprocess import as_seen
+from fmapviz.images.seen import Seen
 from fmapviz.inspection.early_stop import EarlyStop
 from fmapviz.runs.shard_grouping import Failed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
-
-    from numpy.typing import NDArray
 
     from fmapviz.core.events import Event
     from fmapviz.core.types import Failure, ImageFile, LayerResult
@@ -56,6 +54,7 @@ class Shown:
         in_file: What the unit sees in the file's own pixels, left, top, right and bottom; None if the preprocessing is not
             known to be a scale and an offset.
         note: What is wrong with it; empty if nothing is.
+        frame: Of a clip or a volume, which frame or slice it is cut out of, in words.
     """
 
     image: str
@@ -64,6 +63,7 @@ class Shown:
     position: Position | None = None
     in_file: Box | None = None
     note: str = ""
+    frame: str = ""
 
 
 class SecondPass:
@@ -125,7 +125,7 @@ class SecondPass:
         number, winner = self._winners[image.member.file.path]
         placement = _UNCHANGED if image.as_given else self._place(image.size)
         preparation = self._session.preparation_of(image.values, as_given=image.as_given)
-        view = _View(as_seen(image.values, preparation), image, placement)
+        view = _View(Seen(image.values, preparation), image, placement)
         shape = tuple(image.values.shape)
         layers = {layer.layer: layer for layer in result.drawn.layers if layer.of == "output"}
         with self._lock:
@@ -150,14 +150,16 @@ class SecondPass:
         found = measured(layer, options, field, channel)
         difference = float(abs(found - expected) / max(abs(expected), abs(found), np.float32(1e-30)))
         values, position = locate(layer, options, field, channel, picture=view.picture)
-        tile = draw_tile(view.seen, values, field, position, options, centres=layer.centres, side=self._tiles.side)
+        seen = view.seen.at(layer.frame)
+        tile = draw_tile(seen, values, field, position, options, centres=layer.centres, side=self._tiles.side)
         with writing_to(self._session.directory):
             self._tiles.write(self.number(*slot), tile)
         note = "" if difference <= self._allowed else f"differs by {100 * difference:.2g} % when drawn again"
         with self._lock:
             self.difference = max(self.difference, difference)
             self.at_border[info][view.is_cut(position)] += 1
-            self.shown[slot] = Shown(winner.name, winner.copies, float(expected), position, view.in_file(position), note)
+            in_file, frame = view.in_file(position), view.seen.describe(layer.frame)
+            self.shown[slot] = Shown(winner.name, winner.copies, float(expected), position, in_file, note, frame)
 
     def _place(self, size: tuple[int, int]) -> Placement | None:
         """Return where the input lies in pictures of this size."""
@@ -168,15 +170,15 @@ class SecondPass:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _View:
-    """A prepared picture, uint8 `(H, W)` or `(H, W, 3)`, and where it is from."""
+    """A prepared picture, and where it is from."""
 
-    seen: NDArray[np.uint8]
+    seen: Seen
     image: Preprocessed
     placement: Placement | None
 
     @property
     def picture(self) -> tuple[int, int]:
-        return self.seen.shape[0], self.seen.shape[1]
+        return self.seen.size
 
     def in_file(self, position: Position) -> Box | None:
         """Return what the unit sees in the file's own pixels."""

@@ -21,7 +21,7 @@ from fmapviz.engine.watch.probes import read_probes
 from fmapviz.engine.watch.undisturbed import training_undisturbed
 from fmapviz.images.memory.inputs import is_all_prepared
 from fmapviz.images.memory.pixels import remark_on_values
-from fmapviz.images.preprocess import as_seen, describe_range
+from fmapviz.images.seen import Seen
 from fmapviz.inspection.layers import unwrap
 from fmapviz.models.network import input_type
 from fmapviz.models.onednn import with_onednn
@@ -146,8 +146,7 @@ class StepDrawer:
         for probe, result in zip(self.probes, results, strict=False):
             sheets = session.plan.sheets
             preparation = session.preparation_of(probe.values)
-            seen, scaling = as_seen(probe.values, preparation), describe_range(probe.values, preparation)
-            pictures = list(make_pictures(result, seen, probe.file, info, sheets=sheets, scaling=scaling))
+            pictures = list(make_pictures(result, Seen(probe.values, preparation), probe.file, info, sheets=sheets))
             empty = tuple(find_empty_maps(result, sheets=sheets))
             notices = (*result.notices, *notices_of(result, sheets=sheets))
             drawn.append(Drawn(probe, UnitImage(probe.file, result, notices, info, empty_maps=empty), pictures))

@@ -81,10 +81,12 @@ class Axes:
     Attributes:
         dims: The digits of each dimension.
         pair: Of the products of queries with keys, the axes of both.
+        frame: The frame of the clip that was taken, if it is a single one.
     """
 
     dims: tuple[Dim, ...]
     pair: tuple[Axes, Axes] | None = None
+    frame: float | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -527,6 +529,15 @@ def disagree(one: Dim, other: Dim) -> bool:
         if apart.mean() > np.ptp(np.concatenate([places, second[known]])) / 4 + _CLOSE:
             return True
     return False
+
+
+def frame_of(axes: Axes) -> float | None:
+    """Return which frame of a clip a tensor is of; None if of several, or if it is not known."""
+    times = [digit for dim in axes.dims for digit in dim if digit.base is not None and "T" in digit.base.coords]
+    if not times:
+        return axes.frame
+    found = np.unique(coords_of(times, "T"))
+    return float(found[0]) if len(found) == 1 and np.isfinite(found[0]) else None
 
 
 def named(axes: Axes) -> int:

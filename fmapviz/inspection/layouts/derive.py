@@ -15,6 +15,7 @@ from fmapviz.inspection.layouts.axes import (
     Digit,
     axis,
     coords_of,
+    frame_of,
     kinds_of,
     named,
     names_of,
@@ -44,7 +45,7 @@ def layout_of(axes: Axes) -> Layout:  # noqa: PLR0911  one for each kind of tens
     """
     if sum(digit.base is not None and digit.base.kind == "N" for dim in axes.dims for digit in dim) > 1:
         axes = Axes(tuple(map(without_single, axes.dims)), axes.pair)
-    text = describe(axes)
+    text, frame = describe(axes), frame_of(axes)
     shape = axes.shape
     shown = f"({', '.join(map(str, shape))})"
     if axes.pair and not named(axes.pair[0]):  # weights, or learnt queries, times positions: each row of them has a map
@@ -75,7 +76,8 @@ def layout_of(axes: Axes) -> Layout:  # noqa: PLR0911  one for each kind of tens
         return Layout(text, dims, (*images, *sorted([*channels, *others])), counts)
     if channels and prod(digits[at].size for at in others) > 1 and len(axes.dims) < 4:
         return Layout(text, dims, refused=f"{shown}: an axis is neither channels nor positions of the picture")
-    return _of_space(text, digits, dims, shown=shown, parts=(images, sorted([*others, *channels]), space))
+    layout = _of_space(text, digits, dims, shown=shown, parts=(images, sorted([*others, *channels]), space))
+    return layout if frame is None or layout.frames is not None else replace(layout, frames=np.array([frame]))
 
 
 def _sorted(digits: Sequence[Digit]) -> tuple[list[int], list[int], list[int], list[int]]:
@@ -118,7 +120,7 @@ def _of_space(  # noqa: PLR0911  one for each kind of positions
         sides = {name: digit.size for name, digit in zip(names, own, strict=True)}
         plain = {name: digit.base.coords[name] for name, digit in zip(names, own, strict=True) if digit.base}
         found = Layout(text, dims, (*images, *channels, *space), counts, _grid(sides))
-        return replace(found, lines=_lines(plain["H"], plain["W"], own)) if {"H", "W"} <= {*names} else found
+        return _placed(found, plain, own)
     coords = {name: coords_of(own, name) for name in names}
     inside = np.ones(prod(digit.size for digit in own), bool)
     for name, values in coords.items():
@@ -148,22 +150,21 @@ def _of_space(  # noqa: PLR0911  one for each kind of positions
     if (order == np.arange(order[0], order[0] + number)).all():
         places = slice(int(order[0]), int(order[0]) + number) if others else None
     found = Layout(text, dims, (*images, *channels, *space), counts, grid, places)
-    if not {"H", "W"} <= coords.keys():
-        return found
-    return replace(found, lines=_lines(coords["H"][inside], coords["W"][inside], own))
+    return _placed(found, {name: values[inside] for name, values in coords.items()}, own)
 
 
-def _lines(rows: Numbers, columns: Numbers, digits: Sequence[Digit]) -> tuple[Numbers, Numbers] | None:
-    """Return where rows and columns lie, unless that is an assumption."""
+def _placed(layout: Layout, coords: Mapping[str, Numbers], digits: Sequence[Digit]) -> Layout:
+    """Return a layout with where its frames, rows and columns lie, unless that is an assumption."""
     if any(digit.base is not None and digit.base.spread for digit in digits):
-        return None
-    return _unique(rows), _unique(columns)
+        return layout
+    lines = (_unique(coords["H"]) + 0.5, _unique(coords["W"]) + 0.5) if {"H", "W"} <= coords.keys() else None
+    return replace(layout, lines=lines, frames=_unique(coords["T"]) if "T" in coords else None)
 
 
 def _unique(values: Numbers) -> Numbers:
-    """Return the different places among coordinates that count from the first pixel's centre, from the edge."""
+    """Return the different ones among coordinates."""
     different: Numbers = np.unique(np.round(values / _CLOSE)).astype(np.float64)
-    return different * _CLOSE + 0.5
+    return different * _CLOSE
 
 
 def _grid(sides: Mapping[str, int]) -> tuple[int, int, int]:

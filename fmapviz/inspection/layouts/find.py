@@ -311,7 +311,7 @@ class LayoutFinder:
             if any(map(_is_lost, sides)):
                 return replace(usual, unfollowed=_with_unknown(text, sides))
             is_same = (found.dims, found.order, found.refused) == (usual.dims, usual.order, "") and found.places is None
-            return replace(usual, lines=found.lines) if is_same else usual
+            return replace(usual, lines=found.lines, frames=found.frames) if is_same else usual
         are_places = all(
             digit.base is not None and digit.base.kind == "P" for dim in sides for digit in dim if digit.size > 1
         )

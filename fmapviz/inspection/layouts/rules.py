@@ -18,6 +18,7 @@ from fmapviz.inspection.layouts.axes import (
     blended,
     concatenate,
     disagree,
+    frame_of,
     mixed,
     named,
     names_of,
@@ -240,7 +241,8 @@ def _chunk(call: Call) -> Axes:
 def _select(call: Call) -> Axes:
     (dim,) = call.dims("dim")
     index = call.given.get("index", call.position) % call.operand.shape[dim]
-    return without(resample(call.own, dim, np.array([index])), dim)
+    taken = resample(call.own, dim, np.array([index]))
+    return replace(without(taken, dim), frame=frame_of(taken))
 
 
 def _roll(call: Call) -> Axes:
@@ -291,7 +293,9 @@ def _stack(call: Call) -> Axes:
         raise UnknownError
     if parts := parted(list(map(call.axes, call.given["tensors"]))):
         return Axes((*parts[1].dims[:new], (parts[0],), *parts[1].dims[new:]))
-    main = max(found, key=named)
+    main, times = max(found, key=named), [frame for each in found if (frame := frame_of(each)) is not None]
+    if len(times) == call.result.shape[new] == len(set(times)):
+        return Axes((*main.dims[:new], whole(Base(len(times), {"T": np.array(times)})), *main.dims[new:]))
     for each in found:
         main = mixed(main, each, call.name)
     return Axes((*main.dims[:new], unnamed(call.result.shape[new]), *main.dims[new:]))

@@ -5,16 +5,17 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.modules.conv import _ConvNd
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fmapviz.inspection.layouts.axes import Axes, axis, mixed, unnamed, whole
+from fmapviz.inspection.layouts.axes import Axes, axis, frame_of, mixed, unnamed, whole
 from fmapviz.inspection.layouts.rules import BY_VALUE, RULES, Call, pointwise, tensors_of
 from fmapviz.inspection.memory_table import MemoryTable
 
@@ -72,7 +73,8 @@ class AxisTracking(TorchDispatchMode):
         self._calls: defaultdict[object, _Calls] = defaultdict(_Calls)
         self._classes: set[int] | None = None
         self._network = network
-        self._set(pixels, axes_of_input(pixels))
+        self._is_clip = pixels.ndim == 5 and pixels.shape[1] != pixels.shape[2]  # else frames may be channels
+        self._set(pixels, axes_of_input(pixels, network))
 
     def axes(self, tensor: Tensor) -> Axes | None:
         """Return the axes of a tensor, None if it does not depend on the picture."""
@@ -153,7 +155,13 @@ class AxisTracking(TorchDispatchMode):
             with suppress(Exception):  # of arguments that a rule does not know; the model's own pass goes on
                 axes = operator.rule(call) if operator.rule else None
             shape = tuple(tensor.shape)
-            found.append(axes if axes is not None and axes.shape == shape else Axes(tuple(map(unnamed, shape))))
+            axes = axes if axes is not None and axes.shape == shape else Axes(tuple(map(unnamed, shape)))
+            if self._is_clip and axes.frame is None:
+                frames = {frame_of(each) for each in known.values()}
+                axes = replace(axes, frame=frames.pop() if len(frames) == 1 else None)
+            elif not self._is_clip and axes.frame is not None:
+                axes = replace(axes, frame=None)
+            found.append(axes)
         return found
 
     def _is_class(self, tensor: Tensor) -> bool:
@@ -183,9 +191,12 @@ class _Calls:
         return next(self.counts.setdefault(operand, count))
 
 
-def axes_of_input(pixels: Tensor) -> Axes:
-    """Return the axes of a network's input."""
+def axes_of_input(pixels: Tensor, network: nn.Module | None = None) -> Axes:
+    """Return the axes of a network's input; of a clip the first convolution tells which one is time, if it can."""
     middle = {3: "C", 4: "C", 5: "CT"}.get(pixels.ndim, "")
+    first = next((each for each in network.modules() if isinstance(each, _ConvNd)), None) if network else None
+    if len(middle) > 1 and first and pixels.shape[1] != first.in_channels == pixels.shape[2]:
+        middle = "TC"
     names = ["N", *middle, *("HW" if pixels.ndim > 3 else "W" if pixels.ndim == 3 else "")]
     if len(names) != pixels.ndim:
         return Axes((whole(axis("N", len(pixels))), *map(unnamed, pixels.shape[1:])))
