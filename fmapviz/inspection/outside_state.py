@@ -30,6 +30,7 @@ _MOST_ITEMS = 1000
 _MOST_BYTES = 2**20
 _WEIGHT = "the weight "  # which no cache is
 _DEPTH = 4  # of containers in containers
+_INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes
 
 
 class OutsideState:
@@ -161,9 +162,12 @@ def _fingerprint(value: Any, depth: int) -> object:  # Any: whatever a user's co
 
 
 def _sum_of(values: Tensor) -> object:
+    """Return the sum of the bits as integers: that of floats depends on the number of threads."""
     try:
-        return values.shape, values._version, repr(values.detach().sum(dtype=torch.float64).item())
-    except (RuntimeError, NotImplementedError):  # complex, quantized, without values, made in inference mode
+        bits = torch.view_as_real(values.detach()) if values.is_complex() else values.detach()
+        bits = bits.view(_INTEGERS[bits.element_size()]) if bits.is_floating_point() else bits
+        return values.shape, values._version, bits.sum(dtype=torch.int64).item()
+    except (RuntimeError, NotImplementedError):  # quantized, without values, made in inference mode
         return id(values)
 
 

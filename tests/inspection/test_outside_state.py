@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 import fmapviz
+from fmapviz.inspection.outside_state import OutsideState
 
 KINDS = {
     "number": (0, "global STATE; STATE += 1; return STATE"),
@@ -185,3 +186,37 @@ def test_weights_that_a_network_changes_are_said(learn, options, images, tmp_pat
     _, notices = drawn(Hebbian(learn), [torch.rand(3, 8, 8)] * images, tmp_path, **options)
     what = "the network's code changes the weight conv.weight when it runs: an image may depend on those before it"
     assert notices == [what]
+
+
+def test_the_number_of_threads_changes_no_weight():
+    """Sums of floats depend on it: a seventh of such tensors has another one with two threads."""
+    network = type("Own", (nn.Module,), {"__module__": "own_network"})()
+    network.weights = nn.ParameterList(
+        torch.randn(250_000, generator=torch.Generator().manual_seed(seed)) for seed in range(50)
+    )
+    threads = torch.get_num_threads()
+    outside = OutsideState(network)
+    sums = {each.sum(dtype=torch.float64).item() for each in network.weights}
+    try:
+        torch.set_num_threads(1 if threads > 1 else 2)
+        assert sums != {each.sum(dtype=torch.float64).item() for each in network.weights}
+        outside.learn(torch.Size([1]))
+    finally:
+        torch.set_num_threads(threads)
+    assert outside.changes == ()
+    with torch.no_grad():
+        network.weights[7][3] += 1e-6
+    fresh = OutsideState(network)
+    network.weights[7].data[3] *= -1  # which counts no version
+    fresh.learn(torch.Size([1]))
+    assert fresh.changes == ("the weight weights.7",)
+
+
+@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16, torch.float64, torch.int64, torch.bool, torch.complex64])
+def test_values_of_any_type_that_change_are_found(kind):
+    network = type("Own", (nn.Module,), {"__module__": "own_network"})()
+    network.weight = nn.Parameter(torch.ones(3, 4).to(kind), requires_grad=False)
+    outside = OutsideState(network)
+    network.weight.data[1, 2] = 0
+    outside.learn(torch.Size([1]))
+    assert outside.changes == ("the weight weight",)
