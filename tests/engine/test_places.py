@@ -12,6 +12,7 @@ import torch
 from image_files import pixels_of, save_pixels, text_of
 from tiny_runs import runner
 from torch import nn
+from torch.utils._python_dispatch import _get_current_dispatch_mode
 from torchvision.models import resnet18
 
 import fmapviz
@@ -475,11 +476,24 @@ def test_top_images_say_which_contour_is_not_known(tmp_path, kind):
     assert all(("y and x are in sample" in row["note"]) == (kind == "mirrored") for row in rows)
 
 
+class Unfollowed(nn.Module):
+    """Fails while its axes are followed on the CPU, so that the types of its layers tell them."""
+
+    def __init__(self, network):
+        super().__init__()
+        self.network = network
+
+    def forward(self, x):
+        if x.device.type == "cpu" and _get_current_dispatch_mode() is not None:
+            raise RuntimeError("no mode is wanted here")
+        return self.network(x)
+
+
 def test_maps_of_turned_rows_and_columns_are_announced(tmp_path):
     save_pixels(tmp_path / "a.png", np.random.default_rng(0).integers(0, 256, (*SIZE, 3), np.uint8))
-    run = runner(NETWORKS["transposed"], out=tmp_path / "out", options=AS_IT_IS, to=["png"])
+    run = runner(lambda: Unfollowed(NETWORKS["transposed"]()), out=tmp_path / "out", options=AS_IT_IS, to=["png"])
     summary = run([tmp_path / "a.png"], views=["maps", "mean"])
-    why = "the network exchanges rows and columns of the picture: what is drawn over the input is transposed: 1"
+    why = "the network exchanges rows and columns of the picture: what is drawn over the input is transposed: network.1"
     assert why in summary.notices
 
 

@@ -825,3 +825,85 @@ def test_whoever_draws_captured_maps_of_assumed_axes_is_warned(way):
     for use in (fmapviz.tile, lambda found: found.show(), lambda found: found.statistics()):
         with pytest.warns(UserWarning, match="axes of out .*: assumed to be N C H W"):
             use(found)
+
+
+# --- what a network turns, before or between layers whose type tells their axes
+
+TURNS = {
+    "columns mirrored": (lambda x: x.flip(3), lambda maps: maps.flip(3)),
+    "rows mirrored": (lambda x: x.flip(2), lambda maps: maps.flip(2)),
+    "turned by a quarter": (lambda x: x.rot90(1, (2, 3)), lambda maps: maps.rot90(-1, (2, 3))),
+    "turned by a half": (lambda x: x.rot90(2, (2, 3)), lambda maps: maps.rot90(2, (2, 3))),
+    "exchanged": (lambda x: x.transpose(2, 3), lambda maps: maps.transpose(2, 3)),
+    "rolled": (lambda x: x.roll((-4, 8), (2, 3)), None),
+}
+BEHIND = {
+    "convolution": lambda: nn.Conv2d(3, 4, 3, padding=1),
+    "of one pixel": lambda: nn.Conv2d(3, 4, 1),
+    "strided": lambda: nn.Conv2d(3, 4, 2, 2),
+    "norm": lambda: nn.BatchNorm2d(3),
+    "pooling": lambda: nn.MaxPool2d(2),
+    "activation": nn.ReLU,
+    "two": lambda: nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.Conv2d(4, 4, 1)),
+}
+
+
+class Turned(nn.Module):
+    """A layer behind something that turns the picture."""
+
+    def __init__(self, turn, layer):
+        super().__init__()
+        self.turn, self.out = turn, layer
+
+    def forward(self, x):
+        return self.out(self.turn(x))
+
+
+@pytest.mark.parametrize("layer", BEHIND)
+@pytest.mark.parametrize("turn", TURNS)
+def test_maps_of_a_turned_picture_are_put_in_its_order(turn, layer):
+    there, back = TURNS[turn]
+    net = Turned(there, BEHIND[layer]()).eval()
+    with torch.no_grad(), fmapviz.capture(net, layers="out*", types=["Conv2d", "BatchNorm2d", "MaxPool2d", "ReLU"]) as found:
+        net(torch.randn(2, 3, 12, 20))
+    for each in found.values():
+        (maps,) = frames_of(each, each.values).values()
+        step = 12 // min(maps.shape[2], maps.shape[3])
+        expected = each.values.roll((4 // step, -8 // step), (2, 3)) if back is None else back(each.values)
+        assert torch.equal(maps, expected), each.name
+        rows, columns = each.layout.lines
+        assert (len(rows), len(columns)) == tuple(maps.shape[2:])
+
+
+class Views(nn.Module):
+    """Passes several views of a picture through its layers in one batch."""
+
+    def __init__(self, views, stride):
+        super().__init__()
+        self.views = views
+        self.first, self.second = nn.Conv2d(3, 4, 3, stride, 1), nn.Conv2d(4, 4, 3, stride, 1)
+
+    def forward(self, x):
+        return self.second(self.first(torch.cat(self.views(x))).relu()).mean((2, 3))
+
+
+@pytest.mark.parametrize("stride", [1, 2, 3])
+@pytest.mark.parametrize(
+    "views",
+    [
+        lambda x: [x, x.flip(3)],
+        lambda x: [x.flip(2), x],
+        lambda x: [x, x.flip(2), x.flip(3), x.flip(2, 3)],
+        lambda x: [x[..., :20, :20], x[..., 6:26, 6:26], x[..., -20:, -20:]],
+    ],
+    ids=["mirrored", "rows mirrored", "four", "crops"],
+)
+def test_views_of_a_picture_in_one_batch_are_samples_of_which_the_first_is_drawn(views, stride, tmp_path):
+    net, x = Views(views, stride).eval(), torch.rand(1, 3, 36, 48)
+    with torch.no_grad(), fmapviz.capture(net) as found:
+        net(x)
+    for each in found.values():
+        assert each.layout.grid == (0, *each.values.shape[2:])
+    summary = fmapviz.visualize(net, x, to="png", out=tmp_path)
+    assert [notice for notice in summary.notices if notice.startswith("several samples for an image")]
+    assert not [notice for notice in summary.notices if "not rows and columns" in notice]

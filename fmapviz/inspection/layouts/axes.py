@@ -439,7 +439,8 @@ def parted(parts: Sequence[Axes | None]) -> tuple[Digit, Axes] | None:
     """Return the digit that counts parts of a picture, such as tiles, and the axes of each of them; None if they are none.
 
     Args:
-        parts: Tensors of the same shape, of which the rows or columns of some lie in quite another place.
+        parts: Tensors of the same shape, of which the rows or columns of some lie in quite another place. A mirrored picture
+            is another one, whose columns would lie between those of the first.
     """
     axes = [each for each in parts if each is not None]
     main = axes[0]
@@ -453,6 +454,8 @@ def parted(parts: Sequence[Axes | None]) -> tuple[Digit, Axes] | None:
             continue
         (name,) = names
         found = [coords_of(each.dims[dim], name) for each in axes]
+        if len({bool(one[-1] < one[0]) for one in found}) > 1:
+            return None
         if any(not np.array_equal(one, found[0]) for one in found):
             places[dim] = name, found
     apart = any(disagree(main.dims[dim], each.dims[dim]) for dim in places for each in axes)

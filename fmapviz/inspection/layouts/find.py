@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -310,14 +311,19 @@ class LayoutFinder:
             usual = self._by_type(text, values.shape)
             if any(map(_is_lost, sides)):
                 return replace(usual, unfollowed=_with_unknown(text, sides))
-            is_same = (found.dims, found.order, found.refused) == (usual.dims, usual.order, "") and found.places is None
-            return replace(usual, lines=found.lines, frames=found.frames) if is_same else usual
+            if found.refused or found.dims != usual.dims:
+                return usual
+            if found.order == usual.order and found.places is None:
+                return replace(usual, lines=found.lines, frames=found.frames)
+            # Mirrored, rolled or exchanged rows and columns are put in order, unless some are missing.
+            return found if found.grid and usual.grid and prod(found.grid) == prod(usual.grid) else usual
         are_places = all(
             digit.base is not None and digit.base.kind == "P" for dim in sides for digit in dim if digit.size > 1
         )
         if found.grid and not found.refused and are_places:
             return found
-        return replace(self._by_type(text, values.shape), unlike=describe(axes)) if is_other or is_mixed else None
+        is_unlike = is_other or (is_mixed and len(values) == self._images)  # samples that overlap are of the picture
+        return replace(self._by_type(text, values.shape), unlike=describe(axes)) if is_unlike else None
 
     def _layout_of(self, axes: Axes) -> Layout:
         """Return the layout of axes, which many tensors of the pass share."""
