@@ -129,6 +129,7 @@ class HeatMap:
         shows: What the values are, if they have a scale of their own, the same for all images; else empty.
         mark: Row and column of a pixel of the input to mark; None: nothing is marked.
         common: Values at the ends of the scale of a class, if all images of the run share it; None: its own extremes.
+        ends: Of a class the values at 0 and 255 of `pixels`, which are enlarged and so flatter than `raw`.
     """
 
     raw: NDArray[np.float32]
@@ -140,6 +141,7 @@ class HeatMap:
     shows: str = ""
     mark: tuple[int, int] | None = None
     common: tuple[float, float] | None = None
+    ends: tuple[float, float] | None = None
 
     @property
     def values(self) -> Mapping[str, NDArray[Any]]:

@@ -211,12 +211,13 @@ def _of_heat_map(heat: HeatMap, style: Style) -> dict[str, str | None]:
         if style.colorbar and style.alpha < 1:
             colours += f"; the bar is {'over black to white' if style.gray_input else 'without the input'}"
     if heat.limits is None:
-        ends = "from the smallest to the largest"
-        if heat.common:
-            ends = f"{number(heat.common[0])} to {number(heat.common[1])}, the range of all images of the run"
+        low, high = map(number, heat.ends or heat.extremes)
+        ends = f"{low} to {high}, the range of {'all images of the run' if heat.common else 'the enlarged map'}"
         scaling = why_empty(heat) or f"negative values are zero, then {ends}: {colours}"
     elif isfinite(sum(heat.limits)):
-        whose = ", the range of all images of the run" if style.scope == "run" and not heat.shows else ""
+        whose = "" if style.limits or heat.shows else ", the range of the enlarged map"
+        if style.scope == "run" and not heat.shows:
+            whose = ", the range of all images of the run"
         if heat.shows and style.norm in {"layer", "signed", "signed-layer"}:
             whose = ", the range of this picture alone"
         scaling = f"{number(heat.limits[0])} to {number(heat.limits[1])}{whose}: {colours}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -50,15 +51,37 @@ def heat_of(
         >>> heat_of(torch.tensor([[[-1.0, 3.0]]]), (1, 4))
         tensor([[[0.0000, 0.2500, 0.7500, 1.0000]]])
     """
+    return heat_and_ends(raw, size, centres, limits=limits)[0]
+
+
+def heat_and_ends(
+    raw: Tensor,
+    size: tuple[int, int],
+    centres: Centres | None = None,
+    *,
+    limits: tuple[float, float] | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return what `heat_of` does, and the values at 0 and at 1 of each map, float32 `(N,)`.
+
+    Of a map without limits these are extremes of the enlarged map, which is flatter than `raw`.
+
+    Example:
+        >>> import torch
+        >>> [ends.tolist() for ends in heat_and_ends(torch.tensor([[[0.0, 4.0, 0.0]]]), (1, 6))[1:]]
+        [[0.0], [3.0]]
+    """
     positive = raw.float().nan_to_num(nan=0, posinf=0, neginf=0).relu()
     unseen = centres.unseen(size) if centres else None
-    enlarged = _interpolate(positive if limits else _scaled(positive), size, centres)
+    before, smallest, span = _scaled(positive)
+    enlarged = _interpolate(positive if limits else before, size, centres)
     if unseen is not None:
         enlarged.masked_fill_(torch.from_numpy(unseen).to(enlarged.device), 0)
     if limits:
-        low, high = limits
-        return ((enlarged - low) / max(high - low, _TINY)).clamp(0, 1)
-    return _scaled(enlarged)
+        low, high = map(partial(torch.full_like, smallest), limits)
+        return ((enlarged - low) / max(limits[1] - limits[0], _TINY)).clamp(0, 1), low.flatten(), high.flatten()
+    heat, least, rise = _scaled(enlarged)
+    low = smallest + least * span
+    return heat, low.flatten(), (low + rise * span).flatten()
 
 
 def stretch(
@@ -265,7 +288,9 @@ def _bytes(levels: Tensor) -> Tensor:
     return levels.clamp_(0, 1).mul_(255).add_(0.5).byte()
 
 
-def _scaled(maps: Tensor) -> Tensor:
-    shifted = maps - maps.amin((1, 2), keepdim=True)
+def _scaled(maps: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return maps scaled to 0..1, their smallest values, and by how much the largest are above them, `(N, 1, 1)`."""
+    smallest = maps.amin((1, 2), keepdim=True)
+    shifted = maps - smallest
     largest = shifted.amax((1, 2), keepdim=True)
-    return shifted / largest.where(largest > 0, 1)
+    return shifted / largest.where(largest > 0, 1), smallest, largest

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from math import isfinite
+from math import isfinite, nan
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -310,7 +310,7 @@ def _render_histogram(layer: LayerResult, histogram: Histogram, _seen: NDArray[n
 
 def _render_heat_map(layer: LayerResult, heat: HeatMap, seen: NDArray[np.uint8], info: RunInfo) -> Rendered:
     style = info.config.style
-    low, high = heat.limits or heat.common or (max(float(heat.raw.min()), 0.0), max(float(heat.raw.max()), 0.0))
+    low, high = heat.limits or heat.ends or (nan, nan)
     colormap = colormap_of(heat, style)
     marks = _mark_ends(low, high) if isfinite(low + high) else ()
     pixels = draw_heat_map(heat, seen, style, layer.centres)

@@ -9,7 +9,7 @@ from cases import pairwise
 from torch.nn.functional import interpolate
 
 from fmapviz.core.config import Style
-from fmapviz.render.heatmap import heat_of, nearest, stretch
+from fmapviz.render.heatmap import heat_and_ends, heat_of, nearest, stretch
 
 NAN, INF = torch.nan, torch.inf
 
@@ -162,3 +162,20 @@ def test_the_signed_map_is_left_alone():
     before = raw.clone()
     heat_of(raw, (7, 7)).fill_(9)
     assert torch.equal(raw, before)
+
+
+@pytest.mark.parametrize("limits", [None, (0.5, 2.0)])
+@pytest.mark.parametrize("size", [(7, 9), (14, 27), (15, 20), (56, 36)])
+def test_the_ends_of_a_heat_map_are_values_of_what_is_drawn(size, limits):
+    raw = torch.randn(5, 7, 9, generator=torch.Generator().manual_seed(0)) + torch.arange(5)[:, None, None]
+    heat, low, high = heat_and_ends(raw, size, limits=limits)
+    enlarged = interpolate(raw.relu()[:, None], size, mode="bilinear", align_corners=False)[:, 0]
+    expected = enlarged if limits is None else enlarged.clamp(*limits)
+    drawn = heat * (high - low)[:, None, None] + low[:, None, None]
+    torch.testing.assert_close(drawn, expected, rtol=0, atol=2e-6)
+    if limits is None:
+        torch.testing.assert_close(high, enlarged.amax((1, 2)))
+
+
+def test_the_ends_of_a_map_of_one_value_are_that_value():
+    assert [ends.tolist() for ends in heat_and_ends(torch.full((1, 2, 2), 3.0), (4, 4))[1:]] == [[3.0], [3.0]]

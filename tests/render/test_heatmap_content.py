@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from results import drawn_layer, result_of
+from results import drawn_layer, result_of, seen_of
 from run_infos import run_info
 
 from fmapviz.core.config import Style
 from fmapviz.core.drawings import Drawing, Grid, HeatMap
 from fmapviz.core.types import ImageFile, LayerResult, Prediction, Statistics, Target
 from fmapviz.render.colormaps import table
-from fmapviz.render.heatmap import heat_of
+from fmapviz.render.heatmap import heat_and_ends
 from fmapviz.render.picture import make_pictures
 from fmapviz.render.records import heat_records, layer_records, notices_of
 from fmapviz.views import contact, sheet
@@ -34,10 +34,11 @@ def info(**style):
 
 def heat(view="gradcam", layer="layer4", *, target=STAR, raw=None, **others):
     raw = np.random.default_rng(1).normal(size=(4, 6)).astype(np.float32) if raw is None else np.asarray(raw, np.float32)
-    pixels = heat_of(torch.from_numpy(raw)[None], (16, 24))[0].mul(255).add(0.5).byte().numpy()
+    found, *ends = heat_and_ends(torch.from_numpy(raw)[None], (16, 24))
+    pixels = found[0].mul(255).add(0.5).byte().numpy()
     over = others.pop("over", True)
     fields = {"type": "Sequential" if layer else "", "index": 0, "call": 1, "shape": (512, 4, 6), **others}
-    drawing = Drawing(view, HeatMap(raw, pixels, over, "turbo" if over else "gray"))
+    drawing = Drawing(view, HeatMap(raw, pixels, over, "turbo" if over else "gray", ends=tuple(map(float, ends))))
     return LayerResult(layer, target=target, drawings=(drawing,), **fields)
 
 
@@ -51,7 +52,7 @@ def content(layer):
 
 def pictures(*heats, style=None, seen=SEEN, **others):
     """Return the pictures of heat maps and sheets, decoded."""
-    made = make_pictures(drawn(*heats, **others), seen, FILE, info(**(style or {})), sheets=SHEETS)
+    made = make_pictures(drawn(*heats, **others), seen_of(seen), FILE, info(**(style or {})), sheets=SHEETS)
     return [Shown(each, np.asarray(Image.open(BytesIO(each.png)))) for each in made if each.group != "input"]
 
 
@@ -130,7 +131,8 @@ def test_a_picture_says_what_it_shows():
         "Shape": "512 x 4 x 6",
         "Class": "star (number 3), top1, score 2.346",
         "Range": "-1.235 to 5.432",
-        "Scaling": "negative values are zero, then from the smallest to the largest: turbo, 0.25 over the grey input",
+        "Scaling": "negative values are zero, then 0 to 5.432, the range of the enlarged map: "
+        "turbo, 0.25 over the grey input",
     }
     (saliency,) = pictures(heat("saliency", "", raw=raw, target=FOURTH, over=False))
     assert list(saliency.facts) == ["Shape", "Class", "Range", "Scaling"]
@@ -263,7 +265,9 @@ def test_gradients_and_heat_maps_come_after_the_input_with_numbers_of_one_width(
         )
         for index, target in ((0, STAR), (100, FOURTH))
     ]
-    found = list(make_pictures(drawn(heat(index=5), heat("sheet"), drawings=grids), SEEN, FILE, info(), sheets=SHEETS))
+    found = list(
+        make_pictures(drawn(heat(index=5), heat("sheet"), drawings=grids), seen_of(SEEN), FILE, info(), sheets=SHEETS)
+    )
     assert [(picture.tag, picture.title) for picture in found] == [
         ("input/input", ""),
         ("grads/000 conv.top1", "000 conv: star"),

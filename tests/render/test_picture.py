@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from PIL import Image
-from results import drawn_layer, result_of
+from results import drawn_layer, result_of, seen_of
 from run_infos import run_info
 
 import fmapviz
@@ -22,7 +22,8 @@ from fmapviz.render.picture import make_pictures
 from fmapviz.render.records import layer_records
 
 FILE = ImageFile("/photos/cats/lena.png", "cats/lena.png", 1000, 123)
-SEEN = np.arange(60, dtype=np.uint8).reshape(4, 5, 3)
+PIXELS = np.arange(60, dtype=np.uint8).reshape(4, 5, 3)
+SEEN = seen_of(PIXELS)
 NUMBERS = Statistics(minimum=-1.23456, maximum=2.0, mean=0.5, constant=(), nonfinite=0)
 COMMON = {
     "Model": "net (random weights, seed 0)",
@@ -70,7 +71,7 @@ def test_the_input_comes_first_and_then_every_drawing_in_order():
         "01_b.inputs.png",
         "02_a#2.maps.png",
     ]
-    for picture, pixels in zip([first, *others], [SEEN, *map(pixels_of, drawings)], strict=True):
+    for picture, pixels in zip([first, *others], [PIXELS, *map(pixels_of, drawings)], strict=True):
         image = Image.open(BytesIO(picture.png))
         assert np.array_equal(np.asarray(image), pixels)
         assert image.size == (picture.width, picture.height) == (pixels.shape[1], pixels.shape[0])

@@ -8,7 +8,8 @@ import numpy as np
 import torch
 
 from fmapviz.core.drawings import Drawing, Grid, HeatMap
-from fmapviz.core.types import ImageResult, LayerResult, Statistics
+from fmapviz.core.types import ImageResult, LayerResult, Preparation, Statistics
+from fmapviz.images.seen import Seen
 from fmapviz.render.grid import measure
 from fmapviz.views.base import BatchContent, LayerMaps
 
@@ -73,3 +74,9 @@ def _flat(layer, drawing):
         fields |= {name: getattr(content, name) for name in content.__slots__}
         fields["empty"] = getattr(content, "empty", None)
     return SimpleNamespace(**{"pixels": np.zeros((0, 0), np.uint8), **fields}, view=drawing.view, content=content)
+
+
+def seen_of(pixels):
+    """Return an input that is shown as the given picture, uint8 `(H, W)` or `(H, W, 3)`."""
+    values = torch.from_numpy(np.atleast_3d(pixels)).movedim(2, 0) / 255
+    return Seen(values, Preparation(torch.as_tensor, (0.0,), (1.0,), ""))

@@ -20,7 +20,7 @@ from fmapviz.inspection.forward_record import ForwardRecord
 from fmapviz.inspection.gradients import BackwardError, begin_graph, edge_of, gradients_at
 from fmapviz.inspection.reshape import frames_of, picture_size
 from fmapviz.inspection.targets import TOP1
-from fmapviz.render.heatmap import heat_of
+from fmapviz.render.heatmap import heat_and_ends
 from fmapviz.views.base import BatchContent
 
 if TYPE_CHECKING:
@@ -323,13 +323,14 @@ class Pass:
     def _add_heat_map(self, view: str, raw: Tensor, layer: LayerResult, targets: Targets) -> None:
         method = self.maps.plan.methods[view]
         size, limits = picture_size(self.record.pixels) or (raw.shape[1], raw.shape[2]), self._limits(view, layer, targets)
-        heat = heat_of(raw, size, layer.centres, limits=limits)
+        heat, low, high = heat_and_ends(raw, size, layer.centres, limits=limits)
 
-        def make(raw: NDArray[np.float32], heat: NDArray[np.float32]) -> HeatMap:
+        def make(raw: NDArray[np.float32], heat: NDArray[np.float32], *, low: float, high: float) -> HeatMap:
             pixels = (heat * np.float32(255) + np.float32(0.5)).astype(np.uint8)
-            return HeatMap(raw, pixels, method.over, method.colormap, common=limits)
+            return HeatMap(raw, pixels, method.over, method.colormap, common=limits, ends=(low, high))
 
-        drawings: dict[str, BatchContent | None] = {view: BatchContent(make, {"raw": raw, "heat": heat})}
+        content = BatchContent(make, {"raw": raw, "heat": heat, "low": low, "high": high})
+        drawings: dict[str, BatchContent | None] = {view: content}
         given = targets if method.targets else None
         self.results.layers.append(LayerBatch(self.record.images, layer, given, drawings=drawings))
 
