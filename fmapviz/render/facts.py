@@ -212,10 +212,10 @@ def _of_heat_map(heat: HeatMap, style: Style) -> dict[str, str | None]:
             colours += f"; the bar is {'over black to white' if style.gray_input else 'without the input'}"
     if heat.limits is None:
         low, high = map(number, heat.ends or heat.extremes)
-        ends = f"{low} to {high}, the range of {'all images of the run' if heat.common else 'the enlarged map'}"
+        ends = f"{low} to {high}, {'the range of all images of the run' if heat.common else 'enlarged'}"
         scaling = why_empty(heat) or f"negative values are zero, then {ends}: {colours}"
     elif isfinite(sum(heat.limits)):
-        whose = "" if style.limits or heat.shows else ", the range of the enlarged map"
+        whose = "" if style.limits or heat.shows else ", enlarged"
         if style.scope == "run" and not heat.shows:
             whose = ", the range of all images of the run"
         if heat.shows and style.norm in {"layer", "signed", "signed-layer"}:

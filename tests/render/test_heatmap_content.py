@@ -131,8 +131,7 @@ def test_a_picture_says_what_it_shows():
         "Shape": "512 x 4 x 6",
         "Class": "star (number 3), top1, score 2.346",
         "Range": "-1.235 to 5.432",
-        "Scaling": "negative values are zero, then 0 to 5.432, the range of the enlarged map: "
-        "turbo, 0.25 over the grey input",
+        "Scaling": "negative values are zero, then 0 to 5.432, enlarged: turbo, 0.25 over the grey input",
     }
     (saliency,) = pictures(heat("saliency", "", raw=raw, target=FOURTH, over=False))
     assert list(saliency.facts) == ["Shape", "Class", "Range", "Scaling"]

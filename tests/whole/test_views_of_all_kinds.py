@@ -237,7 +237,7 @@ def test_the_scale_that_is_told_is_the_one_that_is_drawn(tmp_path, look):
     raw = hooked(path, model, ["0"])["0"].amax(0)
     large = nn.functional.interpolate(raw[None, None], (40, 40), mode="bilinear", align_corners=False)
     assert float(large.max()) < float(raw.max()) - 0.01  # where it makes a difference
-    low, _, high = text_of(unit / "00_0.max.png")["Scaling"].split(":")[0].split()
+    low, _, high = text_of(unit / "00_0.max.png")["Scaling"].split(", enlarged")[0].split()
     assert (float(low), float(high)) == pytest.approx((float(large.min()), float(large.max())), rel=1e-3)
 
 
