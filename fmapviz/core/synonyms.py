@@ -261,9 +261,11 @@ def meant_model(word: str) -> str | None:
     if match := re.fullmatch(r"yolo(v?\d+)?.*", family):
         others = f"ultralytics:*{match[1] or ''}*"
         return f"{MODELS['yolo']} is one; fmapviz.known_names({quote(others)}) lists others; weights=FILE fills it"
-    meant = MODELS.get(family)
-    if meant is None:
+    names = sorted(MODELS, key=len, reverse=True)  # dinov2_vits14 is of dinov2, not of dino
+    name = next((each for each in names if family == each or (len(each) > 3 and family.startswith(each))), None)
+    if name is None:
         return None
+    meant, family = MODELS[name], name
     if meant.startswith("my_net"):
         return f"torchvision and timm have none: name the code of yours, such as {meant}"
     return f"{meant} is one; fmapviz.known_names('timm:*{family}*') lists others"

@@ -366,8 +366,9 @@ def _matches(layer: Layer, patterns: Iterable[str]) -> bool:
 def _hint_for_names(pattern: str, layers: Sequence[Layer], typed: Sequence[Layer]) -> str:
     """Return the option that a type belongs to, or similar names of layers; all of them if they are few."""
     names = [layer.name for layer in typed]
-    if any(is_type(layer, pattern) for layer in layers):
-        return f"this is a type, no name: types={pattern!r}"
+    meant = next((layer.type for layer in layers if layer.type.lower() == pattern.lower() or is_type(layer, pattern)), "")
+    if meant:
+        return f"this is a type, no name: types={(pattern if pattern.lower() != meant.lower() else meant)!r}"
     near = suggest(pattern, names)
     if near or len(names) > _FEW:
         usual = len(names) == len([layer for layer in layers if any(is_type(layer, each) for each in default_types(layers))])

@@ -102,7 +102,7 @@ def describe_network(
 _EXPECTED: dict[tuple[str, ...], tuple[Any, str]] = {
     _PREPROCESSING: (str | Mapping | list | tuple, "a function of one picture"),
     _CLASSES: (
-        str | FunctionType | GeneratorType | Mapping | Sequence | AbstractSet,
+        int | str | FunctionType | GeneratorType | Mapping | Sequence | AbstractSet,
         "a list of names, or a dictionary of names and indices",
     ),
     (_SCORES,): (Mapping | list | tuple, "one word, such as 'sigmoid'"),

@@ -210,12 +210,14 @@ def _of_heat_map(heat: HeatMap, style: Style) -> dict[str, str | None]:
         colours = f"{colours}, {style.alpha:g} over the {'grey ' if style.gray_input else ''}input"
         if style.colorbar and style.alpha < 1:
             colours += f"; the bar is {'over black to white' if style.gray_input else 'without the input'}"
+    enlarged = ", enlarged" if heat.pixels.shape != heat.raw.shape else ""
     if heat.limits is None:
         low, high = map(number, heat.ends or heat.extremes)
-        ends = f"{low} to {high}, {'the range of all images of the run' if heat.common else 'enlarged'}"
-        scaling = why_empty(heat) or f"negative values are zero, then {ends}: {colours}"
+        ends = f"{low} to {high}{', the range of all images of the run' if heat.common else enlarged}"
+        cut = "negative values are zero, then " if heat.extremes[0] < 0 else ""
+        scaling = why_empty(heat) or f"{cut}{ends}: {colours}"
     elif isfinite(sum(heat.limits)):
-        whose = "" if style.limits or heat.shows else ", enlarged"
+        whose = "" if style.limits or heat.shows else enlarged
         if style.scope == "run" and not heat.shows:
             whose = ", the range of all images of the run"
         if heat.shows and style.norm in {"layer", "signed", "signed-layer"}:

@@ -87,6 +87,21 @@ def test_a_family_of_networks_is_answered_with_one_that_exists(family):
     assert MODELS[family] in meant_model(family.upper())
 
 
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [("dinov2_vits14", "hf:facebook/dinov2-small"), ("dino_vitb8", "timm:vit_small_patch16_224.dino"), ("detr_r50", "hf:")],
+)
+def test_a_size_of_a_family_is_answered_with_its_family(word, meant):
+    assert meant_model(word).startswith(meant)
+
+
+@pytest.mark.parametrize("spec", ["torchvision.models.resnet18", "models.resnet18", "torchvision.models.vit_b_16"])
+def test_a_model_by_its_module_is_answered_with_its_name(spec):
+    with pytest.raises(RequestError) as error:
+        load_model(spec)
+    assert error.value.hint == f"type {spec.rpartition('.')[2]}"
+
+
 @pytest.mark.parametrize("word", ["yolov8n", "YOLO11m-seg", "yolo", "yolov5"])
 def test_a_yolo_is_answered_with_the_source_that_has_them(word):
     assert meant_model(word).startswith("ultralytics:yolo11n.yaml is one")

@@ -223,6 +223,9 @@ def test_hints_lead_to_lists_that_hold_what_was_searched():
         select_layers(layers, include=["ReLU"], types=["Module"])
     assert caught.value.hint == "this is a type, no name: types='ReLU'"
     with pytest.raises(RequestError) as caught:
+        select_layers(layers, include=["relu"], types=["Module"])
+    assert caught.value.hint == "this is a type, no name: types='ReLU'"
+    with pytest.raises(RequestError) as caught:
         select_layers(layers, types=["3"])
     assert caught.value.hint == "this is the name of a layer, no type: layers='3'"
 

@@ -105,6 +105,7 @@ OTHER_KINDS = {
     "class_names": ("(name for name in 'abc')", "a list of names"),
     "categories": ("{'a', 'b', 'c'}", "a list of names"),
     "class_to_idx": ("range(3)", "a list of names"),
+    "idx_to_class": ("3", "a list of names"),
     "scores": ("['sigmoid']", "one word"),
     "inputs": ("20", "the shape of one input"),
 }
