@@ -228,7 +228,7 @@ class Preparation:
     """The preprocessing of a network's inputs.
 
     Attributes:
-        apply: Converts a picture of C channels to a float32 tensor `(C, H, W)`, or `(C, T, H, W)` for a clip.
+        apply: Converts a picture of C channels to a float32 tensor `(C, H, W)`; a clip to `(C, T, H, W)` or `(T, C, H, W)`.
         mean: Subtracted from values in 0..1: one number per channel or one for all; empty if unknown.
         std: Divisor, in the same form.
         description: One line for `run.json` and for people; equal lines mean equal preprocessing.

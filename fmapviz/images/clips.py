@@ -69,7 +69,7 @@ def read_clip(file: ImageFile, frames: Frames, preparation: Preparation) -> tupl
         preparation: Preprocesses them.
 
     Returns:
-        The first frame, and what the network takes: float32 `(C, H, W)`, or `(C, T, H, W)`.
+        The first frame, and what the network takes: float32 `(C, H, W)`, `(C, T, H, W)` or `(T, C, H, W)`.
 
     Raises:
         InputError: A frame cannot be read or preprocessed.
@@ -83,4 +83,6 @@ def read_clip(file: ImageFile, frames: Frames, preparation: Preparation) -> tupl
     for image in images:
         prepared.append(preparation.frame(image.pixels))
         notices += image.notices
-    return replace(first, notices=tuple(dict.fromkeys(notices))), torch.stack(prepared, dim=1)
+    return replace(first, notices=tuple(dict.fromkeys(notices))), torch.stack(
+        prepared, dim=0 if preparation.time_first else 1
+    )

@@ -71,6 +71,9 @@ def describe_network(
     check_network(network, is_called=forward is None)
     owners = [network, *filter(None, [home]), *homes]
     shape = find_inputs(owners)
+    time_first = shape is not None and takes_time_first(network, shape)
+    if time_first and shape:
+        shape = (shape[1], shape[0], *shape[2:])
     channels = options.channels_in or (shape[0] if shape else input_channels(network))
     definitions = (getattr(owner, key, None) for owner in owners for key in _PREPROCESSING)
     preprocess = next((each for each in definitions if callable(each) and not _is_submodule(each)), None)
@@ -80,14 +83,17 @@ def describe_network(
     named, said = said_of_outputs(owners)
     notices = (*notices, *_of_other_kinds(owners))
     volume = len(shape) == 4 if shape else _takes_volumes(network, channels)
+    preparation = (
+        by_callable(preprocess, description=_words(preprocess), channels=channels, as_stored=True, volume=volume)
+        if preprocess is not None
+        else _prepare(options, channels, shape, volume=volume)
+    )
     return Model(
         name=name,
         module=network,
         weights=loaded.name,
         sha256=None if code is None else digest_of_network(network, files=code, called=filter(None, [preprocess, forward])),
-        preparation=by_callable(preprocess, description=_words(preprocess), channels=channels, as_stored=True, volume=volume)
-        if preprocess is not None
-        else _prepare(options, channels, shape, volume=volume),
+        preparation=_with_frames_first(preparation) if time_first and preprocess is None else preparation,
         forward=forward or call,
         classes=loaded.classes or named,
         scores=said,
@@ -158,7 +164,7 @@ def find_inputs(owners: Iterable[object]) -> tuple[int, ...] | None:
     """Return the shape of one input that a network, or the module beside it, calls `inputs`.
 
     Returns:
-        `(C, H, W)`, or `(C, D, H, W)` of volumes and clips; None if nothing of that name is a shape.
+        `(C, H, W)`, `(C, D, H, W)` of volumes and clips, or `(T, C, H, W)` of clips; None if nothing of that name is one.
 
     Raises:
         RequestError: It has another number of axes.
@@ -174,10 +180,16 @@ def find_inputs(owners: Iterable[object]) -> tuple[int, ...] | None:
             if len(given) not in {3, 4}:
                 raise RequestError(
                     f"inputs is no shape of one input: {quote(tuple(given))}",
-                    hint="(channels, height, width), or (channels, depth, height, width) of a volume",
+                    hint="(channels, height, width), or as the network takes them (channels, depth, height, width) of a "
+                    "volume, (frames, channels, height, width) of a clip",
                 )
             return tuple(given)
     return None
+
+
+def _with_frames_first(preparation: Preparation) -> Preparation:
+    """Return a preprocessing of clips `(C, T, H, W)` that returns them as `(T, C, H, W)`."""
+    return replace(preparation, apply=lambda picture: preparation.apply(picture).transpose(0, 1), time_first=True)
 
 
 def _prepare(options: InputOptions, channels: int, shape: tuple[int, ...] | None, *, volume: bool) -> Preparation:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from PIL import Image
 from torch import nn
 
 import fmapviz
-from fmapviz import Style
+from fmapviz import InputOptions, Style
 
 FRAMES, SIDE = 9, 16
 OVER = Style(alpha=0.0, gray_input=False)  # the input alone
@@ -199,3 +200,22 @@ def test_a_class_activation_map_of_a_layer_that_sees_one_frame_lies_over_it(numb
     found = fmapviz.cam(network, clip[None], target=1, layer=layer, style=OVER)
     np.testing.assert_allclose(found.overlay[0], clip[number].permute(1, 2, 0).numpy() * 255, atol=0.51)
     assert not [notice for notice in found.notices if "laid over" in notice]
+
+
+@pytest.mark.parametrize("kind", ["FrameByFrame(1, range(9), unbinds=False)", "AsImages(1)"])
+@pytest.mark.parametrize("given", ["film", "picture"])
+def test_frames_of_a_film_come_first_where_the_network_takes_them_first(kind, given, tmp_path, monkeypatch):
+    """Frame number t has the shade 20 t."""
+    code = f"from test_frames import *\ninputs = (9, 3, 16, 16)\ndef build(): return {kind}\n"
+    (tmp_path / "own.py").write_text(code)
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    frames = [Image.new("L", (16, 16), 20 * number) for number in range(FRAMES)]
+    path = tmp_path / f"{given}.{'gif' if given == 'film' else 'png'}"
+    frames[3].save(path) if given == "picture" else frames[0].save(path, save_all=True, append_images=frames[1:])
+    summary = fmapviz.visualize(
+        f"{tmp_path}/own.py:build", path, views=["mean"], to="png", style=OVER, out=tmp_path / "out",
+        options=InputOptions(mean=(0.0,), std=(1.0,)),
+    )  # fmt: skip
+    assert not summary.failures
+    shades = [np.asarray(Image.open(each))[0, 0, 0] for each in sorted(summary.directory.rglob("*_conv*.mean.png"))]
+    assert shades == ([60] * FRAMES if given == "picture" else [20 * number for number in range(FRAMES)])
