@@ -191,7 +191,7 @@ def class_scores(
     flat = values.ndim in {1, 2, 4, 5} or (values.ndim == 3 and 1 in values.shape[1:])
     squeezed = images == 1 and values.ndim < 2  # `.squeeze()` drops the axis of a single image
     if not (real and values.numel() > 0 and (squeezed or (flat and len(values) == images))):
-        raise no_scores(values)
+        raise no_scores(values, alone=isinstance(output, Tensor))
     ending = ending_of(values)
     before = ending.logits if ending.logits is not None and ending.logits.shape == values.shape else None
     if squeezed:

@@ -87,9 +87,11 @@ def keys_of(output: object) -> list[str]:
     return [key for key in found if key]
 
 
-def no_scores(output: object) -> RequestError:
-    """Return the error for an output, or a part of it, that holds no class scores."""
+def no_scores(output: object, *, alone: bool = False) -> RequestError:
+    """Return the error for an output, or a part of it, that holds no class scores; `alone` if there is no other part."""
     hint = "output=KEY chooses a tensor of logits, (N, K) or (N, K, H, W) for N images"
+    if alone:
+        hint = "scores are (N, K), or (N, K, H, W) of pixels, for N images: return them so, a single mask as mask[:, None]"
     return RequestError(f"no class scores in the network's output: {describe(output)}", hint=hint)
 
 
