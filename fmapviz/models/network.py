@@ -68,9 +68,9 @@ def describe_network(
         RequestError: The network takes several inputs, and no function calls it; or it has uninitialized layers.
     """
     network, notices = loaded.module, loaded.notices
-    check_network(network, is_called=forward is None)
     owners = [network, *filter(None, [home]), *homes]
     shape = find_inputs(owners)
+    check_network(network, is_called=forward is None, shape=shape)
     time_first = shape is not None and takes_time_first(network, shape)
     if time_first and shape:
         shape = (shape[1], shape[0], *shape[2:])
@@ -265,12 +265,13 @@ def takes_time_first(network: nn.Module, shape: Sequence[int]) -> bool:
     return _accepts(network, (1, more, channels, *sides)) and not _accepts(network, (1, channels, more, *sides))
 
 
-def check_network(network: nn.Module, *, is_called: bool = True) -> None:
+def check_network(network: nn.Module, *, is_called: bool = True, shape: Sequence[int] | None = None) -> None:
     """Check that a network can be called with one batch of images and nothing else.
 
     Args:
         network: Any network.
         is_called: Whether it is called in this way; False: a function calls it.
+        shape: Of one input, for the hint, if it is known.
 
     Raises:
         RequestError: It requires more inputs, takes none, or has uninitialized layers.
@@ -278,7 +279,7 @@ def check_network(network: nn.Module, *, is_called: bool = True) -> None:
     if any(is_lazy(values) for values in (*network.parameters(), *network.buffers())):
         raise RequestError(
             "the network has lazy layers, whose shapes depend on the first input",
-            hint="run it once where it is built: net(torch.zeros(1, 3, 224, 224))",
+            hint=f"run it once where it is built: net(torch.zeros(1, {', '.join(map(str, shape or (3, 224, 224)))}))",
         )
     if not is_called:
         return

@@ -13,7 +13,7 @@ from torch import nn
 from fmapviz.core.errors import RequestError, printable, quote, suggest
 from fmapviz.inspection.layers import unwrap
 from fmapviz.models.initialization import NoInitialization, read_seed, seeded
-from fmapviz.models.network import check_network, check_values, describe_network
+from fmapviz.models.network import check_network, check_values, describe_network, find_inputs
 from fmapviz.models.user_code import Reference, import_module_of, imported_files_beside, parse_reference, running_user_code
 from fmapviz.models.weights.fit import LoadedWeights, load_weights
 
@@ -92,7 +92,7 @@ def _build(name: str) -> tuple[ModuleType, nn.Module, Callable[[nn.Module, Tenso
             hint="return the network itself",
         )
     network = unwrap(target)
-    check_network(network, is_called=forward is None)
+    check_network(network, is_called=forward is None, shape=find_inputs([network, home]))
     return home, network, forward
 
 

@@ -520,6 +520,11 @@ def test_lazy_layers_are_refused_with_what_to_do(code):
         with pytest.raises(RequestError, match="lazy layers") as caught:
             look()
         assert "torch.zeros(1, 3, 224, 224)" in caught.value.hint
+    with Path("net.py").open("a", encoding="utf-8") as file:
+        file.write("inputs = (1, 28, 28)\n")
+    with pytest.raises(RequestError, match="lazy layers") as caught:
+        load_model("net.py:build")
+    assert "torch.zeros(1, 1, 28, 28)" in caught.value.hint
 
 
 def test_options_that_replace_a_preparation_and_names_that_do_not_fit_are_reported(code):
