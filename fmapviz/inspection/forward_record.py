@@ -127,7 +127,8 @@ class ForwardRecord:
         outputs: What the chosen layers returned.
         inputs: What the chosen layers received.
         kept: What layers of certain names returned, in the order of execution.
-        blocks: The attention of each block, if something is to flow through all of them.
+        blocks: The attention of each chosen block, if something is to flow through them.
+        attentions: How many were computed, of chosen blocks and others.
         picture: The input that tokens come from, if attention is drawn.
         vectors: Copies of what linear layers returned, if `heads`: the last may hold the class scores.
         places: Where the maps of layers lie in the input; None if nothing is drawn over it.
@@ -149,6 +150,7 @@ class ForwardRecord:
     inputs: list[GraphPoint] = field(default_factory=list)
     kept: list[GraphPoint] = field(default_factory=list)
     blocks: list[Block] = field(default_factory=list)
+    attentions: int = 0
     picture: Picture | None = None
     vectors: list[FeatureMap] = field(default_factory=list)
     places: Places | None = None

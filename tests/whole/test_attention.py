@@ -222,6 +222,23 @@ def test_only_chosen_layers_are_drawn(image, tmp_path):
     assert "blocks.0.attn" in caught.value.hint
 
 
+@pytest.mark.parametrize("targets", [(), (2, 4)])
+@pytest.mark.parametrize(("layers", "chosen"), [("blocks.2*", [2]), ("blocks.[12]*", [1, 2]), ("*", [0, 1, 2])])
+def test_rollout_through_chosen_layers_is_of_these_and_says_so(image, tmp_path, layers, chosen, targets):
+    net = network()
+    weights, gradients = explicit(net, prepared(image), target=4)
+    summary = draw(net, image, tmp_path, views="rollout", layers=layers, targets=targets, to=["raw", "png"])
+    own = [weights[number] for number in chosen]
+    expected = weighted(own, [gradients[number] for number in chosen]) if targets else multiplied(own)
+    values = raw_of(summary)["rollout/input" + (".class4" if targets else "")]
+    assert np.abs(values - expected[0, 1:].view(4, 6).numpy()).max() < 1e-5 * float(expected[0, 1:].abs().max()) + 1e-7
+    part = f"{len(chosen)} of 3 blocks"
+    said = [notice for notice in summary.notices if notice == f"rollout goes through the chosen layers only, {part}"]
+    assert bool(said) == (len(chosen) < 3)
+    for path in summary.directory.rglob("*rollout.png"):
+        assert Image.open(path).text["Attention of"].endswith(f", through {part}") == (len(chosen) < 3)
+
+
 def test_maps_and_attention_are_sorted_by_execution(image, tmp_path):
     summary = draw(network(), image, tmp_path, views="maps,attention", to="png", types="Attention")
     names = sorted(path.name for path in (summary.directory / "a.png").glob("*.png"))

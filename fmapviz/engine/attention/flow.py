@@ -59,7 +59,12 @@ def draw_flow(
         results.undrawn[view] = str(reason)
         return
     centres = record.places.of_grid(view, flow.tokens) if record.places else None
-    layer = LayerResult("", "", call=1, index=0, shape=tuple(maps.shape[1:]), query=flow.shown, centres=centres)
+    shown = flow.shown
+    if len(record.blocks) < record.attentions:
+        part = f"{len(record.blocks)} of {record.attentions} blocks"
+        shown = f"{shown}, through {part}"
+        results.remarks.append(f"{view} goes through the chosen layers only, {part}")
+    layer = LayerResult("", "", call=1, index=0, shape=tuple(maps.shape[1:]), query=shown, centres=centres)
     common = plan.shared.get((view, "", ""))
     limits = (common.low, common.high) if common else None
     content = draw_map(maps, picture_size(record.pixels), style, limits, sharp=True, centres=centres)

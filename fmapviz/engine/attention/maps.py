@@ -70,6 +70,7 @@ class AttentionMaps:
             index: Number of layers that have been drawn before, among which it is sorted; None if no layers are drawn.
         """
         self.seen.append(attention.layer.name)
+        self.record.attentions += 1
         plan = self.plan
         if plan.attending is not None and attention.layer.name not in plan.attending:
             return
