@@ -177,7 +177,7 @@ def _no_model(spec: str) -> RequestError:
             hint=f"type {source}:{model}" if source in registry.names(SOURCES) else f"type hf:{full}",
         )
     module, _, name = spec.rpartition(".")
-    if name in known_names() and module.partition(".")[0] in {"torchvision", "models", "timm"}:
+    if name in known_names() and module.partition(".")[0] in {"models", *registry.names(SOURCES)}:
         return RequestError(f"no such model: {quote(spec)}", hint=f"type {name}")
     for file, attribute in ((f"{spec}.py", "build"), (f"{module}.py", name)):
         if Path(file).is_file():
