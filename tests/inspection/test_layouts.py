@@ -907,3 +907,28 @@ def test_views_of_a_picture_in_one_batch_are_samples_of_which_the_first_is_drawn
     summary = fmapviz.visualize(net, x, to="png", out=tmp_path)
     assert [notice for notice in summary.notices if notice.startswith("several samples for an image")]
     assert not [notice for notice in summary.notices if "not rows and columns" in notice]
+
+
+def quarters(x):
+    height, width = x.shape[2] // 2, x.shape[3] // 2
+    return [x[..., :height, :width], x[..., :height, width:], x[..., height:, :width], x[..., height:, width:]]
+
+
+@pytest.mark.parametrize(
+    ("join", "text"),
+    [
+        (torch.cat, "parts*N C H%6 W%10"),
+        (lambda parts: torch.stack(parts, 1).flatten(0, 1), "N*parts C H%6 W%10"),
+        (lambda parts: torch.stack(parts, 1), "N parts C H%6 W%10"),
+    ],
+    ids=["concatenated", "flattened", "stacked"],
+)
+@pytest.mark.parametrize("images", [1, 2])
+def test_parts_of_the_picture_are_called_parts(join, text, images):
+    net = Turned(lambda x: join(quarters(x)), nn.Identity())
+    with torch.no_grad(), fmapviz.capture(net, layers="out", types=["Identity"]) as found:
+        net(x := torch.randn(images, 3, 12, 20))
+    (each,) = found.values()
+    assert each.layout.text == text
+    (maps,) = frames_of(each, each.values).values()
+    assert torch.equal(maps, x)

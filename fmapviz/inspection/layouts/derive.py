@@ -12,6 +12,7 @@ from fmapviz.core.layout import SAY_IT, Layout
 from fmapviz.inspection.layouts.axes import (
     SPACE,
     Axes,
+    Base,
     Digit,
     axis,
     coords_of,
@@ -243,11 +244,27 @@ def _word(digit: Digit) -> str:
         return word if inner == known.sum() else f"{word} with others between"
     if size == base.size:
         return word
-    word = f"({word})" if "*" in word else word
-    if size > 1 and len(names) == 1 and known.all() and names[0] in SPACE:
+    return _word_of_parts(base, names, stride, size) or _word_of_digit(base, names, stride, size, is_known=known.all())
+
+
+def _word_of_digit(base: Base, names: Sequence[str], stride: int, size: int, *, is_known: bool) -> str:
+    """Return the word for a part of a base, as `H/7` and `H%7`."""
+    word = "C" if base.kind == "C" else f"({'*'.join(names)})" if len(names) > 1 else names[0]
+    if size > 1 and len(names) == 1 and is_known and names[0] in SPACE:
         values = base.coords[names[0]]  # the base may have another order than the picture
         steps = np.diff(np.unique(values))
         stride = round(abs(values[stride] - values[0]) / steps.min()) if len(steps) else stride
     if stride > 1 and stride * size < base.size:
         return f"{word}%{stride * size}/{stride}"
     return f"{word}/{stride}" if stride > 1 else f"{word}%{size}"
+
+
+def _word_of_parts(base: Base, names: Sequence[str], stride: int, size: int) -> str:
+    """Return the word for a digit of parts of the picture that were stacked or concatenated; empty if it is none."""
+    if base.kind != "P" or len(names) < 2:
+        return ""
+    along = np.arange(size) * stride
+    varying = [name for name in names if len(np.unique(base.coords[name][along])) > 1]
+    if len(varying) == 1:
+        return f"{varying[0]}%{size}"
+    return "parts" if len(varying) > 1 and stride * size == base.size else ""
