@@ -23,7 +23,7 @@ _MOST_NUMBERS = 32
 _SHOWS = {
     "input": "what goes into the layer",
     "gradient": "the gradient of the class's score at the layer's output",
-    "input gradient": "the gradient of the class's score at the layer's input",
+    "input gradient": "the gradient of the class's score that the layer passes back to its input",
     "attention": "the attention weights of each head, to each patch",
     "weights": "the layer's weights: filters, input channels, rows, columns",
 }

@@ -1,4 +1,8 @@
-"""Gradient of a class's score with respect to each layer's input, as a grid."""
+"""Gradient of a class's score that each layer passes back to its input, as a grid.
+
+It is `grad_input` of `torch.nn.Module.register_full_backward_hook`. Of a tensor that is used elsewhere too, as in a residual
+block, the whole gradient is `grads` of the layer that returned it.
+"""
 
 from fmapviz.views.maps import draw
 
