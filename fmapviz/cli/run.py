@@ -23,11 +23,10 @@ from fmapviz.cli.process import importing
 from fmapviz.cli.synonyms import meant_command
 from fmapviz.core import registry
 from fmapviz.core.config import COMMON, RUNNING, Engine, InputOptions, RunConfig, Style
-from fmapviz.core.errors import RefusedError, RequestError, nearest, quote, suggest
+from fmapviz.core.errors import RefusedError, RequestError, nearest, quote
 from fmapviz.core.registry import WRITERS
-from fmapviz.core.synonyms import meant_model
 from fmapviz.core.urls import is_url
-from fmapviz.models.load import check_name, is_model, known_names
+from fmapviz.models.load import check_name, hint_for, is_model, known_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -188,8 +187,7 @@ def _unknown_word(word: str, *, alone: bool) -> RequestError:
     what, lists = "model", "`fmapviz models` lists all names"
     if alone:
         what, lists = "command or model", "`fmapviz --help` lists the commands, `fmapviz models` the models"
-    hint = meant_model(word) or suggest(word, known_names()) or lists
-    return RequestError(f"no such {what}: {quote(word)}", hint=hint)
+    return RequestError(f"no such {what}: {quote(word)}", hint=hint_for(word) or lists)
 
 
 def _read_paths(inputs: Iterable[str], *, null: bool) -> Iterator[str]:

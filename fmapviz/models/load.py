@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, cast
 
 from fmapviz.core import registry
 from fmapviz.core.config import InputOptions, check_type, check_weights, explain_arguments
-from fmapviz.core.errors import RequestError, WeightsError, quote, suggest
+from fmapviz.core.errors import RequestError, WeightsError, nearest, quote, suggest
 from fmapviz.core.registry import SOURCES
 from fmapviz.core.synonyms import meant_model
 from fmapviz.models.user_code import check_reference, split_call
@@ -184,10 +184,17 @@ def _no_model(spec: str) -> RequestError:
             return RequestError(
                 f"no such model: {quote(spec)}", hint=f"code of yours is named with a function: {file}:{attribute}"
             )
-    return RequestError(
-        f"no such model: {quote(spec)}",
-        hint=meant_model(spec) or suggest(spec, known_names()) or "fmapviz.known_names() lists all names",
-    )
+    return RequestError(f"no such model: {quote(spec)}", hint=hint_for(spec) or "fmapviz.known_names() lists all names")
+
+
+def hint_for(name: str) -> str | None:
+    """Return what a name that is no model's may mean: a name of another source, a family, or a similar name."""
+    is_misspelt = bool(nearest(name, known_names(), cutoff=0.8))
+    for source in () if is_misspelt or name.count("_") < 2 else registry.names(SOURCES):  # which import torch, for seconds
+        with suppress(RequestError):  # its package is not installed
+            if f"{source}:{name}" in known_names(f"{source}:{name}"):
+                return f"type {source}:{name}"
+    return meant_model(name) or suggest(name, known_names())
 
 
 def _fixed_names(source: str) -> list[str]:
