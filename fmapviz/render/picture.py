@@ -175,7 +175,7 @@ def make_picture(
     rendered = _RENDERERS[type(content)](layer, content, picture, info)
     caption = layer.target.caption if layer.target and isinstance(content, HeatMap) else ""
     style = info.config.style
-    lines = _header(layer, drawing, facts, info) if style.labels else []
+    lines = header_of(layer, drawing, facts, info) if style.labels else []
     framed = partial(frame, rendered, content, style, lines, picture, caption=caption)
     page, ground, tiles, area = framed()
     pixels = draw(page, ground)
@@ -267,14 +267,18 @@ def _provenance(info: RunInfo) -> dict[str, str]:
     return {"Model": info.label, "Weights": info.weights, "Software": f"fmapviz {__version__}"}
 
 
-def _header(layer: LayerResult, drawing: Drawing, facts: Mapping[str, str], info: RunInfo) -> list[str]:
+def header_of(layer: LayerResult, drawing: Drawing, facts: Mapping[str, str], info: RunInfo) -> list[str]:
     """Return the lines above a picture: layer, type, shape; what is shown, its range and scaling; the model."""
     if isinstance(drawing.content, Histogram):  # its picture has these lines in it
         return []
-    first = "  ".join(facts[key] for key in ("Layer", "Type", "Shape", "Frame") if key in facts)
-    plain = layer.of == "output" and isinstance(drawing.content, Grid)
-    shown = [*([] if plain else [drawing.view]), *(facts[key] for key in ("Class", "Attention of", "Range") if key in facts)]
-    return [first, ": ".join(shown), facts["Scaling"], facts.get("Not finite", ""), info.label]
+    view = [] if layer.of == "output" and isinstance(drawing.content, Grid) else [drawing.view]
+    named = [facts[key] for key in ("Layer", "Type", "Shape", "Frame") if key in facts]
+    shown = [facts[key] for key in ("Class", "Attention of", "Range") if key in facts]
+    if "Layer" in facts:
+        shown = [*view, *shown]
+    else:  # of the image itself
+        named = [*view, *named]
+    return ["  ".join(named), ": ".join(shown), facts["Scaling"], facts.get("Not finite", ""), info.label]
 
 
 def _render_grid(layer: LayerResult, grid: Grid, _seen: NDArray[np.uint8], info: RunInfo) -> Rendered:

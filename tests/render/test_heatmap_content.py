@@ -16,8 +16,9 @@ from fmapviz.core.config import Style
 from fmapviz.core.drawings import Drawing, Grid, HeatMap
 from fmapviz.core.types import ImageFile, LayerResult, Prediction, Statistics, Target
 from fmapviz.render.colormaps import table
+from fmapviz.render.facts import describe
 from fmapviz.render.heatmap import heat_and_ends
-from fmapviz.render.picture import make_pictures
+from fmapviz.render.picture import header_of, make_pictures
 from fmapviz.render.records import heat_records, layer_records, notices_of
 from fmapviz.views import contact, sheet
 
@@ -331,3 +332,14 @@ def test_values_that_took_no_part_are_told_where_there_were_others():
     assert (record["min"], record["max"], record["nonfinite_places"]) == (None, None, 24)
     (picture,) = pictures(nowhere)
     assert {tuple(colour) for colour in picture.pixels.reshape(-1, 3).tolist()} == {(0, 0, 0), (255, 255, 255)}
+
+
+def test_the_header_of_a_map_of_the_image_itself_begins_with_its_view():
+    (layer,) = result_of(heat("saliency", "", over=False)).layers
+    (drawing,) = layer.drawings
+    lines = header_of(layer, drawing, describe(layer, drawing.content, Style()), info())
+    assert lines[0] == "saliency  512 x 4 x 6"
+    assert not lines[1].startswith("saliency")
+    (layer,) = result_of(heat()).layers
+    lines = header_of(layer, layer.drawings[0], describe(layer, layer.drawings[0].content, Style()), info())
+    assert (lines[0], lines[1].split(":")[0]) == ("layer4  Sequential  512 x 4 x 6", "gradcam")
