@@ -37,6 +37,9 @@ def capture(
 ) -> Iterator[Captured]:
     """Capture a copy of what each layer returns, in your own loop.
 
+    Within the block the model is in evaluation mode, afterwards as before: dropout passes everything on, and batch norms use
+    their averages and do not learn. So a step of a training belongs outside of it; `Watch` draws while a network is trained.
+
     Args:
         model: Any `nn.Module`, or what `load_model` returns; run it, or its `module`, inside the `with` block, on any
             device, any number of times: the last pass counts.
