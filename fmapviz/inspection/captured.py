@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -70,7 +71,7 @@ def capture(
     check_type("gradients", gradients, bool, hint="True if Captured.backward will be called")
     model, given = (model.module, model.layout) if isinstance(model, Model) else (model, None)
     chosen = select_layers(find_layers(unwrap(model)), types=types, include=layers, exclude=exclude)
-    maps = Captured(gradients=gradients)
+    maps, is_training = Captured(gradients=gradients), any(module.training for module in unwrap(model).modules())
     with ExitStack() as stack:
         if gradients:
             stack.enter_context(unwrap(model).register_forward_pre_hook(_begin_graphs, with_kwargs=True))
@@ -78,7 +79,23 @@ def capture(
         stack.enter_context(following_calls(unwrap(model), finder))
         hooks = observe(model, chosen, maps.keep, refuse=maps.refuse, attached=gradients, begin=maps.clear, layouts=finder)
         stack.enter_context(hooks)
+        if is_training:
+            stack.enter_context(_warning_of_training(unwrap(model)))
         yield maps
+
+
+@contextmanager
+def _warning_of_training(network: nn.Module) -> Iterator[None]:
+    """Warn if weights are changed within the block, where a network in training mode is evaluated."""
+    weights = [each for each in network.parameters() if not each.is_inference()]
+    before = [each._version for each in weights]
+    yield
+    if before != [each._version for each in weights]:
+        warnings.warn(
+            "the network was trained while its feature maps were captured: it is in evaluation mode meanwhile, so that its "
+            "batch norms have learnt nothing and dropout was off; step outside of the block, or use Watch",
+            stacklevel=2,
+        )
 
 
 class Captured(dict[str, FeatureMap]):

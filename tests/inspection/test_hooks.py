@@ -715,3 +715,29 @@ def test_what_the_network_s_own_eval_leaves_in_training_stays_so(network, left, 
         found = describe_training(network)
     assert [module.training for module in network.modules()] == flags
     assert found.partition(": ")[2] == ", ".join(left)
+
+
+def test_a_training_within_capture_is_warned_of():
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Dropout())
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+
+    def train():
+        with capture(net):
+            net(images(2)).sum().backward()
+            optimizer.step()
+
+    with pytest.warns(UserWarning, match="trained while its feature maps were captured"):
+        train()
+    assert net.training
+    assert net[1].num_batches_tracked == 0
+
+
+def test_a_backward_pass_within_capture_is_no_training():
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4))
+    with capture(net, gradients=True) as maps:
+        maps.backward(net(images(2)).sum(), retain_graph=True)
+        net(images(2)).sum().backward()
+    net.eval()
+    with capture(net):  # fine-tuning with frozen averages
+        net(images(2)).sum().backward()
+        torch.optim.SGD(net.parameters(), 0.1).step()
