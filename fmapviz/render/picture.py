@@ -349,7 +349,7 @@ def _render_panels(_layer: LayerResult, panels: Panels, _seen: NDArray[np.uint8]
 
 
 def _mark_ends(low: float, high: float) -> Marks:
-    middle = ((0.5, "0"),) if low == -high else ()
+    middle = ((0.5, "0"),) if low == -high and high else ()
     return (0.0, number(low)), *middle, (1.0, number(high))
 
 
