@@ -71,15 +71,16 @@ def describe_network(
     owners = [network, *filter(None, [home]), *homes]
     shape = find_inputs(owners)
     check_network(network, is_called=forward is None, shape=shape)
-    time_first = shape is not None and takes_time_first(network, shape)
-    if time_first and shape:
-        shape = (shape[1], shape[0], *shape[2:])
-    channels = options.channels_in or (shape[0] if shape else input_channels(network))
     definitions = (getattr(owner, key, None) for owner in owners for key in _PREPROCESSING)
     preprocess = next((each for each in definitions if callable(each) and not _is_submodule(each)), None)
     if preprocess is not None and replace(options, channels_in=None) != InputOptions():
         notices = (*notices, "the input options replace the network's own preprocessing")
         preprocess = None
+    # A preprocessing of one's own returns what the network takes.
+    time_first = preprocess is None and shape is not None and takes_time_first(network, shape)
+    if time_first and shape:
+        shape = (shape[1], shape[0], *shape[2:])
+    channels = options.channels_in or (shape[0] if shape else input_channels(network))
     named, said = said_of_outputs(owners)
     notices = (*notices, *_of_other_kinds(owners))
     volume = len(shape) == 4 if shape else _takes_volumes(network, channels)
@@ -93,7 +94,7 @@ def describe_network(
         module=network,
         weights=loaded.name,
         sha256=None if code is None else digest_of_network(network, files=code, called=filter(None, [preprocess, forward])),
-        preparation=_with_frames_first(preparation) if time_first and preprocess is None else preparation,
+        preparation=_with_frames_first(preparation) if time_first else preparation,
         forward=forward or call,
         classes=loaded.classes or named,
         scores=said,

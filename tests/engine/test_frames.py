@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -70,6 +71,15 @@ NETWORKS = {
     "as images": (lambda: AsImages(1), 1),
     "as images, every third": (lambda: AsImages(3), 1),
 }
+
+
+@pytest.fixture(autouse=True)
+def forgotten(tmp_path):
+    """Forget the modules that a test has written: fmapviz looks in modules for what belongs to a network."""
+    yield
+    for name, module in list(sys.modules.items()):
+        if str(getattr(module, "__file__", None)).startswith(str(tmp_path)):
+            del sys.modules[name]
 
 
 def clip_of(time):
@@ -219,3 +229,20 @@ def test_frames_of_a_film_come_first_where_the_network_takes_them_first(kind, gi
     assert not summary.failures
     shades = [np.asarray(Image.open(each))[0, 0, 0] for each in sorted(summary.directory.rglob("*_conv*.mean.png"))]
     assert shades == ([60] * FRAMES if given == "picture" else [20 * number for number in range(FRAMES)])
+
+
+def test_what_a_preprocess_of_ones_own_returns_is_shown_by_frames_too(tmp_path, monkeypatch):
+    """It returns the frames first, of the shade 20 t."""
+    code = (
+        "from test_frames import *\ninputs = (9, 3, 16, 16)\ndef build(): return AsImages(1)\n"
+        "def preprocess(picture): return (torch.arange(9.0) * 20 / 255)[:, None, None, None].expand(9, 3, 16, 16)\n"
+    )
+    (tmp_path / "prepared.py").write_text(code)
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    Image.new("RGB", (16, 16)).save(tmp_path / "a.png")
+    summary = fmapviz.visualize(
+        f"{tmp_path}/prepared.py:build", tmp_path / "a.png", views=["mean"], to="png", style=OVER, out=tmp_path / "out"
+    )
+    assert not summary.failures
+    shades = [np.asarray(Image.open(each))[0, 0, 0] for each in sorted(summary.directory.rglob("*_conv*.mean.png"))]
+    assert shades == [20 * number for number in range(FRAMES)]
