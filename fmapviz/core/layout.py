@@ -74,6 +74,10 @@ class Layout:
         """Whether there is an axis of images, as far as is known."""
         return not self.text or "N" in self.text
 
+    def frame(self, number: int, *, count: int) -> float | None:
+        """Return which frame of the clip one of several maps lies at; None of a picture, of several frames, or unknown."""
+        return float(self.frames[number]) if self.frames is not None and len(self.frames) == count else None
+
     def of_one(self, shape: Sequence[int], *, images: int) -> tuple[int, ...]:
         """Return the shape of what a tensor holds of one image: without the axis of images, wherever it is.
 

@@ -195,10 +195,9 @@ def draw_feature_map(
         return [LayerBatch(images, template, targets, values=raw, undrawn=undrawn)]
     batches = [] if raw is None or len(frames) == 1 else [LayerBatch(images, template, targets, values=raw)]
     is_placed = record.places is not None and of == "output" and not plan.placed.isdisjoint(views)
-    moments = own.layout.frames if own.layout and of != "attention" else None
     for time, (suffix, maps) in enumerate(frames.items()):
         name = f"{template.layer}{suffix}"
-        moment = float(moments[time]) if moments is not None and len(moments) == len(frames) else None
+        moment = own.layout.frame(time, count=len(frames)) if own.layout and of != "attention" else None
         named = replace(template, layer=name, frame=moment)
         upright = maps
         parts = f"{len(maps)} samples for {counted(images, 'image')}, not a map of the image" if len(maps) > images else ""

@@ -301,8 +301,7 @@ class Pass:
         raw = raw.reshape(*raw.shape[:2], frames, -1).mean(2)
         if frames > 1 and _OF_CLIPS not in self.results.remarks:
             self.results.remarks.append(_OF_CLIPS)
-        if own.layout and own.layout.frames is not None and len(own.layout.frames) == 1:
-            layer = replace(layer, frame=float(own.layout.frames[0]))
+        layer = replace(layer, frame=own.layout.frame(0, count=1) if own.layout else None)
         if record.places:
             raw = record.places.upright(own, raw)
             layer = replace(layer, centres=record.places.of(own, (raw.shape[1], raw.shape[2])))
