@@ -86,8 +86,10 @@ from typing import TYPE_CHECKING, Any
 from fmapviz.core.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from fmapviz.core.config import Engine, InputOptions, Part, RunInfo, Style
-    from fmapviz.core.errors import (
+    from fmapviz.capture.captured import Captured, capture
+    from fmapviz.capture.receptive_field import ReceptiveField
+    from fmapviz.config import Engine, InputOptions, Part, RunInfo, Style
+    from fmapviz.errors import (
         FmapvizError,
         InputError,
         NothingToDoError,
@@ -97,22 +99,20 @@ if TYPE_CHECKING:
         UserCodeError,
         WeightsError,
     )
-    from fmapviz.core.events import Counted, Notice, Outcome, RunSummary, Staged, Started
-    from fmapviz.core.types import FeatureMap, Image, LayerInfo, Model, Picture, Prediction
-    from fmapviz.engine.batch import load_image
-    from fmapviz.engine.cam.attribution import ClassActivation, cam
-    from fmapviz.engine.diff.compare import LayerDifference, diff
-    from fmapviz.engine.fields import receptive_field
-    from fmapviz.engine.layer_list import list_layers
-    from fmapviz.engine.run import visualize
-    from fmapviz.engine.tile import tile
-    from fmapviz.engine.top.finished import TopSummary, top_images
-    from fmapviz.engine.top.own_loop import TopImages, TopLayer
-    from fmapviz.engine.watch.watch import Watch
-    from fmapviz.inspection.attention.captured import capture_attention
-    from fmapviz.inspection.captured import Captured, capture
-    from fmapviz.inspection.receptive_field import ReceptiveField
+    from fmapviz.events import Counted, Notice, Outcome, RunSummary, Staged, Started
+    from fmapviz.features.attention.capture.captured import capture_attention
+    from fmapviz.features.cam.attribution import ClassActivation, cam
+    from fmapviz.features.diff.compare import LayerDifference, diff
+    from fmapviz.features.fields.fields import receptive_field
+    from fmapviz.features.top.finished import TopSummary, top_images
+    from fmapviz.features.top.own_loop import TopImages, TopLayer
+    from fmapviz.features.watch.watch import Watch
     from fmapviz.models.load import known_names, load_model
+    from fmapviz.run.batch import load_image
+    from fmapviz.run.layer_list import list_layers
+    from fmapviz.run.loop import visualize
+    from fmapviz.run.tile import tile
+    from fmapviz.types import FeatureMap, Image, LayerInfo, Model, Picture, Prediction
 
 __all__ = [
     "Captured", "ClassActivation", "Counted", "Engine", "FeatureMap", "FmapvizError", "Image", "InputError",
@@ -139,10 +139,10 @@ globals()["__all__"] = _Names(__all__)  # type checkers read the list above
 
 # The modules that define these names, imported on first use in this order: the first ones do not load torch.
 _HOMES = (
-    "core.config", "core.errors", "core.events", "core.types", "models.load", "inspection.captured",
-    "inspection.attention.captured", "engine.batch", "engine.tile", "engine.run", "engine.cam.attribution",
-    "engine.layer_list", "engine.diff.compare", "engine.fields", "engine.top.finished", "engine.top.own_loop",
-    "engine.watch.watch",
+    "config", "errors", "events", "types", "models.load", "capture.captured",
+    "features.attention.capture.captured", "run.batch", "run.tile", "run.loop", "features.cam.attribution",
+    "run.layer_list", "features.diff.compare", "features.fields.fields", "features.top.finished", "features.top.own_loop",
+    "features.watch.watch",
 )  # fmt: skip
 
 

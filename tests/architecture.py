@@ -157,7 +157,7 @@ def one_image() -> tuple[list[str], int]:
     seen: dict[str, None] = {}
     deepest = 0
     prefix, network = str(PACKAGE), str(PACKAGE / "models" / "shapesnet")
-    scheduler = str(PACKAGE / "engine" / "pipeline" / "scheduler.py")
+    scheduler = str(PACKAGE / "run" / "pipeline" / "scheduler.py")
 
     def profile(frame, event, _argument):
         nonlocal deepest

@@ -82,7 +82,7 @@ class Examples:
 
     def pytest_itemcollected(self, item):
         """Skip the example that needs an extra where that is missing."""
-        if item.name == "fmapviz.core.config.execution.Engine.parse":
+        if item.name == "fmapviz.config.execution.Engine.parse":
             item.add_marker(needs("ray", "ray"))
 
 

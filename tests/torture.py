@@ -12,7 +12,7 @@ from faults import SCENARIOS, disturb
 from killing import ARGUMENTS, SHARDS, House
 from test_remote import FAULTS
 
-from fmapviz.runs.storage import remote_units
+from fmapviz.store.remote import remote_units
 
 ROUNDS = 200
 INTERRUPTIONS = 60

@@ -24,8 +24,8 @@ from fmapviz.cli.process import (
     remove_staged,
 )
 from fmapviz.cli.synonyms import meant_flag
-from fmapviz.core.errors import FmapvizError, RequestError, nearest, quote
 from fmapviz.core.version import __version__
+from fmapviz.errors import FmapvizError, RequestError, nearest, quote
 
 
 class RunByDefault(HelpGroup):

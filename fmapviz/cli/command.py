@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from typer.core import TyperOption
 
 from fmapviz.cli.help import HelpCommand
-from fmapviz.core.errors import RequestError, quote
+from fmapviz.errors import RequestError, quote
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,17 +12,17 @@ from fmapviz.cli.options import as_typed
 from fmapviz.cli.printing import align, count, print_json, print_line, print_message
 from fmapviz.cli.progress import Progress
 from fmapviz.core import registry
-from fmapviz.core.errors import first_few, printable
-from fmapviz.core.events import Counted, Notice, Outcome, Staged, Started, describe_left_out
 from fmapviz.core.registry import VIEWS, WRITERS
 from fmapviz.core.urls import is_url
+from fmapviz.errors import first_few, printable
+from fmapviz.events import Counted, Notice, Outcome, Staged, Started, describe_left_out
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from fmapviz.core.events import Event, RunSummary
-    from fmapviz.core.types import Failure
-    from fmapviz.engine.estimate import Estimate
+    from fmapviz.events import Event, RunSummary
+    from fmapviz.run.estimate import Estimate
+    from fmapviz.types import Failure
 
 
 _MOST_LAYERS = 10  # in the table of a comparison

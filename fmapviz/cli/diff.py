@@ -12,8 +12,8 @@ from fmapviz.cli.options import read_options, takes_options
 from fmapviz.cli.printing import results_only, show_status
 from fmapviz.cli.process import importing
 from fmapviz.cli.run import JsonOption, QuietOption, VerboseOption  # noqa: TC001  Typer reads them
+from fmapviz.config import COMMON, InputOptions, RunConfig, Style
 from fmapviz.core import registry
-from fmapviz.core.config import COMMON, InputOptions, RunConfig, Style
 from fmapviz.core.registry import VIEWS
 
 _OPTIONS = (
@@ -74,7 +74,7 @@ def diff(
     if not quiet:
         show_status(f"loading {model} ...")
     with importing():
-        from fmapviz.engine.diff.run import run_diff
+        from fmapviz.features.diff.run import run_diff
 
     config = RunConfig(
         model, inputs, views=(view,), style=Style(**typed[Style]), options=InputOptions(**typed[InputOptions]), **given

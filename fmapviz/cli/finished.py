@@ -10,8 +10,8 @@ import typer
 
 from fmapviz.cli.printing import count, print_bytes, print_json, print_line, print_message, show_status
 from fmapviz.cli.run import JsonOption, running_option
-from fmapviz.core.errors import RequestError, printable, quote
 from fmapviz.core.urls import is_unknown, is_url
+from fmapviz.errors import RequestError, printable, quote
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,8 +27,8 @@ def verify(
     A run that is being written, or was interrupted, is not damaged: a notice says so.
     """
     show_status(f"checking {directory} ...")
-    from fmapviz.runs.verify import REMEDIES
-    from fmapviz.runs.verify import verify as verify_all
+    from fmapviz.store.verify import REMEDIES
+    from fmapviz.store.verify import verify as verify_all
 
     units = files = damaged = hidden = 0
     needed = set()
@@ -98,8 +98,8 @@ def extract(
     if out and (is_url(out) or is_unknown(out)):
         raise RequestError(f"--out must be a local file: {quote(out)}", hint="--out FILE, or - for a pipe")
     show_status(f"reading {directory} ...")
-    from fmapviz.runs.extract import extract as find
-    from fmapviz.runs.extract import put
+    from fmapviz.store.extract import extract as find
+    from fmapviz.store.extract import put
 
     found = find(directory, image=image, layer=layer, view=view, target=target)
     if out == "-":

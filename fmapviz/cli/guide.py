@@ -16,7 +16,7 @@ import typer
 
 from fmapviz.cli.code_lines import fit_code
 from fmapviz.cli.printing import print_line, print_message
-from fmapviz.core.errors import RequestError, quote, suggest
+from fmapviz.errors import RequestError, quote, suggest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

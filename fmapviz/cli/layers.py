@@ -11,17 +11,17 @@ from fmapviz.cli.options import as_typed, read_options, takes_options
 from fmapviz.cli.printing import align, print_json, print_line, print_message, results_only, show_status
 from fmapviz.cli.process import importing
 from fmapviz.cli.run import JsonOption, ModelArgument, running_option
+from fmapviz.config import InputOptions, RunConfig
 from fmapviz.core import registry
-from fmapviz.core.config import InputOptions, RunConfig
-from fmapviz.core.errors import RequestError, printable, quote, suggest
 from fmapviz.core.registry import SOURCES
+from fmapviz.errors import RequestError, printable, quote, suggest
 from fmapviz.models.load import check_name, known_names
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from fmapviz.core.types import LayerInfo
-    from fmapviz.inspection.receptive_field import ReceptiveField
+    from fmapviz.capture.receptive_field import ReceptiveField
+    from fmapviz.types import LayerInfo
 
 FieldOption = Annotated[
     bool,
@@ -46,9 +46,9 @@ def list_layers(
 
     show_status(f"loading {model} ...")
     with importing():
-        from fmapviz.engine.fields import fields_by_layer
-        from fmapviz.engine.layer_list import load_and_list
-        from fmapviz.inspection.layers import find_layers, notice_blocks, notice_left_out
+        from fmapviz.capture.layers import find_layers, notice_blocks, notice_left_out
+        from fmapviz.features.fields.fields import fields_by_layer
+        from fmapviz.run.layer_list import load_and_list
 
     with results_only():
         loaded, rows, outputs = load_and_list(model, options=prepared, **typed[RunConfig])

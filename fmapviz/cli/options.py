@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast, get_args, get_o
 import typer
 
 from fmapviz.cli.help import ITEM
+from fmapviz.config import PANELS, Engine, InputOptions, RunConfig, Style, options_of, split, types_of
 from fmapviz.core import registry
-from fmapviz.core.config import PANELS, Engine, InputOptions, RunConfig, Style, options_of, split, types_of
 from fmapviz.core.registry import VIEWS, WRITERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from fmapviz.core.config import Option
+    from fmapviz.config import Option
 
 GROUPS = (RunConfig, Style, InputOptions, Engine)
 # Arguments of functions beside the configuration, which a command has as options of the same name.

@@ -9,8 +9,8 @@ from contextlib import contextmanager, redirect_stdout, suppress
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from fmapviz.cli.options import as_typed
-from fmapviz.core.errors import FmapvizError, OutputError, printable
 from fmapviz.core.words import counted
+from fmapviz.errors import FmapvizError, OutputError, printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from typing import TYPE_CHECKING, NoReturn
 
-from fmapviz.core.errors import RequestError, printable
+from fmapviz.errors import RequestError, printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

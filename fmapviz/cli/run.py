@@ -21,11 +21,11 @@ from fmapviz.cli.options import read_options, takes_options
 from fmapviz.cli.printing import print_message, results_only, show_status
 from fmapviz.cli.process import importing
 from fmapviz.cli.synonyms import meant_command
+from fmapviz.config import COMMON, RUNNING, Engine, InputOptions, RunConfig, Style
 from fmapviz.core import registry
-from fmapviz.core.config import COMMON, RUNNING, Engine, InputOptions, RunConfig, Style
-from fmapviz.core.errors import RefusedError, RequestError, nearest, quote
 from fmapviz.core.registry import WRITERS
 from fmapviz.core.urls import is_url
+from fmapviz.errors import RefusedError, RequestError, nearest, quote
 from fmapviz.models.load import check_name, hint_for, is_model, known_names
 
 if TYPE_CHECKING:
@@ -95,8 +95,8 @@ def run(
         from fmapviz.images import decode_pool
 
         decode_pool.start()  # while torch is imported
-        from fmapviz.engine.estimate import estimate
-        from fmapviz.engine.run import run as run_all
+        from fmapviz.run.estimate import estimate
+        from fmapviz.run.loop import run as run_all
 
     verbosity = -1 if quiet else int(verbose)
     with results_only(), Console(verbosity=verbosity, json=json) as console:

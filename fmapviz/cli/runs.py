@@ -11,13 +11,13 @@ import typer
 
 from fmapviz.cli.printing import align, count, erase_status, print_json, print_line, print_message, show_status
 from fmapviz.cli.run import JsonOption  # noqa: TC001  Typer reads it
-from fmapviz.core.errors import RequestError, printable, quote
 from fmapviz.core.files import format_bytes
+from fmapviz.errors import RequestError, printable, quote
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from fmapviz.runs.listing import ListedRun
+    from fmapviz.store.listing import ListedRun
 
 REMOVE = "remove"
 _HEADER = ("run", "model", "weights", "images", "failed", "size", "age", "formats", "state", "settings")
@@ -67,7 +67,7 @@ def runs(
 
 def _list(directory: str, *, json: bool) -> None:
     show_status(f"listing {directory} ...")
-    from fmapviz.runs.listing import list_runs
+    from fmapviz.store.listing import list_runs
 
     listed = []
     for run in list_runs(directory):
@@ -93,8 +93,8 @@ def _remove(names: Sequence[str], out: str, *, yes: bool, json: bool) -> None:
     if not yes and not (sys.stdin is not None and sys.stdin.isatty()):
         raise RequestError("cannot ask without a terminal whether to remove runs", hint="--yes removes them without asking")
     show_status("checking ...")
-    from fmapviz.runs.listing import describe_run
-    from fmapviz.runs.remove import check_removable, find_run, remove_run
+    from fmapviz.store.listing import describe_run
+    from fmapviz.store.remove import check_removable, find_run, remove_run
 
     found = {directory.resolve(): directory for directory in (find_run(name, out) for name in names)}
     for directory in found.values():

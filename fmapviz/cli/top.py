@@ -10,11 +10,11 @@ from fmapviz.cli.options import as_typed
 from fmapviz.cli.printing import print_json, print_line, print_message, results_only, show_status
 from fmapviz.cli.process import importing
 from fmapviz.cli.run import JsonOption  # noqa: TC001  Typer reads it
-from fmapviz.core.config import split
-from fmapviz.core.errors import printable
+from fmapviz.config import split
+from fmapviz.errors import printable
 
 if TYPE_CHECKING:
-    from fmapviz.core.events import Event
+    from fmapviz.events import Event
 
 
 def top(
@@ -64,7 +64,7 @@ def top(
     """
     show_status(f"reading {run} ...")
     with importing():
-        from fmapviz.engine.top.finished import top_images
+        from fmapviz.features.top.finished import top_images
 
     with results_only():
         summary = top_images(

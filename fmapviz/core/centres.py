@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from fmapviz.core.errors import PositionError
+from fmapviz.errors import PositionError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import isnan
 from typing import Any
 
-from fmapviz.core.errors import RequestError
+from fmapviz.errors import RequestError
 
 _SHOWN = ("channel", "min", "max", "mean", "std", "zeros", "nonfinite", "dead")
 _MOST, _LAST = 20, 5  # rows that are printed, and how many of them are the last ones

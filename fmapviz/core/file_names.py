@@ -6,7 +6,7 @@ A run is a directory of units, and a unit a directory of the files of one or of 
     runs/alexnet/lena.png/unit.json              what the unit holds, last written
     runs/alexnet/lena.png/00_features.0.maps.png files of the formats
 
-What a format writes is said in its module; see `fmapviz.writers.base`.
+What a format writes is said in its module; see `fmapviz.formats.base`.
 """
 
 from __future__ import annotations

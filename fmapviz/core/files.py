@@ -16,8 +16,8 @@ from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING, BinaryIO
 
-from fmapviz.core.errors import OutputError, hint_behind, quote
 from fmapviz.core.file_names import HIDDEN
+from fmapviz.errors import OutputError, hint_behind, quote
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -8,7 +8,7 @@ from functools import lru_cache
 from math import log, prod
 from typing import TYPE_CHECKING
 
-from fmapviz.core.errors import RequestError, quote
+from fmapviz.errors import RequestError, quote
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

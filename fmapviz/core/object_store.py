@@ -20,9 +20,9 @@ from itertools import chain
 from secrets import token_hex
 from typing import TYPE_CHECKING, BinaryIO, cast
 
-from fmapviz.core.errors import RequestError, quote
 from fmapviz.core.store_connection import attempts, call, connect, obstore, open_address
 from fmapviz.core.urls import INSTALL, check_address, is_web, join, split
+from fmapviz.errors import RequestError, quote
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

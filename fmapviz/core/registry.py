@@ -16,22 +16,22 @@ from importlib.resources import files
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from fmapviz.core.errors import RequestError, quote, suggest
 from fmapviz.core.synonyms import meant_member
+from fmapviz.errors import RequestError, quote, suggest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from types import ModuleType
 
-SOURCES, VIEWS, WRITERS = "fmapviz.models.sources", "fmapviz.views", "fmapviz.writers"
-AGGREGATES = "fmapviz.runs.aggregates"
+SOURCES, VIEWS, WRITERS = "fmapviz.models.sources", "fmapviz.views", "fmapviz.formats"
+AGGREGATES = "fmapviz.store.aggregates"
 
 
 def names(package: str) -> list[str]:
     """Return the names of the members of a package, sorted.
 
     Example:
-        >>> names("fmapviz.writers")
+        >>> names("fmapviz.formats")
         ['channels', 'gif', 'html', 'mp4', 'npz', 'numbers', 'png', 'raw', 'stats', 'svg', 'tar', 'tensorboard']
     """
     found = (entry for entry in files(package).iterdir() if not entry.name.startswith(("_", "base.")))
@@ -54,7 +54,7 @@ def constants(package: str, key: str) -> dict[str, str]:
     """Return the value of a top-level constant for each member that has it, without importing any.
 
     Example:
-        >>> constants("fmapviz.writers", "PAGE")
+        >>> constants("fmapviz.formats", "PAGE")
         {'html': 'index.html'}
     """
     values = ((name, constant(package, name, key)) for name in names(package))
@@ -104,7 +104,7 @@ def kind(package: str) -> str:
     """Return the word for a member of a package in messages.
 
     Example:
-        >>> kind("fmapviz.views"), kind("fmapviz.writers")
+        >>> kind("fmapviz.views"), kind("fmapviz.formats")
         ('view', 'format')
     """
     word = package.rpartition(".")[2].removesuffix("s")

@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
-from fmapviz.core.errors import printable
 from fmapviz.core.version import __version__
+from fmapviz.errors import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

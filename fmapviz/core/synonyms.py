@@ -1,7 +1,7 @@
 """The words of other tools for options, views, formats and models, each with the word meant here.
 
 A hint is made of them before similar spellings are looked for: `class` is nearer to `clusters` than to `target`. Names of
-options are Python's, see `fmapviz.core.errors`.
+options are Python's, see `fmapviz.errors`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from fmapviz.core.errors import quote
+from fmapviz.errors import quote
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from fmapviz.core.errors import RequestError, quote
+from fmapviz.errors import RequestError, quote
 
 # Other text with `://`, such as `nope://x`, may be the name of a local file.
 SCHEMES = ("s3", "s3a", "gs", "az", "abfs", "abfss", "http", "https", "memory")

@@ -17,8 +17,8 @@ from numpy.lib import format as npy_format
 from PIL import Image as PillowImage
 
 from fmapviz.core.bands import Bands
-from fmapviz.core.errors import InputError
 from fmapviz.core.samples import Samples
+from fmapviz.errors import InputError
 from fmapviz.images.errors import MAX_PIXELS, MAX_VALUES, wrong_channels
 from fmapviz.images.notices import TRANSPARENT
 

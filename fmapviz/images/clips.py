@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from fmapviz.core.errors import InputError
 from fmapviz.core.samples import Samples
+from fmapviz.errors import InputError
 from fmapviz.images.arrays import is_about_scaling
 from fmapviz.images.films import read_frames
 from fmapviz.images.notices import of_repeated
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from PIL import Image as PillowImage
     from torch import Tensor
 
-    from fmapviz.core.types import Image, ImageFile, Preparation
     from fmapviz.images.frames import Frames
+    from fmapviz.types import Image, ImageFile, Preparation
 
 
 def read_fitting(preparation: Preparation, read: Callable[..., Image]) -> Image:

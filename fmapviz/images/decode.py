@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 from PIL import ExifTags, ImageOps, UnidentifiedImageError
 from PIL import Image as PillowImage
 
-from fmapviz.core.errors import InputError
 from fmapviz.core.samples import Samples
+from fmapviz.errors import InputError
 from fmapviz.images.depth import is_deep, is_read_whole
 from fmapviz.images.errors import MAX_PIXELS, wrong_channels
 from fmapviz.images.notices import TRANSPARENT

@@ -41,21 +41,21 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Self, TypeVar
 from PIL import Image as PillowImage
 from PIL.ImageFile import ImageFile as PillowFile
 
-from fmapviz.core.errors import InputError, printable, quote
-from fmapviz.core.events import Notice
 from fmapviz.core.object_store import download
 from fmapviz.core.samples import Samples
-from fmapviz.core.types import Image
 from fmapviz.core.urls import is_url
+from fmapviz.errors import InputError, printable, quote
+from fmapviz.events import Notice
 from fmapviz.images.arrays import copy_from, number_type
 from fmapviz.images.decode import decode
 from fmapviz.images.decode_worker import create_shared_memory
 from fmapviz.images.errors import MAX_PIXELS, MAX_VALUES, explain
+from fmapviz.types import Image
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fmapviz.core.types import ImageFile
+    from fmapviz.types import ImageFile
 
     _Stored = tuple[list[Any], tuple[str, ...], int]  # description of the pixels, notices, orientation
 
@@ -130,7 +130,7 @@ class DecodePool:
     """Decode images in workers, one for each thread that calls `read`.
 
     Example:
-        >>> from fmapviz.core.types import ImageFile
+        >>> from fmapviz.types import ImageFile
         >>> with DecodePool() as pool:
         ...     image = pool.read(ImageFile("sample_images/shapes.png", "shapes.png", 0, 0), channels=1, notify=print)
         >>> image.pixels.mode, image.pixels.size

@@ -35,8 +35,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 
 from PIL import Image as PillowImage
 
-from fmapviz.core.errors import InputError
 from fmapviz.core.samples import Samples
+from fmapviz.errors import InputError
 from fmapviz.images.decode import decode
 from fmapviz.images.errors import MAX_VALUES, classify, wrong_channels
 

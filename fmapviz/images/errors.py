@@ -6,9 +6,9 @@ import errno
 
 from PIL import Image as PillowImage
 
-from fmapviz.core.errors import InputError, hint_behind, printable, quote
 from fmapviz.core.urls import INSTALL
 from fmapviz.core.words import counted
+from fmapviz.errors import InputError, hint_behind, printable, quote
 
 MAX_PIXELS = 89_478_485  # where Pillow begins to warn: 256 MiB of RGB
 MAX_VALUES = 3 * MAX_PIXELS

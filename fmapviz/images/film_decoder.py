@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 from PIL import Image as PillowImage
 
-from fmapviz.core.errors import InputError
 from fmapviz.core.words import counted
+from fmapviz.errors import InputError
 from fmapviz.images.decode import remarks_on_opacity, upright_rgb
 from fmapviz.images.errors import MAX_PIXELS, classify
 

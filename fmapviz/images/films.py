@@ -21,16 +21,16 @@ from typing import TYPE_CHECKING, TypeVar
 
 from PIL import Image as PillowImage
 
-from fmapviz.core.errors import InputError, RequestError, quote
-from fmapviz.core.events import Notice
-from fmapviz.core.types import Failure, Image, ImageFile
 from fmapviz.core.words import counted
+from fmapviz.errors import InputError, RequestError, quote
+from fmapviz.events import Notice
 from fmapviz.images.decode_pool import open_file, pop_idle, start_worker
 from fmapviz.images.decode_worker import ask_film
 from fmapviz.images.errors import explain
 from fmapviz.images.film_decoder import HINT, FilmDecoder
 from fmapviz.images.find import path_hash
 from fmapviz.images.frames import file_of, frame_of, frames_of, is_film, may_be_film
+from fmapviz.types import Failure, Image, ImageFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

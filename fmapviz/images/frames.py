@@ -7,11 +7,11 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from fmapviz.core.errors import InputError, quote
 from fmapviz.core.urls import is_url
+from fmapviz.errors import InputError, quote
 
 if TYPE_CHECKING:
-    from fmapviz.core.types import ImageFile
+    from fmapviz.types import ImageFile
 
 FILMS = (".mp4", ".m4v", ".mov", ".webm", ".mkv", ".avi", ".mpg", ".mpeg")  # read by PyAV
 ANIMATED = (".gif", ".webp", ".apng")  # read by Pillow: films if they hold several pictures

@@ -6,21 +6,21 @@ import os
 from functools import partial
 from typing import TYPE_CHECKING
 
-from fmapviz.core.errors import InputError, suggest_file
-from fmapviz.core.types import ImageFile
+from fmapviz.errors import InputError, suggest_file
 from fmapviz.images.clips import read_clip, read_fitting
 from fmapviz.images.decode_pool import read_image
 from fmapviz.images.find import is_candidate
 from fmapviz.images.frames import frames_of, is_film
 from fmapviz.images.memory.image import memory_image
 from fmapviz.images.memory.pixels import read_memory_image
+from fmapviz.types import ImageFile
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from torch import Tensor
 
-    from fmapviz.core.types import Preparation
+    from fmapviz.types import Preparation
 
 
 def read_prepared(path: str | Path, preparation: Preparation) -> Tensor:

@@ -15,8 +15,8 @@ import numpy as np
 from fmapviz.images.positions import LEVEL, UnmeasurableError, calibrate, measure, repeats, require
 
 if TYPE_CHECKING:
-    from fmapviz.core.types import Preparation
     from fmapviz.images.positions import Array, Numbers, Size, Window, Windows
+    from fmapviz.types import Preparation
 
     Line = tuple[float, float]  # scale, offset
 
@@ -89,7 +89,7 @@ def find_placement(preparation: Preparation, size: tuple[int, int]) -> Placement
         all to 0.04: the 8 bits after resizing do not average out where a ramp rises by about one level per pixel.
 
     Example:
-        >>> from fmapviz.core.config import InputOptions
+        >>> from fmapviz.config import InputOptions
         >>> from fmapviz.images.preprocess import standard
         >>> placement = find_placement(standard(InputOptions(size=(96, 96), fit="squash")), (192, 384))
         >>> [round(scale, 2) for scale in placement.scale]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from fmapviz.core.types import Preparation
+    from fmapviz.types import Preparation
 
     Array = NDArray[np.float64]
     Numbers = NDArray[np.intp]

@@ -13,18 +13,18 @@ import torch
 from PIL import Image as PillowImage
 from torch import Tensor
 
+from fmapviz.config import sides_of
 from fmapviz.core.bands import Bands
-from fmapviz.core.config import sides_of
-from fmapviz.core.errors import InputError, RequestError, printable
 from fmapviz.core.lazy_torchvision import functional
 from fmapviz.core.samples import Samples
-from fmapviz.core.types import Preparation
+from fmapviz.errors import InputError, RequestError, printable
 from fmapviz.images.arrays import scale, scale_volume
+from fmapviz.types import Preparation
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fmapviz.core.config import InputOptions
+    from fmapviz.config import InputOptions
 
     Geometry = Callable[[PillowImage.Image], PillowImage.Image]
     Pixels = PillowImage.Image | Bands | Samples
@@ -60,7 +60,7 @@ def standard(
         RequestError: The user's mean or standard deviation has neither one number nor one for each channel.
 
     Example:
-        >>> from fmapviz.core.config import InputOptions
+        >>> from fmapviz.config import InputOptions
         >>> standard(InputOptions(size=(32, 48)), channels=1).apply(PillowImage.new("L", (640, 480))).shape
         torch.Size([1, 32, 48])
     """
@@ -98,7 +98,7 @@ def as_for_imagenet(options: InputOptions, *, channels: int = 3) -> Preparation:
         channels: C, the number of channels that the network takes.
 
     Example:
-        >>> from fmapviz.core.config import InputOptions
+        >>> from fmapviz.config import InputOptions
         >>> as_for_imagenet(InputOptions()).description.partition(", mean")[0]
         'resize to 256, crop to 224, bilinear'
     """

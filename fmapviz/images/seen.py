@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from fmapviz.core.types import Preparation
+    from fmapviz.types import Preparation
 
 
 class Seen:
@@ -25,7 +25,7 @@ class Seen:
         preparation: Of the network.
 
     Example:
-        >>> from fmapviz.core.types import Preparation
+        >>> from fmapviz.types import Preparation
         >>> clip = Seen(torch.eye(4)[None, :, None], Preparation(torch.as_tensor, (), (), ""))
         >>> clip.picture.tolist(), clip.at(2.0).tolist(), clip.describe(2.0)
         ([[255, 0, 0, 0]], [[0, 0, 255, 0]], 'frame 2 of 4, from 0')

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import numpy as np
 from tifffile import COMPRESSION, PHOTOMETRIC, TiffFile, TiffPage
 
-from fmapviz.core.errors import InputError
+from fmapviz.errors import InputError
 from fmapviz.images.arrays import Said, compose, fits, format_shape, require_numbers, require_size
 from fmapviz.images.errors import wrong_channels
 from fmapviz.images.tiff_tags import LARGEST, MOST_REDUCED, NODATA, REDUCED, SEVERAL, SMALLEST, number_in

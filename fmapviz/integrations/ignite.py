@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from ignite.engine import Events
 
 if TYPE_CHECKING:
-    from fmapviz.engine.watch.watch import Watch
+    from fmapviz.features.watch.watch import Watch
 
 REQUIRES = "ignite"
 

@@ -7,14 +7,14 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from fmapviz.core.config import check_type
-from fmapviz.core.errors import RequestError, first_few, quote, suggest
-from fmapviz.engine.watch.watch import Watch, check_options
+from fmapviz.config import check_type
+from fmapviz.errors import RequestError, first_few, quote, suggest
+from fmapviz.features.watch.watch import Watch, check_options
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from fmapviz.core.types import Inputs
+    from fmapviz.types import Inputs
 
 
 REQUIRES = "lightning"

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import mlflow
 
-from fmapviz.core.errors import RequestError
+from fmapviz.errors import RequestError
 
 if TYPE_CHECKING:
     import numpy as np

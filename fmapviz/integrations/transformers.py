@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from transformers import TrainerCallback
 
-from fmapviz.engine.watch.watch import Watch, check_options
+from fmapviz.features.watch.watch import Watch, check_options
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from fmapviz.core.types import Inputs
-    from fmapviz.engine.watch.targets import SummaryWriter
+    from fmapviz.features.watch.targets import SummaryWriter
+    from fmapviz.types import Inputs
 
 REQUIRES = "transformers"
 

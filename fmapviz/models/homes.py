@@ -9,7 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from fmapviz.core.errors import first_few
+from fmapviz.errors import first_few
 
 if TYPE_CHECKING:
     from torch import nn

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fmapviz.inspection.outside_state import content_of, functions_in, names_in
+from fmapviz.capture.outside_state import content_of, functions_in, names_in
 from fmapviz.models.homes import is_users
 from fmapviz.models.weights.file import sha256_of
 from fmapviz.models.weights.state_dict import digest_of_state

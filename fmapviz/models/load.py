@@ -9,16 +9,16 @@ from fnmatch import fnmatchcase
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, cast
 
+from fmapviz.config import InputOptions, check_type, check_weights, explain_arguments
 from fmapviz.core import registry
-from fmapviz.core.config import InputOptions, check_type, check_weights, explain_arguments
-from fmapviz.core.errors import RequestError, WeightsError, nearest, quote, suggest
 from fmapviz.core.registry import SOURCES
 from fmapviz.core.synonyms import meant_model
+from fmapviz.errors import RequestError, WeightsError, nearest, quote, suggest
 from fmapviz.models.user_code import check_reference, split_call
 
 if TYPE_CHECKING:
-    from fmapviz.core.types import Model, Weights
     from fmapviz.models.sources.base import ModelSource
+    from fmapviz.types import Model, Weights
 
 # Ends of files that are given in place of a model.
 _WEIGHTS = {".pth", ".pt", ".ckpt", ".bin", ".safetensors", ".tar"}

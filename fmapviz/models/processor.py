@@ -8,15 +8,15 @@ import torch
 from PIL import Image as PillowImage
 from torch import Tensor
 
-from fmapviz.core.errors import RequestError
+from fmapviz.errors import RequestError
 from fmapviz.images.preprocess import by_callable, standard
 from fmapviz.models.user_code import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from fmapviz.core.config import InputOptions
-    from fmapviz.core.types import Preparation
+    from fmapviz.config import InputOptions
+    from fmapviz.types import Preparation
 
 _UNTOLD = {"image_processor_type", "processor_class", "data_format", "return_tensors", "device", "default_to_square"}
 

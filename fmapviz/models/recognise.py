@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
-    from fmapviz.core.config import InputOptions
-    from fmapviz.core.types import Preparation
+    from fmapviz.config import InputOptions
+    from fmapviz.types import Preparation
 
 
 @dataclass(frozen=True, slots=True, eq=False)

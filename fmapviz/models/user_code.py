@@ -19,7 +19,7 @@ from pathlib import Path
 from traceback import StackSummary, TracebackException
 from typing import TYPE_CHECKING, Any
 
-from fmapviz.core.errors import FmapvizError, RequestError, UserCodeError, first_few, printable, quote, suggest_file
+from fmapviz.errors import FmapvizError, RequestError, UserCodeError, first_few, printable, quote, suggest_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -8,7 +8,7 @@ from itertools import chain
 from types import CodeType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
-from fmapviz.inspection.outside_state import content_of, functions_in, names_in
+from fmapviz.capture.outside_state import content_of, functions_in, names_in
 from fmapviz.models.homes import is_users
 
 if TYPE_CHECKING:

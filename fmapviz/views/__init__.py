@@ -8,14 +8,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from fmapviz.config import Style, options_of
 from fmapviz.core import registry
-from fmapviz.core.config import Style, options_of
 from fmapviz.core.registry import VIEWS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from fmapviz.core.types import Of
+    from fmapviz.types import Of
 
 # What a view of a layer may capture, see `fmapviz.views.base`.
 CAPTURES: dict[str, Of] = {
@@ -37,7 +37,7 @@ def effective_style(style: Style, views: Iterable[str]) -> tuple[Style, list[str
         The style, and the names of the options that were reset from another value than their default.
 
     Example:
-        >>> from fmapviz.core.config import Style
+        >>> from fmapviz.config import Style
         >>> effective_style(Style(columns=3, alpha=0.7), ["maps", "contact"])
         (Style(columns=3, gray_input=None), ['alpha'])
     """

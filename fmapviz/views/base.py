@@ -22,7 +22,7 @@ Constants of a view are read without importing it, and so must be literals:
 * `SHARES`: What `--pca shared` computes once for all images of a run.
 * `OVER = False`: A heat map that is not laid over the input.
 * `PLACED = True`: A view of a layer that needs to know where the positions of maps lie in the input, as those over it do.
-* `AGGREGATES`: The results over all images that its run has, separated by blanks; see `fmapviz.runs.aggregates.base`.
+* `AGGREGATES`: The results over all images that its run has, separated by blanks; see `fmapviz.store.aggregates.base`.
 * `WITH`: A format that the run writes besides those that are asked for.
 * `COLORMAP`: The colour map of a heat map, unless the user chooses one.
 * `SHARP = True`: A reduction whose values are enlarged to rectangles, unless the style is `smooth`.
@@ -35,11 +35,11 @@ from typing import TYPE_CHECKING, Protocol
 
 import torch
 
+from fmapviz.capture.reshape import NotAMapError
 from fmapviz.core.centres import Centres
 from fmapviz.core.drawings import HeatMap
-from fmapviz.inspection.reshape import NotAMapError
-from fmapviz.render.colormaps import HEAT_COLORMAP
-from fmapviz.render.heatmap import stretch
+from fmapviz.draw.colormaps import HEAT_COLORMAP
+from fmapviz.draw.heatmap import stretch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -48,10 +48,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor, nn
 
-    from fmapviz.core.config import Style
+    from fmapviz.config import Style
     from fmapviz.core.drawings import Content, Grid, Panels
-    from fmapviz.render.grid import Ranges
-    from fmapviz.render.picture import Composed, Sheet
+    from fmapviz.draw.grid import Ranges
+    from fmapviz.draw.picture import Composed, Sheet
 
 
 class NoChannelsError(NotAMapError):
@@ -64,7 +64,7 @@ class LayerMaps:
 
     Attributes:
         values: `(N, C, H, W)`, float32 or a half type, any range; `(N, C, 1, 1)` for a vector.
-        ranges: Extremes of the channels, see `fmapviz.render.grid.measure`.
+        ranges: Extremes of the channels, see `fmapviz.draw.grid.measure`.
         vector: Whether it has no rows and columns.
         picture: Height and width of the input, pixels; None if the input is not a picture.
         limits: Smallest and largest value of this view's maps over all images of the run, if known.

@@ -5,13 +5,13 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from fmapviz.capture.reshape import NotAMapError
 from fmapviz.core.drawings import Labels
-from fmapviz.inspection.reshape import NotAMapError
-from fmapviz.render.tokens.clusters import find_labels
+from fmapviz.features.tokens.clusters import find_labels
 from fmapviz.views.base import BatchContent
 
 if TYPE_CHECKING:
-    from fmapviz.core.config import Style
+    from fmapviz.config import Style
     from fmapviz.views.base import LayerMaps
 
 NEEDS = "outputs"

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fmapviz.render.facts import first_of, shape_of
-from fmapviz.render.heatmap import draw_heat_map
-from fmapviz.render.sheets.tables import draw_contact
+from fmapviz.draw.facts import first_of, shape_of
+from fmapviz.draw.heatmap import draw_heat_map
+from fmapviz.draw.sheets.tables import draw_contact
 from fmapviz.views.mean import reduce
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from fmapviz.render.picture import Cell, Composed, Sheet
+    from fmapviz.draw.picture import Cell, Composed, Sheet
 
 NEEDS = "outputs"
 LOOKS = "norm colormap"

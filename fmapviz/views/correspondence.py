@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from fmapviz.capture.reshape import NotAMapError
 from fmapviz.core.drawings import Matches
-from fmapviz.inspection.reshape import NotAMapError
-from fmapviz.render.tokens.matches import averaged, best_pair, choose_pairs, match
-from fmapviz.render.tokens.vectors import cosines, direction_at
+from fmapviz.features.tokens.matches import averaged, best_pair, choose_pairs, match
+from fmapviz.features.tokens.vectors import cosines, direction_at
 from fmapviz.views.base import BatchContent
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from fmapviz.core.config import Style
+    from fmapviz.config import Style
     from fmapviz.views.base import LayerMaps
 
 NEEDS = "outputs"

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from fmapviz.core.config import Style
+from fmapviz.capture.reshape import NotAMapError
+from fmapviz.config import Style
 from fmapviz.core.drawings import SHADES, Panels
 from fmapviz.core.words import counted
-from fmapviz.inspection.reshape import NotAMapError
-from fmapviz.render import bars, grid
-from fmapviz.render.channel_choice import choose
-from fmapviz.render.colormaps import checkerboard
-from fmapviz.render.grid import Ranges
-from fmapviz.render.panels import panel_palette
+from fmapviz.draw import bars, grid
+from fmapviz.draw.channel_choice import choose
+from fmapviz.draw.colormaps import checkerboard
+from fmapviz.draw.grid import Ranges
+from fmapviz.features.diff.panels import panel_palette
 from fmapviz.views import mean
 from fmapviz.views.base import NoChannelsError
 

@@ -17,7 +17,7 @@ from fmapviz.views.base import BatchContent
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from fmapviz.core.config import Style
+    from fmapviz.config import Style
     from fmapviz.views.base import LayerMaps
 
     Counts = tuple[Tensor, Tensor, Tensor, Tensor]

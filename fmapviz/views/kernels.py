@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from fmapviz.capture.reshape import NotAMapError
+from fmapviz.capture.used_weight import used_weight
 from fmapviz.core.drawings import Grid
 from fmapviz.core.words import counted
-from fmapviz.inspection.reshape import NotAMapError
-from fmapviz.inspection.used_weight import used_weight
-from fmapviz.render import channel_choice
-from fmapviz.render.grid import as_floats, draw_grids, lay_out, measure, scale_limits
-from fmapviz.render.labels import number_size
-from fmapviz.render.picture import is_numbered, lettering
+from fmapviz.draw import channel_choice
+from fmapviz.draw.grid import as_floats, draw_grids, lay_out, measure, scale_limits
+from fmapviz.draw.labels import number_size
+from fmapviz.draw.picture import is_numbered, lettering
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from fmapviz.core.config import Style
+    from fmapviz.config import Style
     from fmapviz.core.drawings import Tiles
-    from fmapviz.render.grid import Ranges
+    from fmapviz.draw.grid import Ranges
 
 NEEDS = "weights"
 LOOKS = "norm columns padding channels scale colormap labels background text_size colorbar"
@@ -85,7 +85,7 @@ def tile_kernels(weight: Tensor, style: Style, *, whole: tuple[Tensor, Tensor] |
         scale 1, small pictures are magnified to about 512 pixels, numbered ones until a filter is as large as its number.
 
     Example:
-        >>> from fmapviz.core.config import Style
+        >>> from fmapviz.config import Style
         >>> tile_kernels(torch.randn(64, 3, 11, 11), Style()).shape  # 8 x 8 tiles, six times as large
         torch.Size([546, 546, 3])
     """
@@ -116,7 +116,7 @@ def choose(weight: Tensor, style: Style) -> Tensor | None:
         0.
 
     Example:
-        >>> from fmapviz.core.config import Style
+        >>> from fmapviz.config import Style
         >>> choose(torch.tensor([1.0, -3.0, 2.0]).view(3, 1, 1, 1), Style(channels="top:2"))
         tensor([1, 2])
     """
@@ -137,7 +137,7 @@ def positions_of(shape: Sequence[int], style: Style) -> Tiles:
         One tile per filter, or its whole row of tiles, see `is_tile`.
 
     Example:
-        >>> from fmapviz.core.config import Style
+        >>> from fmapviz.config import Style
         >>> positions_of((64, 3, 11, 11), Style()).corner(63)
         (478, 478)
         >>> positions_of((64, 16, 3, 3), Style()).corner(63)  # rows

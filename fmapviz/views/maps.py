@@ -12,17 +12,17 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from fmapviz.core.config import Style, check_type
+from fmapviz.capture.reshape import NotAMapError, own_frames
+from fmapviz.config import Style, check_type
 from fmapviz.core.drawings import Grid
-from fmapviz.core.errors import RequestError, first_few, quote
-from fmapviz.core.types import FeatureMap
 from fmapviz.core.words import counted
-from fmapviz.inspection.reshape import NotAMapError, own_frames
-from fmapviz.render import bars, grid
-from fmapviz.render.channel_choice import choose_channels, describe_left_out
-from fmapviz.render.layout import Ground
-from fmapviz.render.layout import draw as paint
-from fmapviz.render.picture import frame, is_numbered, lettering, render_grid
+from fmapviz.draw import bars, grid
+from fmapviz.draw.channel_choice import choose_channels, describe_left_out
+from fmapviz.draw.layout import Ground
+from fmapviz.draw.layout import draw as paint
+from fmapviz.draw.picture import frame, is_numbered, lettering, render_grid
+from fmapviz.errors import RequestError, first_few, quote
+from fmapviz.types import FeatureMap
 from fmapviz.views import effective_style
 from fmapviz.views.base import BatchContent, LayerMaps, NoChannelsError
 

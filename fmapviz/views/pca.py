@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from fmapviz.capture.reshape import NotAMapError
 from fmapviz.core.drawings import Rgb
-from fmapviz.inspection.reshape import NotAMapError
-from fmapviz.render.pca import fit, paint
-from fmapviz.render.tokens.foreground import border, separate
+from fmapviz.draw.pca import fit, paint
+from fmapviz.features.tokens.foreground import border, separate
 from fmapviz.views.base import BatchContent
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from fmapviz.core.config import Style
+    from fmapviz.config import Style
     from fmapviz.views.base import LayerMaps
 
 NEEDS = "outputs"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fmapviz.render.facts import shape_of
-from fmapviz.render.heatmap import colormap_of, draw_heat_map
-from fmapviz.render.sheets.tables import draw_sheet
+from fmapviz.draw.facts import shape_of
+from fmapviz.draw.heatmap import colormap_of, draw_heat_map
+from fmapviz.draw.sheets.tables import draw_sheet
 from fmapviz.views.gradcam import attribute
 
 if TYPE_CHECKING:
-    from fmapviz.render.picture import Composed, Sheet
+    from fmapviz.draw.picture import Composed, Sheet
 
 NEEDS = "activations gradients"
 LOOKS = "colormap alpha gray_input"

@@ -9,18 +9,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from fmapviz.capture.reshape import NotAMapError
 from fmapviz.core.drawings import HeatMap
-from fmapviz.inspection.reshape import NotAMapError
-from fmapviz.render.colormaps import HEAT_COLORMAP
-from fmapviz.render.heatmap import stretch
-from fmapviz.render.tokens.vectors import cosines, direction_at
+from fmapviz.draw.colormaps import HEAT_COLORMAP
+from fmapviz.draw.heatmap import stretch
+from fmapviz.features.tokens.vectors import cosines, direction_at
 from fmapviz.views.base import BatchContent
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from fmapviz.core.config import Style
+    from fmapviz.config import Style
     from fmapviz.views.base import LayerMaps
 
 NEEDS = "outputs"

@@ -46,13 +46,13 @@ from ways import (
 )
 
 import fmapviz
-from fmapviz.core.config import RunConfig, Style
-from fmapviz.engine.diff.run import run_diff
-from fmapviz.engine.forward_pass import Drawer
-from fmapviz.engine.plan import Plan
-from fmapviz.inspection.early_stop import EarlyStop
-from fmapviz.inspection.layers import find_layers, select_layers
+from fmapviz.capture.early_stop import EarlyStop
+from fmapviz.capture.layers import find_layers, select_layers
+from fmapviz.config import RunConfig, Style
+from fmapviz.features.diff.run import run_diff
 from fmapviz.models.shapesnet.network import ShapesNet
+from fmapviz.run.forward_pass import Drawer
+from fmapviz.run.plan import Plan
 
 ROOT = Path(__file__).parent.parent.parent
 PICTURE = ROOT / "sample_images" / "still_life.jpg"
@@ -228,8 +228,8 @@ def statistics(place, quick):
 MERGE = """
 import sys
 import numpy as np
-from fmapviz.runs.aggregates._channels import FeatureMapInfo
-from fmapviz.runs.aggregates._ranker import Ranker
+from fmapviz.store.aggregates._channels import FeatureMapInfo
+from fmapviz.store.aggregates._ranker import Ranker
 images, channels = map(int, sys.argv[1:])
 maps = (FeatureMapInfo("layer", "output", "", "Conv2d", channels, 0),)
 rows = np.random.default_rng(0).standard_normal((997, channels), np.float32)

@@ -19,16 +19,16 @@ import numpy as np
 import torch
 from PIL import Image
 
-from fmapviz.core.config import RunConfig
-from fmapviz.core.types import UnitImage
-from fmapviz.engine.forward_pass import Drawer
-from fmapviz.engine.session import load_session
+from fmapviz.capture.hooks import undisturbed
+from fmapviz.config import RunConfig
+from fmapviz.draw.picture import make_pictures
+from fmapviz.formats import tar
 from fmapviz.images.decode_pool import read_image
 from fmapviz.images.find import find_images
 from fmapviz.images.seen import Seen
-from fmapviz.inspection.hooks import undisturbed
-from fmapviz.render.picture import make_pictures
-from fmapviz.writers import tar
+from fmapviz.run.forward_pass import Drawer
+from fmapviz.run.session import load_session
+from fmapviz.types import UnitImage
 
 ROOT = Path(__file__).parent.parent.parent
 COMMAND = [sys.executable, "-m", "fmapviz"]

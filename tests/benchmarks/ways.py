@@ -12,10 +12,10 @@ from torch.utils.tensorboard import SummaryWriter
 from torchvision.utils import make_grid
 
 from fmapviz import visualize
-from fmapviz.engine.pipeline import unit_writer
+from fmapviz.formats import stats
 from fmapviz.images.decode_pool import DecodePool, read_image
-from fmapviz.runs.aggregates._unit_ranking import UnitRanking
-from fmapviz.writers import stats
+from fmapviz.run.pipeline import unit_writer
+from fmapviz.store.aggregates._unit_ranking import UnitRanking
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from fmapviz.core.types import Image as PixelImage
-    from fmapviz.core.types import ImageFile, Model
+    from fmapviz.types import Image as PixelImage
+    from fmapviz.types import ImageFile, Model
 
 
 def tutorial(model: Model, paths: Sequence[Path], out: Path) -> None:

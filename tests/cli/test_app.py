@@ -23,7 +23,7 @@ from fmapviz.cli.app import app
 from fmapviz.cli.process import importing
 from fmapviz.cli.run import COMMANDS
 from fmapviz.core import registry
-from fmapviz.core.errors import RequestError
+from fmapviz.errors import RequestError
 from fmapviz.models.load import known_names
 
 ERASE = "\r\x1b[K"

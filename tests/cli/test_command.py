@@ -5,7 +5,7 @@ import typer
 from typer.core import TyperOption
 
 from fmapviz.cli.app import app
-from fmapviz.core.errors import RequestError
+from fmapviz.errors import RequestError
 
 GROUP = typer.main.get_command(app)
 OPTIONS = [

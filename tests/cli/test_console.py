@@ -10,9 +10,9 @@ from run_infos import run_info
 from fmapviz.cli import progress
 from fmapviz.cli.console import Console
 from fmapviz.cli.printing import print_json
-from fmapviz.core.errors import printable
-from fmapviz.core.events import Counted, Notice, Outcome, RunSummary, Started
-from fmapviz.core.types import Failure, Prediction
+from fmapviz.errors import printable
+from fmapviz.events import Counted, Notice, Outcome, RunSummary, Started
+from fmapviz.types import Failure, Prediction
 
 INFO = run_info("alexnet", preparation="as trained", to=("png", "tensorboard"))
 STARTED = Started(Path("runs/alexnet"), INFO)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import fmapviz
 from fmapviz.cli.options import GROUPS, as_typed
-from fmapviz.core.config import options_of
+from fmapviz.config import options_of
 
 PACKAGE = Path(fmapviz.__file__).parent
 OPTIONS = {name for group in GROUPS for name, option in options_of(group).items() if option.panel}

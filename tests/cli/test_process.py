@@ -13,8 +13,8 @@ from waiting import PATIENCE
 
 from fmapviz.cli import app, process, progress
 from fmapviz.cli.process import Interrupted, interruption_behind
-from fmapviz.core.errors import RequestError
-from fmapviz.engine.pipeline import scheduler
+from fmapviz.errors import RequestError
+from fmapviz.run.pipeline import scheduler
 
 PROGRAM = """
 import gc, os, signal, sys, time, weakref

@@ -8,7 +8,7 @@ from image_files import paint
 from torch import nn
 from trees import difference, snapshot
 
-from fmapviz.engine.run import visualize
+from fmapviz.run.loop import visualize
 
 
 @pytest.fixture(scope="module")

@@ -13,12 +13,12 @@ from waiting import PATIENCE
 from warm import HEEDING, start_process
 
 from fmapviz.cli.runs import format_age
-from fmapviz.core.config import Style
+from fmapviz.config import Style
 from fmapviz.core.files import stage
-from fmapviz.core.types import Failure, ImageFile
-from fmapviz.runs.failures import append_failure
-from fmapviz.runs.run import open_run
-from fmapviz.runs.unit import commit
+from fmapviz.store.failures import append_failure
+from fmapviz.store.run import open_run
+from fmapviz.store.unit import commit
+from fmapviz.types import Failure, ImageFile
 
 INFO = run_info("alexnet", to=("png",))
 

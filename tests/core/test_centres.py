@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.functional import adaptive_avg_pool1d, interpolate
 
+from fmapviz.config import Style
+from fmapviz.config.positions import cell_of
 from fmapviz.core.centres import Centres
-from fmapviz.core.config import Style
-from fmapviz.core.config.positions import cell_of
-from fmapviz.core.errors import PositionError
-from fmapviz.render.heatmap import heat_of, interpolate_colours, nearest, nearest_values, stretch
+from fmapviz.draw.heatmap import heat_of, interpolate_colours, nearest, nearest_values, stretch
+from fmapviz.errors import PositionError
 
 SIZES = st.tuples(st.integers(1, 40), st.integers(1, 40))
 

@@ -9,8 +9,8 @@ from cases import thorough
 from checkpoint_files import poisoned_memory
 from torch import nn
 
-from fmapviz.engine.layer_list import list_layers
 from fmapviz.models.initialization import NoInitialization
+from fmapviz.run.layer_list import list_layers
 
 # What their constructors make besides parameters differs; `make all-models` goes through all of torchvision's.
 ARCHITECTURES = [
@@ -218,7 +218,7 @@ def test_a_process_lists_layers_without_the_compiler_as_with_it(run):
     out = run(
         f"""
 import sys
-from fmapviz.engine.layer_list import list_layers
+from fmapviz.run.layer_list import list_layers
 for name in {names}:
     print(list_layers(name))
 assert not [name for name in sys.modules if name.startswith("torch._dynamo")]

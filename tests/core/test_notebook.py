@@ -18,10 +18,10 @@ from PIL import Image
 from torch import nn
 
 import fmapviz
-from fmapviz.core.events import RunSummary
 from fmapviz.core.notebook import make_bar
-from fmapviz.core.types import Failure, Layer
 from fmapviz.core.urls import UrlPath
+from fmapviz.events import RunSummary
+from fmapviz.types import Failure, Layer
 
 HOSTILE = "<img src=x onerror=alert(1)>\"'&"
 NET = nn.Sequential(nn.Conv2d(3, 2, 3))

@@ -10,9 +10,9 @@ from extras import needs, needs_of
 from waiting import PATIENCE
 
 from fmapviz.core import registry
-from fmapviz.core.errors import RequestError
+from fmapviz.errors import RequestError
 
-FAMILIES = {"fmapviz.models.sources": "torchvision", "fmapviz.views": "maps", "fmapviz.writers": "png"}
+FAMILIES = {"fmapviz.models.sources": "torchvision", "fmapviz.views": "maps", "fmapviz.formats": "png"}
 MEMBERS = [
     pytest.param(package, name, marks=needs_of(package, name)) for package in FAMILIES for name in registry.names(package)
 ]
@@ -93,8 +93,8 @@ def test_nothing_else_is_a_member(family, name):
     ("package", "name", "message", "hint"),
     [
         ("fmapviz.views", "mpas", "no such view: 'mpas'", "did you mean 'maps', 'pca', 'max'?"),
-        ("fmapviz.writers", "tensorbord", "no such format: 'tensorbord'", "did you mean 'tensorboard'?"),
-        ("fmapviz.writers", "zzz", "no such format: 'zzz'", f"there are: {', '.join(registry.names('fmapviz.writers'))}"),
+        ("fmapviz.formats", "tensorbord", "no such format: 'tensorbord'", "did you mean 'tensorboard'?"),
+        ("fmapviz.formats", "zzz", "no such format: 'zzz'", f"there are: {', '.join(registry.names('fmapviz.formats'))}"),
         (
             "fmapviz.models.sources",
             "torchvison",

@@ -4,12 +4,12 @@ import pytest
 import torch
 
 import fmapviz
+from fmapviz.config import Engine, InputOptions, RunConfig, Style, options_of
+from fmapviz.config.style import NORMS
 from fmapviz.core import registry
-from fmapviz.core.config import Engine, InputOptions, RunConfig, Style, options_of
-from fmapviz.core.config.style import NORMS
-from fmapviz.core.errors import ArgumentError, RequestError, WeightsError
 from fmapviz.core.registry import VIEWS, WRITERS
 from fmapviz.core.synonyms import FAMILIES, MODELS, OPTIONS, meant_model
+from fmapviz.errors import ArgumentError, RequestError, WeightsError
 from fmapviz.models.load import is_model, load_model
 
 FAMILY = {"view": VIEWS, "format": WRITERS}

@@ -15,8 +15,8 @@ from run_infos import changed, run_info
 from torch import nn
 
 from fmapviz.cli.options import read_options
-from fmapviz.core.config import InputOptions, Style
-from fmapviz.core.errors import (
+from fmapviz.config import InputOptions, Style
+from fmapviz.errors import (
     FmapvizError,
     InputError,
     NothingToDoError,
@@ -28,8 +28,8 @@ from fmapviz.core.errors import (
     quote,
     suggest,
 )
-from fmapviz.core.events import RunSummary
-from fmapviz.core.types import FeatureMap, Layer, Picture, Target
+from fmapviz.events import RunSummary
+from fmapviz.types import FeatureMap, Layer, Picture, Target
 
 
 def refusal(make, *args, **kwargs):

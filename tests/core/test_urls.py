@@ -7,11 +7,11 @@ from faults import Net
 from image_files import paint
 
 import fmapviz
-from fmapviz.core.errors import RequestError
-from fmapviz.core.types import Failure
 from fmapviz.core.urls import check_address
+from fmapviz.errors import RequestError
 from fmapviz.images.find import find_images
-from fmapviz.runs.verify import verify
+from fmapviz.store.verify import verify
+from fmapviz.types import Failure
 
 INCOMPLETE = [
     *("s3://", "S3://", "s3a://", "gs://", "az://", "abfs://", "abfss://", "s3:///", "s3:///x", "gs:////a/b.png"),

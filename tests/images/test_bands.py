@@ -23,11 +23,10 @@ from torchvision import models, transforms
 from torchvision.transforms import functional
 from waiting import PATIENCE
 
+from fmapviz.config import InputOptions
 from fmapviz.core.bands import Bands
-from fmapviz.core.config import InputOptions
-from fmapviz.core.errors import InputError, RequestError
 from fmapviz.core.samples import Samples
-from fmapviz.core.types import Image, ImageFile
+from fmapviz.errors import InputError, RequestError
 from fmapviz.images.arrays import read_array, scale
 from fmapviz.images.decode_pool import read_image
 from fmapviz.images.find import find_images
@@ -42,6 +41,7 @@ from fmapviz.images.preprocess import (
     unscaled,
 )
 from fmapviz.images.seen import Seen
+from fmapviz.types import Image, ImageFile
 
 KEPT = InputOptions(fit="none", mean=(0,), std=(1,))
 
@@ -395,9 +395,9 @@ def test_an_array_is_never_half_a_picture(tmp_path):
 MEMORY = """
 import sys
 from pathlib import Path
-from fmapviz.core.errors import InputError
+from fmapviz.errors import InputError
 from fmapviz.images.decode_pool import read_image
-from fmapviz.core.types import ImageFile
+from fmapviz.types import ImageFile
 
 def peak_memory():  # KiB; not getrusage: in a child it begins with what the parent had
     return int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0])
@@ -668,7 +668,7 @@ def test_tifffile_is_quiet(tmp_path, caplog, capfd):
     with caplog.at_level(logging.WARNING, "tifffile"):
         read(tmp_path / "a.tif", 6)
     assert caplog.records, "this file does not test anything"
-    code = "import sys; from fmapviz.images.decode_pool import read_image; from fmapviz.core.types import ImageFile; "
+    code = "import sys; from fmapviz.images.decode_pool import read_image; from fmapviz.types import ImageFile; "
     code += "read_image(ImageFile(sys.argv[1], '', 0, 0), channels=6)"
     command = [sys.executable, "-W", "default", "-c", code, str(tmp_path / "a.tif")]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE)

@@ -29,16 +29,16 @@ from tiny_models import TwoConvolutions
 from waiting import PATIENCE, wait_until
 from warm import ask
 
-from fmapviz.core.config import InputOptions
-from fmapviz.core.errors import InputError
-from fmapviz.core.events import Notice
+from fmapviz.config import InputOptions
 from fmapviz.core.samples import Samples
-from fmapviz.core.types import ImageFile
-from fmapviz.engine.run import visualize
+from fmapviz.errors import InputError
+from fmapviz.events import Notice
 from fmapviz.images import decode_pool
 from fmapviz.images.arrays import scale
 from fmapviz.images.decode_pool import DecodePool, read_image
 from fmapviz.images.decode_worker import SHARED_BYTES
+from fmapviz.run.loop import visualize
+from fmapviz.types import ImageFile
 
 SHARED = "/memfd:fmapviz (deleted)"
 
@@ -361,7 +361,7 @@ def test_a_worker_does_not_import_the_main_module(picture, tmp_path):
     script.write_text(
         "import sys\n"
         "print('imported')\n"
-        "from fmapviz.core.types import ImageFile\n"
+        "from fmapviz.types import ImageFile\n"
         "from fmapviz.images.decode_pool import DecodePool\n"
         "with DecodePool() as pool:\n"
         "    print(pool.read(ImageFile(sys.argv[1], '', 0, 0), channels=3, notify=print).pixels.size)\n"
@@ -570,7 +570,7 @@ def test_in_a_process_that_ignores_its_children(picture):
     program = """
 import signal, sys
 from fmapviz.images.decode_pool import DecodePool
-from fmapviz.core.types import ImageFile
+from fmapviz.types import ImageFile
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM, signal.SIGTERM})
 with DecodePool() as pool:
@@ -657,7 +657,7 @@ def test_a_forked_process_leaves_the_workers_alone(picture):
 import os, sys
 from fmapviz.images import decode_pool
 from fmapviz.images.arrays import scale
-from fmapviz.core.types import ImageFile
+from fmapviz.types import ImageFile
 decode_pool.start()
 read = lambda pool: pool.read(ImageFile(sys.argv[1], "", 0, 0), channels=3, notify=print).pixels.size
 with decode_pool.DecodePool() as pool:

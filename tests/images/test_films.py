@@ -14,14 +14,14 @@ from extras import av
 from films import CELL, GOP, number_of, picture_of, write_animation, write_film
 from PIL import Image
 
-from fmapviz.core.config import RunConfig
-from fmapviz.core.errors import InputError, RequestError
-from fmapviz.core.types import Failure
+from fmapviz.config import RunConfig
+from fmapviz.errors import InputError, RequestError
 from fmapviz.images import films
 from fmapviz.images.film_decoder import FilmDecoder
 from fmapviz.images.films import FrameChoice, check_readable, close_films, count_frames, list_frames, rate_of, read_frames
 from fmapviz.images.find import find_images, look_again, path_hash
 from fmapviz.images.frames import Frames, file_of, frames_of
+from fmapviz.types import Failure
 
 # Each way in which a container numbers and reorders its frames.
 KINDS = [

@@ -28,17 +28,17 @@ from PIL import Image as PillowImage
 from waiting import PATIENCE
 
 from fmapviz.core.checksummed_json import dumps
-from fmapviz.core.errors import InputError, NothingToDoError, RequestError
 from fmapviz.core.samples import Samples
-from fmapviz.core.types import Failure, ImageFile
-from fmapviz.engine.run import visualize
+from fmapviz.errors import InputError, NothingToDoError, RequestError
 from fmapviz.images.arrays import scale
 from fmapviz.images.decode_pool import read_image
 from fmapviz.images.find import find_images, path_hash, read_list, unit_name
 from fmapviz.images.notices import TRANSPARENT
+from fmapviz.run.loop import visualize
+from fmapviz.types import Failure, ImageFile
 
 if TYPE_CHECKING:
-    from fmapviz.core.types import Image
+    from fmapviz.types import Image
 
 
 def read(path: Path | str) -> Image:
@@ -159,9 +159,9 @@ def test_a_bomb_costs_no_memory(name, tmp_path):
     bad_images.make_good(tmp_path / "good.png")
     code = """
 import resource, sys
-from fmapviz.core.errors import InputError
+from fmapviz.errors import InputError
 from fmapviz.images.decode_pool import read_image
-from fmapviz.core.types import ImageFile
+from fmapviz.types import ImageFile
 good, bomb = (ImageFile(path, "", 0, 0) for path in sys.argv[1:])
 read_image(good)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -225,9 +225,9 @@ def test_nothing_is_said_on_standard_error(tmp_path):
     (tmp_path / "samples.tif").write_bytes(samples)
     ours = """
 import sys
-from fmapviz.core.errors import InputError
+from fmapviz.errors import InputError
 from fmapviz.images.decode_pool import read_image
-from fmapviz.core.types import ImageFile
+from fmapviz.types import ImageFile
 try:
     read_image(ImageFile(sys.argv[1], "", 0, 0))
     print("read")

@@ -13,15 +13,15 @@ from torch import nn
 from torchvision.transforms.functional import pil_to_tensor
 
 import fmapviz
-from fmapviz.core.config import InputOptions
-from fmapviz.core.errors import InputError, RequestError
-from fmapviz.core.types import Failure, ImageFile
+from fmapviz.config import InputOptions
+from fmapviz.errors import InputError, RequestError
 from fmapviz.images import decode_pool
 from fmapviz.images.find import find_images, look_again
 from fmapviz.images.memory.image import MemoryImage, is_in_memory, memory_image
 from fmapviz.images.memory.inputs import kind_of, only_files, resolve_inputs
 from fmapviz.images.memory.pixels import read_memory_image
 from fmapviz.images.preprocess import standard
+from fmapviz.types import Failure, ImageFile
 
 RANDOM = np.random.default_rng(0)
 PIXELS = RANDOM.integers(0, 256, (12, 10, 3), np.uint8)

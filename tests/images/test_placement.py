@@ -13,12 +13,12 @@ from PIL import Image, ImageOps
 from torchvision import models, transforms
 from torchvision.transforms import InterpolationMode, functional, v2
 
+from fmapviz.config import InputOptions
 from fmapviz.core.bands import Bands
-from fmapviz.core.config import InputOptions
-from fmapviz.core.types import ImageFile
 from fmapviz.images.decode_pool import read_image
 from fmapviz.images.placement import Placement, find_placement
 from fmapviz.images.preprocess import as_trained, by_callable, clip, in_steps, standard, unscaled
+from fmapviz.types import ImageFile
 
 SIZES = ["400x300", "120x333", "64x48"]
 RARER = ["1200x900", "224x224", "33x50", "900x270"]

@@ -15,8 +15,8 @@ from torchvision import models, transforms
 from torchvision.transforms import InterpolationMode, functional
 from torchvision.transforms._presets import ImageClassification
 
-from fmapviz.core.config import InputOptions
-from fmapviz.core.errors import InputError
+from fmapviz.config import InputOptions
+from fmapviz.errors import InputError
 from fmapviz.images.preprocess import (
     IMAGENET_MEAN,
     IMAGENET_STD,
@@ -410,9 +410,9 @@ def test_pictures_of_extreme_shapes_take_no_extreme_memory(torch_alone):
     code = """
 from pathlib import Path
 from PIL import Image
-from fmapviz.core.errors import InputError
+from fmapviz.errors import InputError
 from fmapviz.images.preprocess import as_trained, clip, in_steps, standard, unscaled
-from fmapviz.core.config import InputOptions
+from fmapviz.config import InputOptions
 from fmapviz.core.lazy_torchvision import models
 
 def preset(name):

@@ -19,15 +19,15 @@ from image_files import save_pixels
 from PIL import Image as PillowImage
 from PIL import UnidentifiedImageError
 
-from fmapviz.core.errors import InputError
 from fmapviz.core.samples import Samples
-from fmapviz.core.types import ImageFile
+from fmapviz.errors import InputError
 from fmapviz.images.arrays import scale
 from fmapviz.images.decode_pool import DecodePool, read_image
 from fmapviz.images.memory.image import MemoryImage
 from fmapviz.images.memory.pixels import read_memory_image
 from fmapviz.images.notices import TRANSPARENT
 from fmapviz.images.preprocess import by_callable, stored_values
+from fmapviz.types import ImageFile
 
 HEIGHT, WIDTH = 5, 7
 STRETCHED = "more than 8 bits per channel"
@@ -283,7 +283,7 @@ def test_zero_is_white_where_a_tiff_says_so(form, channels, dtype, tmp_path):
 
 def plain(channels):
     """A preparation that scales to 0..1."""
-    from fmapviz.core.config import InputOptions
+    from fmapviz.config import InputOptions
     from fmapviz.images.preprocess import standard
 
     return standard(InputOptions(fit="none", mean=(0,), std=(1,)), channels=channels)

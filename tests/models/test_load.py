@@ -11,8 +11,8 @@ from PIL import Image
 from torchvision import models
 from waiting import PATIENCE
 
-from fmapviz.core.config import InputOptions
-from fmapviz.core.errors import RequestError
+from fmapviz.config import InputOptions
+from fmapviz.errors import RequestError
 from fmapviz.models.load import check_name, known_names, load_model, outline_model
 
 SMALL = InputOptions(size=(64, 64))

@@ -19,9 +19,9 @@ from torchvision.models import resnet18
 
 import fmapviz
 import fmapviz.models.sources.torchvision as torchvision_source
-from fmapviz.core.errors import RequestError
-from fmapviz.engine.tile import tile
+from fmapviz.errors import RequestError
 from fmapviz.models.network import input_channels
+from fmapviz.run.tile import tile
 
 
 def small(channels, *, width=4):

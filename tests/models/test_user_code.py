@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from fmapviz.core.errors import RequestError, UserCodeError
+from fmapviz.errors import RequestError, UserCodeError
 from fmapviz.models.load import check_name
 from fmapviz.models.user_code import Reference, check_reference, import_module_of, parse_arguments, parse_reference
 

@@ -13,11 +13,11 @@ from image_files import paint
 from torch import nn
 from trees import SAME_COMMAND, difference, problems, snapshot
 
-from fmapviz.core.config import InputOptions, Style
-from fmapviz.core.errors import OutputError
-from fmapviz.core.events import Outcome
-from fmapviz.engine.run import visualize
-from fmapviz.runs.unit import paths_of, read_unit
+from fmapviz.config import InputOptions, Style
+from fmapviz.errors import OutputError
+from fmapviz.events import Outcome
+from fmapviz.run.loop import visualize
+from fmapviz.store.unit import paths_of, read_unit
 
 NOTES = "notes.txt"  # a foreign file in a run
 IGNORED = {"link", "rmtree", "unlink", "rmdir"}  # a run goes on if one of these fails on a full disk

@@ -8,10 +8,10 @@ import numpy as np
 from run_infos import run_info
 
 from fmapviz.core.drawings import Drawing, Grid, Tiles
-from fmapviz.core.types import ImageFile, ImageResult, LayerResult, Measures, RawValues, Statistics, UnitImage
-from fmapviz.render.layout import WHITE
-from fmapviz.render.layout import picture as box_of
-from fmapviz.render.svg import to_svg
+from fmapviz.draw.layout import WHITE
+from fmapviz.draw.layout import picture as box_of
+from fmapviz.draw.svg import to_svg
+from fmapviz.types import ImageFile, ImageResult, LayerResult, Measures, RawValues, Statistics, UnitImage
 
 
 def as_grid(picture, pixels):

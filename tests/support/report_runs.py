@@ -9,11 +9,11 @@ from urllib.parse import quote
 import numpy as np
 import torch
 
-from fmapviz.core.config import Style
-from fmapviz.engine.tile import tile
-from fmapviz.render.grid import lay_out
-from fmapviz.render.png import encode
-from fmapviz.writers.html.page import render_page, script
+from fmapviz.config import Style
+from fmapviz.draw.grid import lay_out
+from fmapviz.draw.png import encode
+from fmapviz.formats.html.page import render_page, script
+from fmapviz.run.tile import tile
 
 PLAIN = Style()
 LAYERS = (("features.0", "Conv2d", (8, 12, 12)), ("features.3", "Conv2d", (12, 6, 6)), ("classifier", "Linear", (5, 3, 4)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields, replace
 
-from fmapviz.core.config import RunConfig, RunInfo
+from fmapviz.config import RunConfig, RunInfo
 
 
 def run_info(model="net", weights="random weights, seed 0", sha256=None, preparation="crop", *, versions=None, **options):

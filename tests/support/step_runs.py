@@ -7,12 +7,12 @@ import torch
 from image_files import paint
 from torch import nn
 
-from fmapviz.core.config import InputOptions
+from fmapviz.config import InputOptions
 from fmapviz.core.files import stage
-from fmapviz.core.types import ImageFile
-from fmapviz.engine.run import visualize
-from fmapviz.engine.watch.watch import Watch
-from fmapviz.runs.unit import commit, read_unit
+from fmapviz.features.watch.watch import Watch
+from fmapviz.run.loop import visualize
+from fmapviz.store.unit import commit, read_unit
+from fmapviz.types import ImageFile
 
 STEPS = (0, 10, 20, 50, 100, 1000, 1500)
 OPTIONS = {"name": "net", "options": InputOptions(fit="none"), "types": ["Conv2d", "ReLU"], "workers": 1, "to": "html"}

@@ -8,11 +8,11 @@ import torch
 from torch import nn
 from torch.nn.modules import module as torch_module
 
-from fmapviz.core.config import InputOptions
-from fmapviz.core.types import Model
-from fmapviz.engine.forward_pass import Drawer
-from fmapviz.engine.plan import Plan
+from fmapviz.config import InputOptions
 from fmapviz.images.preprocess import standard
+from fmapviz.run.forward_pass import Drawer
+from fmapviz.run.plan import Plan
+from fmapviz.types import Model
 
 
 def as_model(module, *, forward=nn.Module.__call__):

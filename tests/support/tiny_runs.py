@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fmapviz.core.config import InputOptions, Style
-from fmapviz.engine.run import visualize
+from fmapviz.config import InputOptions, Style
+from fmapviz.run.loop import visualize
 
 AS_IT_IS = InputOptions(fit="none")
 SAID = InputOptions(fit="none", mean=(0.0,), std=(1.0,))  # nothing of the preparation is an assumption

@@ -15,8 +15,8 @@ from pathlib import Path
 from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
 from tensorboard.compat.proto.event_pb2 import Event
 
-from fmapviz.runs.unfinished import is_record
-from fmapviz.runs.verify import verify
+from fmapviz.store.unfinished import is_record
+from fmapviz.store.verify import verify
 
 HIDDEN = ".fmapviz-"
 SAME_COMMAND = {"again", "finish"}  # remedies: the command that made the run makes what is missing

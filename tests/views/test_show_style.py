@@ -7,9 +7,9 @@ import pytest
 import torch
 
 import fmapviz
-from fmapviz.core.config import Style, options_of
-from fmapviz.core.errors import RequestError
-from fmapviz.core.types import Layer
+from fmapviz.config import Style, options_of
+from fmapviz.errors import RequestError
+from fmapviz.types import Layer
 
 
 @pytest.fixture(scope="module")

@@ -15,15 +15,15 @@ from torch import nn
 from torchvision import models
 
 import fmapviz
+from fmapviz.capture.layers import find_layers, select_layers
+from fmapviz.config import Style, options_of
 from fmapviz.core import registry
-from fmapviz.core.config import Style, options_of
-from fmapviz.core.events import Notice
 from fmapviz.core.registry import VIEWS
-from fmapviz.engine.forward_pass import Drawer
-from fmapviz.engine.plan import Plan, make_method, make_plan
-from fmapviz.engine.tile import tile
-from fmapviz.inspection.layers import find_layers, select_layers
-from fmapviz.render.grid import measure
+from fmapviz.draw.grid import measure
+from fmapviz.events import Notice
+from fmapviz.run.forward_pass import Drawer
+from fmapviz.run.plan import Plan, make_method, make_plan
+from fmapviz.run.tile import tile
 from fmapviz.views import CAPTURES, is_heat_map, maps
 from fmapviz.views import inputs as inputs_view
 from fmapviz.views.base import LayerMaps

@@ -39,7 +39,7 @@ from warm import ask
 
 from fmapviz.core.checksummed_json import dumps
 from fmapviz.core.file_names import HIDDEN
-from fmapviz.runs.unfinished import is_record
+from fmapviz.store.unfinished import is_record
 
 NETWORKS = """
 import os

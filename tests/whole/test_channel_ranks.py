@@ -14,8 +14,8 @@ from tiny_runs import AS_IT_IS
 from torch import nn
 from torchvision.utils import make_grid
 
-from fmapviz.core.config import Style
-from fmapviz.engine.run import visualize
+from fmapviz.config import Style
+from fmapviz.run.loop import visualize
 
 NAN, INF = torch.nan, torch.inf
 RANKS = {"max": np.max, "mean": np.mean, "std": np.std}

@@ -47,8 +47,8 @@ import fmapviz
 from fmapviz.cli.app import app
 from fmapviz.cli.process import _ENDING
 from fmapviz.core import registry
-from fmapviz.core.errors import FmapvizError
 from fmapviz.core.registry import VIEWS, WRITERS
+from fmapviz.errors import FmapvizError
 
 # Commands that are not run as they stand, with the reason and the test that does what they do.
 ELSEWHERE = {

@@ -15,11 +15,11 @@ from PIL import Image
 from torch import nn
 
 import fmapviz as package
+from fmapviz.config import RunConfig
 from fmapviz.core import checksummed_json
-from fmapviz.core.config import RunConfig
-from fmapviz.engine.estimate import estimate
-from fmapviz.runs.run import open_run
-from fmapviz.runs.verify import verify
+from fmapviz.run.estimate import estimate
+from fmapviz.store.run import open_run
+from fmapviz.store.verify import verify
 
 STORED = sorted(Path(__file__).parent.glob("run_*"))
 STAR = Path(__file__).parents[2] / "sample_images" / "shapes" / "star.jpg"

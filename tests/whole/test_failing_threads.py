@@ -18,12 +18,12 @@ from trees import problems
 from waiting import PATIENCE, wait_until
 from warm import start_process
 
-from fmapviz.core.config import InputOptions
-from fmapviz.core.errors import OutputError
-from fmapviz.engine.run import visualize
-from fmapviz.render import picture as encoding
-from fmapviz.render import png
-from fmapviz.writers import png as png_writer
+from fmapviz.config import InputOptions
+from fmapviz.draw import picture as encoding
+from fmapviz.draw import png
+from fmapviz.errors import OutputError
+from fmapviz.formats import png as png_writer
+from fmapviz.run.loop import visualize
 
 IMAGES = 12
 IN_FOLDER = 40  # images of the command
@@ -160,7 +160,7 @@ def test_a_full_disk_ends_the_run_and_the_same_call_continues(workers, number, l
 
 @pytest.mark.parametrize("workers", [1, 4])
 def test_a_disk_full_on_commit_ends_the_run(workers, look, monkeypatch, tmp_path):
-    from fmapviz.engine.pipeline import unit_writer
+    from fmapviz.run.pipeline import unit_writer
 
     error = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     with monkeypatch.context() as patch:
@@ -213,7 +213,7 @@ signal.signal(signal.SIGINT, signal.SIG_DFL)  # see HEEDING in warm.py
 import torch
 from torch import nn
 from fmapviz.cli.app import main
-from fmapviz.writers import base
+from fmapviz.formats import base
 
 torch.set_num_threads(2)
 reached, calls = Path("reached"), count(1)

@@ -80,7 +80,7 @@ READING = {
     "fmapviz/cli/app.py",  # standard input
     "fmapviz/cli/printing.py",  # broken standard output becomes /dev/null
     "fmapviz/cli/process.py",  # standard streams that are closed
-    "fmapviz/runs/unit.py",  # a directory's handle
+    "fmapviz/store/unit.py",  # a directory's handle
     "fmapviz/images/decode_pool.py",
 }
 NO_OUTPUT = {

@@ -22,15 +22,15 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torchvision.utils import make_grid, save_image
 
-from fmapviz.core.config import InputOptions, Style
-from fmapviz.engine.run import visualize
-from fmapviz.inspection.captured import capture
-from fmapviz.inspection.layers import find_layers, select_layers
+from fmapviz.capture.captured import capture
+from fmapviz.capture.layers import find_layers, select_layers
+from fmapviz.config import InputOptions, Style
 from fmapviz.models.load import load_model
+from fmapviz.run.loop import visualize
 from fmapviz.views import maps as maps_view
 
 if TYPE_CHECKING:
-    from fmapviz.core.types import Layer, Model
+    from fmapviz.types import Layer, Model
 
 SAMPLES = Path(__file__).parents[2] / "sample_images"
 SIDE = 64

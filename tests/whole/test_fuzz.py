@@ -44,16 +44,16 @@ from torch import nn
 from trees import problems
 
 from fmapviz.cli import app
+from fmapviz.config import InputOptions, Style
 from fmapviz.core.checksummed_json import dumps
-from fmapviz.core.config import InputOptions, Style
-from fmapviz.core.errors import FmapvizError, InputError
 from fmapviz.core.samples import Samples
-from fmapviz.core.types import ImageFile
-from fmapviz.engine.run import visualize
+from fmapviz.errors import FmapvizError, InputError
 from fmapviz.images import decode_pool
 from fmapviz.images.arrays import scale
 from fmapviz.images.decode import FORMATS
 from fmapviz.images.decode_pool import read_image
+from fmapviz.run.loop import visualize
+from fmapviz.types import ImageFile
 
 SHORT = settings(
     derandomize=True,
@@ -258,9 +258,9 @@ READ_ALL = """
 import json, resource, sys, time, warnings
 warnings.simplefilter("error")
 from pathlib import Path
-from fmapviz.core.errors import InputError
+from fmapviz.errors import InputError
 from fmapviz.images.decode_pool import read_image
-from fmapviz.core.types import ImageFile
+from fmapviz.types import ImageFile
 resource.setrlimit(resource.RLIMIT_AS, (int(sys.argv[2]),) * 2)
 codes = {}
 for path in sorted(Path(sys.argv[1]).iterdir()):

@@ -19,10 +19,10 @@ from torchvision import models
 from torchvision.transforms import functional
 
 import fmapviz
-from fmapviz.core.errors import RequestError
-from fmapviz.engine.batch import describe_given, make_batch
+from fmapviz.errors import RequestError
 from fmapviz.images.memory.inputs import resolve_inputs
 from fmapviz.integrations.lightning import FeatureMaps
+from fmapviz.run.batch import describe_given, make_batch
 
 CODE = """
 import torch

@@ -15,10 +15,10 @@ from cases import often, thorough
 from faults import Scenario
 from image_files import paint
 
+from fmapviz.config import Style
 from fmapviz.core.checksummed_json import dumps
-from fmapviz.core.config import Style
-from fmapviz.core.errors import FmapvizError
-from fmapviz.runs.verify import verify
+from fmapviz.errors import FmapvizError
+from fmapviz.store.verify import verify
 
 SCENARIO = Scenario(
     {"to": ["html", "stats", "raw"], "views": ["maps", "pca"], "style": Style(norm="run", pca="shared")}, finished=True

@@ -15,11 +15,11 @@ from tiny_runs import AS_IT_IS, StopError, stop_after_an_image
 from trees import problems
 
 import fmapviz
-from fmapviz.core.config import InputOptions
-from fmapviz.engine.estimate import estimate
+from fmapviz.config import InputOptions
 from fmapviz.images.memory import image as memory
 from fmapviz.images.preprocess import IMAGENET_MEAN, IMAGENET_STD
-from fmapviz.runs.extract import extract
+from fmapviz.run.estimate import estimate
+from fmapviz.store.extract import extract
 
 NET = torch.nn.Sequential(
     torch.nn.Conv2d(3, 4, 3, padding=1),
@@ -222,7 +222,7 @@ def test_an_interrupted_run_continues(draw):
 def test_what_other_processes_or_a_dry_run_would_read_is_refused(draw, tmp_path):
     with pytest.raises(fmapviz.RequestError, match="only this process can read an image in memory: 'image_0'"):
         draw([noise(0)], engine=fmapviz.Engine(workers=1))
-    from fmapviz.core.config import RunConfig
+    from fmapviz.config import RunConfig
 
     with pytest.raises(fmapviz.RequestError, match="only this process"):
         estimate(RunConfig(NET, [noise(0)], out=tmp_path / "none"))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fmapviz.core.events import Notice, Outcome, RunSummary
+from fmapviz.events import Notice, Outcome, RunSummary
 
 ROOT = Path(__file__).parents[2]
 STAR = str(ROOT / "sample_images/shapes/star.jpg")

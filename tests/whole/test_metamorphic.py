@@ -16,9 +16,9 @@ from image_files import paint
 from torch import nn
 from trees import difference, problems, snapshot
 
-from fmapviz.core.config import InputOptions, Style, execution
-from fmapviz.core.events import Outcome
-from fmapviz.engine.run import visualize
+from fmapviz.config import InputOptions, Style, execution
+from fmapviz.events import Outcome
+from fmapviz.run.loop import visualize
 
 IMAGES = 9
 FORMATS = ["tensorboard", "png", "html", "raw", "npz", "stats"]

@@ -21,12 +21,12 @@ from tiny_runs import AS_IT_IS, runner, styled
 from torch import nn
 from trees import problems
 
+from fmapviz.config import Style
 from fmapviz.core import registry
-from fmapviz.core.config import Style
-from fmapviz.core.errors import RequestError
-from fmapviz.core.events import Notice
 from fmapviz.core.registry import VIEWS
-from fmapviz.engine.run import visualize
+from fmapviz.errors import RequestError
+from fmapviz.events import Notice
+from fmapviz.run.loop import visualize
 
 pytest_plugins = ["browser"]  # its fixtures
 

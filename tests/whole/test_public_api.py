@@ -15,7 +15,7 @@ import torch
 from PIL import Image
 
 import fmapviz
-from fmapviz.core.config import RunConfig
+from fmapviz.config import RunConfig
 from fmapviz.images.find import path_hash, unit_name
 
 

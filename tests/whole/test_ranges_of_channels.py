@@ -16,12 +16,12 @@ from tiny_models import TwoConvolutionsAndHead, outputs_of
 from tiny_runs import AS_IT_IS, runner
 from torch import nn
 
-from fmapviz.core.config import Style
+from fmapviz.config import Style
 from fmapviz.core.drawings import Grid
-from fmapviz.core.events import Notice
-from fmapviz.core.types import LayerResult
-from fmapviz.render.grid import lay_out, measure
-from fmapviz.render.picture import _render_grid
+from fmapviz.draw.grid import lay_out, measure
+from fmapviz.draw.picture import _render_grid
+from fmapviz.events import Notice
+from fmapviz.types import LayerResult
 from fmapviz.views import kernels, maps
 from fmapviz.views.base import LayerMaps
 

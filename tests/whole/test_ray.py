@@ -29,16 +29,16 @@ from trees import difference, problems, snapshot
 from waiting import PATIENCE, wait_until
 from warm import HEEDING, start_process
 
-from fmapviz.core.config import Engine, InputOptions
-from fmapviz.core.errors import OutputError, RequestError
-from fmapviz.core.events import Counted, Notice, Outcome, Staged, Started
+from fmapviz.config import Engine, InputOptions
 from fmapviz.core.files import is_running
 from fmapviz.core.urls import is_url
-from fmapviz.engine.ray import driver
-from fmapviz.engine.ray.driver import _FOLDERS, _make_folder
-from fmapviz.engine.ray.tasks import ATTEMPTS
-from fmapviz.engine.run import visualize
-from fmapviz.runs.unit import read_unit
+from fmapviz.errors import OutputError, RequestError
+from fmapviz.events import Counted, Notice, Outcome, Staged, Started
+from fmapviz.run.loop import visualize
+from fmapviz.run.ray import driver
+from fmapviz.run.ray.driver import _FOLDERS, _make_folder
+from fmapviz.run.ray.tasks import ATTEMPTS
+from fmapviz.store.unit import read_unit
 
 NETWORK = """
 import os

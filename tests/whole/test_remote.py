@@ -29,20 +29,20 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from trees import difference, snapshot
 from waiting import PATIENCE
 
+from fmapviz.config import InputOptions, Part, RunConfig, Style
 from fmapviz.core import files, object_store
-from fmapviz.core.config import InputOptions, Part, RunConfig, Style
-from fmapviz.core.errors import OutputError, RefusedError, RequestError
-from fmapviz.core.events import Outcome, Started
-from fmapviz.core.types import Failure, ImageFile
-from fmapviz.engine.estimate import estimate
-from fmapviz.engine.run import visualize
+from fmapviz.errors import OutputError, RefusedError, RequestError
+from fmapviz.events import Outcome, Started
 from fmapviz.images import find
 from fmapviz.images.decode_pool import read_image
 from fmapviz.images.find import find_images
-from fmapviz.runs import extract
-from fmapviz.runs.storage import remote_units
-from fmapviz.runs.storage.remote import open_remote
-from fmapviz.runs.verify import verify
+from fmapviz.run.estimate import estimate
+from fmapviz.run.loop import visualize
+from fmapviz.store import extract
+from fmapviz.store.remote import remote_units
+from fmapviz.store.remote.remote import open_remote
+from fmapviz.store.verify import verify
+from fmapviz.types import Failure, ImageFile
 
 IN, OUT = "s3://photos/in", "s3://photos/runs"
 EVERYTHING = ["tensorboard", "png", "html", "raw", "stats"]
@@ -226,7 +226,7 @@ def test_extract_writes_local_files_only(fmapviz):
 
 
 def test_obstore_is_not_imported_by_local_runs(torch_alone):
-    program = "import sys; import fmapviz.engine.run, fmapviz.cli.app; print({'obstore'} & {*sys.modules})"
+    program = "import sys; import fmapviz.run.loop, fmapviz.cli.app; print({'obstore'} & {*sys.modules})"
     assert torch_alone(program).stdout.decode().strip() == "set()"
 
 

@@ -12,8 +12,8 @@ from faults import Scenario
 from image_files import paint
 from trees import difference, problems, snapshot
 
-from fmapviz.core.config import Style
-from fmapviz.core.errors import RefusedError
+from fmapviz.config import Style
+from fmapviz.errors import RefusedError
 
 EVERYTHING = Scenario(
     {

@@ -24,14 +24,14 @@ from trees import stamps
 from waiting import PATIENCE
 from warm import ask
 
+from fmapviz.config import Style
 from fmapviz.core import files
-from fmapviz.core.config import Style
-from fmapviz.core.errors import OutputError, RefusedError, printable
-from fmapviz.engine import publish
-from fmapviz.engine.run import visualize
-from fmapviz.runs import run_files
-from fmapviz.runs.aggregates import statistics
-from fmapviz.runs.verify import verify
+from fmapviz.errors import OutputError, RefusedError, printable
+from fmapviz.run import publish
+from fmapviz.run.loop import visualize
+from fmapviz.store import run_files
+from fmapviz.store.aggregates import statistics
+from fmapviz.store.verify import verify
 
 
 class Net(nn.Module):

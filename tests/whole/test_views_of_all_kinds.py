@@ -24,12 +24,12 @@ from torchvision.utils import make_grid
 from trees import problems
 
 from fmapviz import load_model
-from fmapviz.core.config import InputOptions, RunConfig, Style
-from fmapviz.core.errors import RequestError
-from fmapviz.engine.model_views import draw_model
-from fmapviz.engine.run import visualize
-from fmapviz.engine.session import load_session
-from fmapviz.runs.storage.destination import LocalDestination
+from fmapviz.config import InputOptions, RunConfig, Style
+from fmapviz.errors import RequestError
+from fmapviz.run.loop import visualize
+from fmapviz.run.model_views import draw_model
+from fmapviz.run.session import load_session
+from fmapviz.store.remote.destination import LocalDestination
 
 GREY = InputOptions(fit="none", mean=(0.5,), std=(0.25,))
 MEAN, STD = np.float32([0.485, 0.456, 0.406]), np.float32([0.229, 0.224, 0.225])

@@ -450,7 +450,7 @@ def test_a_feature_map_that_was_not_captured_is_a_key_error_with_the_nearest_nam
 def test_a_hint_is_below_the_message_of_a_traceback():
     error = refused(fmapviz.Style, columns="x")
     *_, message, hint = "".join(traceback.format_exception(error)).splitlines()
-    assert message == "fmapviz.core.errors.RequestError: columns must be int or None, not 'x'"
+    assert message == "fmapviz.errors.RequestError: columns must be int or None, not 'x'"
     assert hint == "hint: columns: Tiles per row."
 
 

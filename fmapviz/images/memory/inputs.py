@@ -13,14 +13,14 @@ import torch
 from PIL import Image as PillowImage
 from torch import Tensor
 
-from fmapviz.core.errors import RequestError, quote
+from fmapviz.errors import RequestError, quote
 from fmapviz.images.memory.image import MemoryImage, load_picture
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fmapviz.core.types import Inputs
     from fmapviz.images.memory.image import Kind
+    from fmapviz.types import Inputs
 
     Listed = str | Path | MemoryImage
 

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from fmapviz.core.types import Preparation
     from fmapviz.images.memory.image import MemoryImage
+    from fmapviz.types import Preparation
 
     _Decoded = tuple[PillowImage.Image | Samples, tuple[str, ...], int]  # pixels, notices, orientation
 

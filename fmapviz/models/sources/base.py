@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from fmapviz.core.config import InputOptions
-    from fmapviz.core.types import Model
+    from fmapviz.config import InputOptions
+    from fmapviz.types import Model
 
 
 class ModelSource(Protocol):

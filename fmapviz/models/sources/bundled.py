@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fmapviz.core.types import Model
 from fmapviz.images.preprocess import standard
 from fmapviz.models.shapesnet.network import CLASSES, MEAN, SIDE, STD, WEIGHTS, ShapesNet
 from fmapviz.models.weights.fit import load_weights
+from fmapviz.types import Model
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from fmapviz.core.config import InputOptions
+    from fmapviz.config import InputOptions
 
 NAMES = "shapesnet"
 

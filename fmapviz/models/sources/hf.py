@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from fmapviz.core.config import sides_of
-from fmapviz.core.errors import RequestError, WeightsError, first_few, quote, suggest
-from fmapviz.core.types import Model
+from fmapviz.config import sides_of
 from fmapviz.core.words import counted
+from fmapviz.errors import RequestError, WeightsError, first_few, quote, suggest
 from fmapviz.images.preprocess import standard
 from fmapviz.models.initialization import read_seed, seeded
 from fmapviz.models.network import input_channels
@@ -32,6 +31,7 @@ from fmapviz.models.weights.hub_file import find_on_hub, list_cached
 from fmapviz.models.weights.key_prefixes import strip_prefixes
 from fmapviz.models.weights.read import Checkpoint, read_checkpoint
 from fmapviz.models.weights.state_dict import digest_of_state
+from fmapviz.types import Model
 
 # isort: split
 import transformers
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from fmapviz.core.config import InputOptions
-    from fmapviz.core.types import Preparation
+    from fmapviz.config import InputOptions
+    from fmapviz.types import Preparation
 
 REQUIRES = "transformers"
 SPELLING = r"hf:.+"

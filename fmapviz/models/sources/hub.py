@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from torch import hub, nn
 
-from fmapviz.core.errors import RequestError, WeightsError, first_few, quote, suggest
-from fmapviz.inspection.layers import unwrap
+from fmapviz.capture.layers import unwrap
+from fmapviz.errors import RequestError, WeightsError, first_few, quote, suggest
 from fmapviz.models.initialization import NoInitialization, read_seed, seeded
 from fmapviz.models.network import check_network, describe_network
 from fmapviz.models.user_code import import_module_of, imported_files_beside, parse_reference, running_user_code, split_call
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from types import ModuleType
 
-    from fmapviz.core.config import InputOptions
-    from fmapviz.core.types import Model
+    from fmapviz.config import InputOptions
+    from fmapviz.types import Model
 
 SPELLING = r"hub:.+"
 TAKES_ARGUMENTS = True

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from torch import nn
 
-from fmapviz.core.errors import RequestError, printable, quote, suggest
-from fmapviz.inspection.layers import unwrap
+from fmapviz.capture.layers import unwrap
+from fmapviz.errors import RequestError, printable, quote, suggest
 from fmapviz.models.initialization import NoInitialization, read_seed, seeded
 from fmapviz.models.network import check_network, check_values, describe_network, find_inputs
 from fmapviz.models.user_code import Reference, import_module_of, imported_files_beside, parse_reference, running_user_code
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from fmapviz.core.config import InputOptions
-    from fmapviz.core.types import Model
+    from fmapviz.config import InputOptions
+    from fmapviz.types import Model
 
 # A file that ends in .py, or a module's dotted name; then a colon and an attribute. Neither is a URL.
 SPELLING = r"(?!\w+://)(?:.+\.py(?::.*)?|[^\W\d][\w.]*:[^\W\d].*)"

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from PIL import Image as PillowImage
 
-from fmapviz.core.config import sides_of
-from fmapviz.core.errors import RequestError, WeightsError, quote, suggest
-from fmapviz.core.types import Model, Preparation
+from fmapviz.config import sides_of
+from fmapviz.errors import RequestError, WeightsError, quote, suggest
 from fmapviz.images.preprocess import GREY_MEAN, GREY_STD, by_callable, standard
 from fmapviz.models.network import input_channels
 from fmapviz.models.user_code import one_line, split_call
@@ -19,6 +18,7 @@ from fmapviz.models.weights.file import DAMAGED, digesting
 from fmapviz.models.weights.fit import LoadedWeights, load_weights
 from fmapviz.models.weights.hub_file import find_on_hub
 from fmapviz.models.weights.read import read_checkpoint
+from fmapviz.types import Model, Preparation
 
 # isort: split
 import timm
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from fmapviz.core.config import InputOptions
+    from fmapviz.config import InputOptions
     from fmapviz.models.weights.fit import Build
     from fmapviz.models.weights.state_dict import StateDict
 

@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from fmapviz.core.config import sides_of
-from fmapviz.core.errors import RequestError, WeightsError, quote, suggest
+from fmapviz.config import sides_of
 from fmapviz.core.lazy_torchvision import models
-from fmapviz.core.types import Model
 from fmapviz.core.words import counted
+from fmapviz.errors import RequestError, WeightsError, quote, suggest
 from fmapviz.images import preprocess
 from fmapviz.models.initialization import NoInitialization, read_seed
 from fmapviz.models.network import input_channels
@@ -26,15 +25,16 @@ from fmapviz.models.user_code import one_line, split_call
 from fmapviz.models.weights.download import fetch
 from fmapviz.models.weights.file import DAMAGED, digesting, weights_only
 from fmapviz.models.weights.fit import LoadedWeights, load_weights
+from fmapviz.types import Model
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from enum import Enum
 
-    from fmapviz.core.config import InputOptions
-    from fmapviz.core.types import Preparation
+    from fmapviz.config import InputOptions
     from fmapviz.models.weights.fit import Build
     from fmapviz.models.weights.state_dict import StateDict
+    from fmapviz.types import Preparation
 
 # Of torchvision 0.28; a test compares them with `torchvision.models.list_models()`.
 NAMES = """

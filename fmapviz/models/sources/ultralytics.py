@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING, Any
 import torch
 from PIL import Image
 
-from fmapviz.core.errors import RequestError, quote, suggest
-from fmapviz.core.types import Model
+from fmapviz.errors import RequestError, quote, suggest
 from fmapviz.images.preprocess import standard
 from fmapviz.models.network import input_channels
 from fmapviz.models.user_code import one_line, split_call
 from fmapviz.models.weights.fit import load_weights
+from fmapviz.types import Model
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from torch import nn
 
-    from fmapviz.core.config import InputOptions
+    from fmapviz.config import InputOptions
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from urllib.request import Request, url2pathname, urlopen
 
 from torch import hub
 
-from fmapviz.core.errors import WeightsError, printable, quote
+from fmapviz.errors import WeightsError, printable, quote
 
 CONNECT_SECONDS = 5.0  # an unreachable server is reported within ten seconds of the command, importing torch included
 STALL_SECONDS = 60.0  # a download may pause this long

@@ -8,7 +8,7 @@ import zipfile
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from fmapviz.core.errors import WeightsError, printable, quote
+from fmapviz.errors import WeightsError, printable, quote
 from fmapviz.models.weights.file import DAMAGED
 from fmapviz.models.weights.stand_ins import Inert
 from fmapviz.models.weights.state_dict import NESTS, is_quantised

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fmapviz.core.errors import WeightsError, quote, suggest, suggest_file
 from fmapviz.core.synonyms import meant_member
+from fmapviz.errors import WeightsError, quote, suggest, suggest_file
 from fmapviz.models.weights.download import fetch
 
 if TYPE_CHECKING:

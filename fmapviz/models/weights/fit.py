@@ -7,7 +7,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from fmapviz.core.errors import WeightsError, first_few, quote
+from fmapviz.errors import WeightsError, first_few, quote
 from fmapviz.models.initialization import NoInitialization, read_seed, seeded
 from fmapviz.models.user_code import one_line
 from fmapviz.models.weights import given

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from fmapviz.core.errors import WeightsError, first_few, quote
+from fmapviz.errors import WeightsError, first_few, quote
 from fmapviz.models.weights.read import Checkpoint
 from fmapviz.models.weights.state_dict import drop_extras, find_classes, find_state, list_states
 

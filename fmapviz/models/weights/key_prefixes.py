@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from fmapviz.core.errors import WeightsError, first_few, quote
+from fmapviz.errors import WeightsError, first_few, quote
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping

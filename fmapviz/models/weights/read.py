@@ -23,7 +23,7 @@ import torch
 from isal import isal_zlib
 from safetensors import safe_open
 
-from fmapviz.core.errors import WeightsError, first_few, quote
+from fmapviz.errors import WeightsError, first_few, quote
 from fmapviz.models.weights.errors import no_state, unreadable
 from fmapviz.models.weights.file import DAMAGED, INDEX, missing, read_index
 from fmapviz.models.weights.stand_ins import load_inertly

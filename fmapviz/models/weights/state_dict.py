@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fmapviz.core.errors import WeightsError, quote
+from fmapviz.errors import WeightsError, quote
 from fmapviz.models.weights.key_prefixes import WRAPPERS
 from fmapviz.models.weights.stand_ins import Inert
 

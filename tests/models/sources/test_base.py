@@ -14,8 +14,8 @@ from torch import nn
 
 import fmapviz
 from fmapviz.core import registry
-from fmapviz.core.errors import RequestError
 from fmapviz.core.registry import SOURCES
+from fmapviz.errors import RequestError
 from fmapviz.models import load
 from fmapviz.models.sources.base import ModelSource
 

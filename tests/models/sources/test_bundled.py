@@ -9,11 +9,11 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
-from fmapviz.core.config import InputOptions
-from fmapviz.core.errors import WeightsError
-from fmapviz.engine.layer_list import list_layers
+from fmapviz.config import InputOptions
+from fmapviz.errors import WeightsError
 from fmapviz.models.load import known_names, load_model, outline_model
 from fmapviz.models.shapesnet.network import CLASSES, WEIGHTS
+from fmapviz.run.layer_list import list_layers
 
 SHAPES = ("circle", "cross", "ring", "square", "star", "triangle")
 

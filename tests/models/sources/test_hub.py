@@ -10,9 +10,9 @@ import pytest
 import torch
 from PIL import Image
 
-from fmapviz.core.errors import RequestError, UserCodeError, WeightsError
-from fmapviz.engine.run import visualize
+from fmapviz.errors import RequestError, UserCodeError, WeightsError
 from fmapviz.models.load import known_names, load_model, outline_model
+from fmapviz.run.loop import visualize
 
 CONF = """
 dependencies = ["torch"]

@@ -15,12 +15,12 @@ from PIL import Image
 from torch import nn
 
 import fmapviz
-from fmapviz.core.config import InputOptions
-from fmapviz.core.errors import RequestError, UserCodeError, WeightsError
-from fmapviz.core.events import Notice, Outcome
-from fmapviz.engine.layer_list import list_layers
-from fmapviz.engine.run import visualize
+from fmapviz.config import InputOptions
+from fmapviz.errors import RequestError, UserCodeError, WeightsError
+from fmapviz.events import Notice, Outcome
 from fmapviz.models.load import check_name, load_model, outline_model
+from fmapviz.run.layer_list import list_layers
+from fmapviz.run.loop import visualize
 
 CODE = """
 import torch

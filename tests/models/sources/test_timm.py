@@ -16,12 +16,12 @@ from PIL import Image
 from safetensors.torch import save_file
 from torch import nn
 
-from fmapviz.core.config import InputOptions
-from fmapviz.core.errors import RequestError, WeightsError
-from fmapviz.core.events import Outcome
-from fmapviz.engine.layer_list import list_layers
-from fmapviz.engine.run import visualize
+from fmapviz.config import InputOptions
+from fmapviz.errors import RequestError, WeightsError
+from fmapviz.events import Outcome
 from fmapviz.models.load import check_name, known_names, load_model, outline_model
+from fmapviz.run.layer_list import list_layers
+from fmapviz.run.loop import visualize
 
 pytestmark = needs("timm", "timm")
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from extras import needs
 
-from fmapviz.core.errors import RequestError
+from fmapviz.errors import RequestError
 from fmapviz.models.load import known_names, load_model, outline_model
 
 pytestmark = needs("ultralytics", "ultralytics")

@@ -11,7 +11,7 @@ import torch
 from checkpoint_files import assert_holds, fill
 from torch import nn
 
-from fmapviz.core.errors import WeightsError
+from fmapviz.errors import WeightsError
 from fmapviz.models.weights.fit import load_weights
 from fmapviz.models.weights.read import read_checkpoint
 

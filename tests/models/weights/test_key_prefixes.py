@@ -12,7 +12,7 @@ from checkpoint_files import Wrapped, assert_holds, build, constant, fill, shape
 from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 
-from fmapviz.core.errors import WeightsError
+from fmapviz.errors import WeightsError
 from fmapviz.models.load import load_model
 from fmapviz.models.weights.key_prefixes import strip_prefixes
 

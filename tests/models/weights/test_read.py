@@ -28,7 +28,7 @@ from torch import nn
 from torch.ao.quantization import quantize_dynamic
 from torch.optim.swa_utils import AveragedModel
 
-from fmapviz.core.errors import WeightsError
+from fmapviz.errors import WeightsError
 from fmapviz.models.weights.file import digesting, find_weights
 from fmapviz.models.weights.read import read_checkpoint
 from fmapviz.models.weights.stand_ins import Inert, load_inertly

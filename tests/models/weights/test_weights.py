@@ -36,8 +36,8 @@ from torch import nn
 from torchvision import models
 from waiting import PATIENCE, without_hanging
 
-from fmapviz.core.config import InputOptions
-from fmapviz.core.errors import RequestError, WeightsError
+from fmapviz.config import InputOptions
+from fmapviz.errors import RequestError, WeightsError
 from fmapviz.models.load import load_model
 from fmapviz.models.weights import download
 from fmapviz.models.weights.download import CONNECT_SECONDS
@@ -244,7 +244,7 @@ def test_a_name_server_that_says_nothing_is_given_up_soon_and_not_waited_for_at_
 import socket, time
 socket.getaddrinfo = lambda *args, **kwargs: time.sleep({10 * PATIENCE})
 from fmapviz.models.load import load_model
-from fmapviz.core.errors import WeightsError
+from fmapviz.errors import WeightsError
 try:
     load_model("alexnet")
 except WeightsError as error:

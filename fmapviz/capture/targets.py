@@ -1,0 +1,133 @@
+"""Parse the classes whose scores are differentiated."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from fmapviz.errors import RequestError, quote, suggest
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A requested class: by its rank among the scores, or by its index.
+
+    Attributes:
+        label: In names of pictures: `top1`, `class3`, `star`.
+        rank: From 1, the highest score; None if `index` is given.
+        index: Among the classes; None if `rank` is given.
+        each: Another class for each image of a batch; then neither of these counts.
+        named: Whether it was requested by its name.
+    """
+
+    label: str
+    rank: int | None
+    index: int | None
+    each: tuple[Wanted, ...] = ()
+    named: bool = field(default=False, compare=False)
+
+
+TOP1 = Wanted("top1", rank=1, index=None)
+_RANKS = re.compile(r"top(\d{1,4})", re.IGNORECASE)
+INDEX = re.compile(r"-?\d{1,9}")  # of a class; a negative one is refused
+
+
+def parse(texts: Sequence[str], classes: Sequence[str], *, outputs: int | None = None) -> tuple[Wanted, ...]:
+    """Parse classes as they are typed.
+
+    Args:
+        texts: Each the name of a class, which may have commas in it, or a list with commas of `topK`, which means top1 to
+            topK, of numbers, which are always indices, and of names. Upper and lower case differ only where two names do.
+        classes: The names, by index; empty if they are unknown.
+        outputs: Number of classes by the network's output; None if it is unknown: then it is the number of names.
+
+    Returns:
+        In the order of the texts, each class once.
+
+    Raises:
+        RequestError: No such class, several of this name, or nothing asked for.
+
+    Example:
+        >>> [each.label for each in parse(["top2,star", "0"], ["circle", "star"])]
+        ['top1', 'top2', 'star', 'class0']
+    """
+    wanted: dict[tuple[int | None, int | None], Wanted] = {}
+    for text in texts:
+        is_name = "," in text and _called(text, classes)
+        for part in [text] if is_name else filter(None, map(str.strip, text.split(","))):
+            for each in _read_one(part, classes, outputs):
+                wanted.setdefault((each.rank, each.index), each)
+    if not wanted:
+        raise RequestError(f"no class in the list: {quote(','.join(texts))}", hint="for example top1, or an index")
+    return tuple(wanted.values())
+
+
+def canonical(texts: Sequence[str], classes: Sequence[str]) -> tuple[str, ...]:
+    """Return classes as they are typed, with names spelled as the model does. `parse` must accept them.
+
+    Example:
+        >>> canonical(["Top2, STAR", "0"], ["circle", "star"])
+        ('top2,star', '0')
+    """
+    return tuple(
+        _spelled(text, classes)
+        if "," in text and _called(text, classes)
+        else ",".join(_spelled(part, classes) for part in map(str.strip, text.split(",")) if part)
+        for text in texts
+    )
+
+
+def no_output(index: int, outputs: int) -> RequestError:
+    """Return the error for a class that the network does not have."""
+    plural = "" if outputs == 1 else "s"
+    last = f"from 0 to {outputs - 1}" if outputs > 1 else "0"
+    return RequestError(f"no class {index}: the network has {outputs} output{plural}", hint=f"{last}, or top1")
+
+
+def _read_one(text: str, classes: Sequence[str], outputs: int | None) -> list[Wanted]:
+    if match := _RANKS.fullmatch(text):
+        if not int(match[1]):
+            raise RequestError(f"no such class: {quote(text)}", hint="ranks begin at top1")
+        return [Wanted(f"top{rank}", rank, None) for rank in range(1, int(match[1]) + 1)]
+    if INDEX.fullmatch(text):
+        index = int(text)
+        if outputs and not 0 <= index < outputs:
+            raise no_output(index, outputs)
+        count = outputs or len(classes)
+        if index < 0 or (count and index >= count):
+            raise RequestError(f"no such class: '{index}'", hint=f"from 0 to {count - 1}" if count else "from 0")
+        return [Wanted(f"class{index}", None, index)]
+    return [_named(text, classes)]
+
+
+def _named(name: str, classes: Sequence[str]) -> Wanted:
+    if not classes:
+        raise RequestError(f"no such class: {quote(name)}; class names are unknown", hint="use an index, or top1")
+    indices = _called(name, classes)
+    if not indices:
+        hint = suggest(name, classes) or f"a name, a number from 0 to {len(classes) - 1}, or top1"
+        raise RequestError(f"no such class: {quote(name)}", hint=hint)
+    if len(indices) > 1:
+        raise RequestError(
+            f"several classes are named {quote(name)}: {', '.join(map(str, indices))}", hint="choose an index"
+        )
+    index = indices[0]
+    # A class whose name looks like the label of another's number must not share it: pictures are named after labels.
+    label = f"class{index}" if re.fullmatch(r"class\d+", classes[index]) else classes[index]
+    return Wanted(label, None, index, named=True)
+
+
+def _spelled(text: str, classes: Sequence[str]) -> str:
+    if _RANKS.fullmatch(text):
+        return text.lower()
+    indices = [] if INDEX.fullmatch(text) else _called(text, classes)
+    return classes[indices[0]] if indices else text
+
+
+def _called(name: str, classes: Sequence[str]) -> list[int]:
+    exactly = [index for index, known in enumerate(classes) if known == name]
+    return exactly or [index for index, known in enumerate(classes) if known.casefold() == name.casefold()]

@@ -1,0 +1,136 @@
+"""How inputs are preprocessed: the options that replace the preprocessing of the weights."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import partial
+from math import isfinite
+from typing import Literal, cast, get_args
+
+from fmapviz.config.arguments import explain_arguments
+from fmapviz.config.checks import check_types, check_word
+from fmapviz.config.options import COMMON, INPUT, changed_fields, documented, option
+from fmapviz.errors import RequestError, quote
+
+Fit = Literal["crop", "squash", "pad", "none"]
+
+_SIZE = "height and width in pixels, such as (240, 320)"
+_NUMBERS = "such as (0.485, 0.456, 0.406), one for each channel"
+_option = partial(option, panel=INPUT)
+
+
+def _parse_size(text: str) -> tuple[int, int]:
+    """Parse a size.
+
+    Raises:
+        RequestError: The text is neither a number nor HEIGHTxWIDTH.
+
+    Example:
+        >>> _parse_size("224"), _parse_size("240x320")
+        ((224, 224), (240, 320))
+    """
+    match = re.fullmatch(r"(\d{1,6})(?:[xX](\d{1,6}))?", text)
+    if not match:
+        raise RequestError(f"no such size: {quote(text)}", hint="a number of pixels, or HEIGHTxWIDTH such as 240x320")
+    return int(match[1]), int(match[2] or match[1])
+
+
+def _parse_numbers(name: str, text: str) -> tuple[float, ...]:
+    """Parse numbers separated by commas.
+
+    Raises:
+        RequestError: The text is not a list of finite numbers.
+    """
+    try:
+        numbers = tuple(float(number) for number in text.split(","))
+    except ValueError:
+        numbers = ()
+    if not numbers or not all(isfinite(number) for number in numbers):
+        raise RequestError(f"{name} is not a list of numbers: {quote(text)}", hint="such as 0.485,0.456,0.406")
+    return numbers
+
+
+@explain_arguments
+@documented
+@dataclass(frozen=True, slots=True, repr=False)
+class InputOptions:
+    """Changes to the preprocessing of the weights; None keeps it.
+
+    Raises:
+        RequestError: A value is out of range.
+    """
+
+    size: int | tuple[int, int] | None = option(
+        None,
+        "Input size in pixels, height and width.",
+        "One number is a square, and stored as both.",
+        panel=COMMON,
+        metavar="N|HxW",
+        shown="as trained",
+        parse=_parse_size,
+    )
+    fit: Fit | None = _option(
+        None,
+        "How to fit images of another shape: crop, squash, pad or none.",
+        "`crop` covers the size and cuts off the rest, `squash` ignores the aspect ratio, `pad` fits inside with a black "
+        "border, `none` keeps the size of each image.",
+        metavar="HOW",
+        shown="as trained",
+        words=get_args(Fit),
+        parse=str,
+    )
+    mean: tuple[float, ...] | None = _option(
+        None,
+        "Subtracted from values in 0..1; one number, or one for each channel.",
+        metavar="N|R,G,B",
+        shown="as trained",
+        parse=partial(_parse_numbers, "mean"),
+    )
+    std: tuple[float, ...] | None = _option(
+        None,
+        "Divisor of values in 0..1; one number, or one for each channel.",
+        metavar="N|R,G,B",
+        shown="as trained",
+        parse=partial(_parse_numbers, "std"),
+    )
+
+    channels_in: int | None = _option(
+        None,
+        "Channels of the input, if the network makes those of its first convolution itself.",
+        "As one that repeats grey, or splits four channels into two parts.",
+        metavar="N",
+        shown="those",
+    )
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        if self.channels_in is not None and not 1 <= self.channels_in <= 1024:
+            raise RequestError(f"channels_in must be 1 to 1024: '{self.channels_in}'", hint="such as 1 or 4")
+        check_word("fit", self.fit, get_args(Fit))
+        if isinstance(self.size, int):
+            object.__setattr__(self, "size", (self.size, self.size))
+        sides = sides_of(self)
+        if sides and not all(1 <= side <= 16384 for side in sides):
+            raise RequestError(f"size must be 1 to 16384 pixels: '{sides[0]}x{sides[1]}'", hint=_SIZE)
+        if self.size and self.fit == "none":
+            raise RequestError("fit none keeps the size of each image", hint="leave out size=, or choose another fit=")
+        for name, numbers in (("mean", self.mean), ("std", self.std)):
+            if numbers is not None and not (numbers and all(map(isfinite, numbers))):
+                text = ",".join(map(str, numbers))
+                raise RequestError(f"{name} must be one or more numbers: '{text}'", hint=_NUMBERS)
+            if numbers and max(numbers) > 1:
+                shown, divided = (",".join(f"{number / by:.3g}" for number in numbers) for by in (1, 255))
+                raise RequestError(
+                    f"{name} must be at most 1: '{shown}'",
+                    hint=f"pixels are numbers from 0 to 1 here; divided by 255 it is {divided}",
+                )
+        if self.std and not all(deviation > 0 for deviation in self.std):
+            raise RequestError(f"std must be above 0: '{','.join(map(str, self.std))}'", hint=_NUMBERS)
+
+    __repr__ = changed_fields
+
+
+def sides_of(options: InputOptions) -> tuple[int, int] | None:
+    """Return the input size as it is stored, height and width; None if it is as trained."""
+    return cast("tuple[int, int] | None", options.size)

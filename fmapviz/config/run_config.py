@@ -1,0 +1,377 @@
+"""All options of a run: what to draw, and where and how to store and execute it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from fmapviz.config.checks import SCORES, check_number, check_scores, check_types, check_weights, check_word
+from fmapviz.config.execution import Execution
+from fmapviz.config.frame_range import parse_frames
+from fmapviz.config.input_options import InputOptions
+from fmapviz.config.options import CHOOSE, COMMON, INPUT, STORING, Option, option, options_of, split
+from fmapviz.config.style import Style
+from fmapviz.core import registry
+from fmapviz.core.registry import VIEWS, WRITERS
+from fmapviz.core.urls import expand_home, is_url
+from fmapviz.errors import RequestError, quote
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from fmapviz.types import Inputs, Model, Weights
+
+_common = partial(option, panel=COMMON)
+_choice = partial(option, panel=CHOOSE)
+_input = partial(option, panel=INPUT)
+_output = partial(option, panel=STORING)
+_MODEL = "A name such as `alexnet`, a `nn.Module` that takes a batch `(N, C, H, W)`, or a `Model`."
+_INPUTS = (
+    "Files and folders, or their addresses; pictures of Pillow, NumPy arrays and tensors; or a list of these. A uint8 array "
+    "`(H, W, C)` or tensor `(C, H, W)` is a picture, a tensor of floats `(N, C, H, W)` is prepared already."
+)
+_ITERATOR = (
+    "An iterator is read as it yields, or at once if the norm `run` or the pca "
+    "`shared` needs all images first. Views of the model alone need no input."
+)
+_DTYPES = ("float32", "float16")
+# In order of use, as `--help` lists them.
+_VIEWS = (
+    "maps", "inputs", "contact", "mean", "max", "pca", "similarity", "clusters", "correspondence", "histogram", "kernels",
+    "gradcam", "gradcam++", "layercam", "hirescam", "xgradcam", "eigencam", "cam", "sheet", "saliency", "grads",
+    "grad-inputs", "attention", "rollout", "top",
+)  # fmt: skip
+_FORMATS = ("tensorboard", "png", "html", "mp4", "gif", "stats", "raw", "npz", "tar")
+_LARGEST_SHARD = 100_000  # images; a killed run loses its unfinished shards
+
+
+@dataclass(frozen=True, kw_only=True)
+class Selection:
+    """What to draw and store: weights, layers, views, formats, classes, frames of films."""
+
+    weights: Weights = _common(
+        "default",
+        "Which weights to load: default, a published entry, random, random:SEED, a checkpoint; never falls back to others.",
+        "In Python also a member of torchvision's enumerations, or a state dict. For models given by name only; see "
+        "`fmapviz.load_model`.",
+        metavar="NAME|FILE|URL",
+        shown="default",
+        parse=str,
+        words=("default", "random"),
+    )
+    layers: Sequence[str] = _common(
+        (),
+        "Only layers whose name matches: layer4.1 or 'layer4.*'.",
+        "A name without wildcards is taken whatever its type is.",
+        metavar="GLOB,...",
+        shown="all",
+        commas=True,
+        recorded="layers",
+    )
+    exclude: Sequence[str] = _choice((), "Leave these layers out.", metavar="GLOB,...", commas=True, recorded="exclude")
+    types: Sequence[str] = _common(
+        (),
+        "Classes of layers, with their subclasses: Linear, ReLU, Block.",
+        metavar="NAME,...",
+        shown="Conv2d, else Conv3d; blocks of transformers",
+        commas=True,
+        recorded="types",
+    )
+    views: Sequence[str] = _common(
+        ("maps",),
+        "What to draw.",
+        "Without `layers`, `exclude` and `types`, the layers of heat maps are chosen automatically. Without `types`, a glob "
+        "that matches no layer of the default types may match any other.",
+        flag="--view",
+        metavar="NAME,...",
+        shown="maps",
+        words=_VIEWS,
+        family=VIEWS,
+        commas=True,
+        recorded="views",
+    )
+    to: Sequence[str] = _common(
+        ("tensorboard",),
+        "Output formats.",
+        metavar="NAME,...",
+        shown="tensorboard",
+        words=_FORMATS,
+        family=WRITERS,
+        commas=True,
+        recorded="formats",
+    )
+    top: int | None = _choice(
+        None,
+        "Number of predicted classes to report per image.",
+        "0 ends the forward pass after the last chosen layer.",
+        metavar="N",
+        shown="3 if class names are known; 0 with layers or exclude",
+        recorded="top",
+    )
+    targets: str | int | Sequence[str | int] = _common(
+        (),
+        "Classes whose scores are differentiated: names, indices, or top3 for the three likeliest.",
+        "Separated by commas in one text.",
+        flag="--target",
+        metavar="CLASS,...",
+        shown="top1; top3 on a sheet",
+        recorded="targets",
+    )
+    output: str | None = _choice(
+        None,
+        "Key or index of the class scores in the model's output.",
+        metavar="KEY|INDEX",
+        shown="its only tensor, out or logits",
+        recorded="output",
+    )
+    scores: str | None = _choice(
+        None,
+        "What the outputs are: logits of exclusive classes (softmax), of independent ones or of two (sigmoid), of "
+        "thresholds (ordinal), or quantities (value, value:UNIT).",
+        metavar="KIND",
+        shown="by the network, else softmax",
+        words=SCORES,
+        recorded="scores",
+        sparse=True,
+    )
+    dtype: str = _choice(
+        "float32", "Type of the values that the formats raw and npz store.", words=_DTYPES, recorded="dtype"
+    )
+    every: int = _input(1, "Take every N-th frame of each film.", metavar="N")
+    frames: str | None = _input(
+        None,
+        "Take a part of each film: frames A:B, from A to before B; 0:100, 50:.",
+        "With `every`, the first one is A.",
+        metavar="A:B",
+        shown="all",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Output:
+    """Where and how results are stored."""
+
+    out: str | Path = option(
+        "runs", "Directory of all runs, or its address such as s3://BUCKET/DIR.", panel=COMMON, metavar="DIR"
+    )
+    name: str | None = _output(
+        None,
+        "Name of this run's directory.",
+        "The default gets a number if a run with other settings has that name.",
+        metavar="NAME",
+        shown="the model's name",
+    )
+    single_file: bool = _output(False, "Put the pictures into the report: one file to mail, at most 18 MB.")
+    fsync: bool = _output(False, "Wait until each image is on the disk, safe from a power failure.")
+    shard: int | None = _output(
+        None,
+        "Images per directory, 1 to 100,000. Needs the extra scale.",
+        metavar="N",
+        shown="a directory for each image",
+        recorded="shard",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig(Execution, Output, Selection):
+    """All options of a run, which are the parameters of `fmapviz.visualize`.
+
+    Lists accept any iterable or one text with commas, and are stored as tuples of strings.
+
+    Raises:
+        RequestError: An option is out of range, or names an unknown view or format.
+    """
+
+    model: str | nn.Module | Model = field(kw_only=False, metadata={"option": Option(help=_MODEL)})
+    inputs: Inputs = field(default=(), kw_only=False, metadata={"option": Option(help=_INPUTS, details=_ITERATOR)})
+    style: Style = option(Style(), "How pictures look.", recorded="style")
+    options: InputOptions = option(InputOptions(), "Changes to the preprocessing of the weights.")
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        check_weights(self.weights)
+        for name in ("layers", "exclude", "types", "views", "to"):
+            object.__setattr__(self, name, split(getattr(self, name)))
+        object.__setattr__(self, "out", expand_home(self.out))
+        if "\0" in str(self.out):
+            raise RequestError(f"no path can hold this: {quote(self.out)}", hint="a directory, such as 'runs'")
+        targets = [self.targets] if isinstance(self.targets, str | int) else self.targets
+        object.__setattr__(self, "targets", tuple(map(str, targets)))
+        for family, members in ((VIEWS, self.views), (WRITERS, self.to)):
+            for member in members:
+                registry.check(family, member)
+            if not members:
+                raise RequestError(f"no {registry.kind(family)} given", hint=f"one of {', '.join(registry.names(family))}")
+        check_number("top", self.top, "at least 0", least=0)
+        check_number("batch size", self.batch_size)
+        check_number("every", self.every)
+        parse_frames(self.frames or ":")
+        check_number("workers", self.workers)
+        check_number("workers", self.workers, "at most 1024", most=1024)
+        _check_shards(self.shard, self.to)
+        check_word("dtype", self.dtype, _DTYPES)
+        check_scores(self.scores)
+        self._check_place()
+        self._check_seed()
+
+    def _check_seed(self) -> None:
+        start = self.style.start
+        for view in self.views:
+            needed = registry.constant(VIEWS, view, "SEED")
+            if needed == "position" and (start is None or start.at is None):
+                given = f", not only an image: {quote(self.style.seed)}" if start else ""
+                raise RequestError(
+                    f"{view} needs a position{given}",
+                    hint="Style(seed='112,80'), row and column of the input; Style(seed='photo.jpg:112,80') of one image",
+                )
+            if needed == "image" and (start is None or not start.image):
+                given = f", not only a position: {quote(self.style.seed)}" if start else ""
+                raise RequestError(
+                    f"{view} needs an image to compare with{given}",
+                    hint="Style(seed='photo.jpg'): one of the inputs; Style(seed='photo.jpg:112,80'): of one position in it",
+                )
+
+    def _check_place(self) -> None:
+        pages = registry.constants(WRITERS, "PAGE")
+        if self.single_file and pages.keys().isdisjoint(self.to):
+            raise RequestError("a single file needs a report", hint=f"to={next(iter(pages))!r}")
+        if self.single_file and is_url(self.out):
+            raise RequestError(
+                "a single file needs a local directory", hint="out=DIR; the page of a remote run has its pictures beside it"
+            )
+
+        local = next((form for form in self.to if registry.constant(WRITERS, form, "LOCAL")), None)
+        if local and is_url(self.out):
+            hint = "out=DIR; the pictures of a remote run are not kept here"
+            raise RequestError(f"the format {quote(local)} needs a local directory", hint=hint)
+
+    @property
+    def target_names(self) -> tuple[str, ...]:
+        """The targets, as text."""
+        return cast(tuple[str, ...], self.targets)
+
+    @property
+    def frame_range(self) -> tuple[int, int | None]:
+        """The numbers of the first frame of each film, and of the frame before which to end; None is its end."""
+        return parse_frames(self.frames or ":")
+
+    @property
+    def needs_images(self) -> bool:
+        """Whether a view draws images, and not only the model."""
+        return any(registry.constant(VIEWS, view, "NEEDS") != "weights" for view in self.views)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The options that change pictures, as plain values; `run.json` stores them."""
+        recorded = {
+            each.recorded: getattr(self, name)
+            for name, each in options_of(type(self)).items()
+            if each.recorded and not (each.sparse and getattr(self, name) is None)
+        }
+        plain, looks = Style(), options_of(Style)
+        style = {name: getattr(self.style, name) for name in looks}
+        style = {name: value for name, value in style.items() if not looks[name].sparse or value != getattr(plain, name)}
+        if self.style.gray_input is None:
+            del style["gray_input"]
+        return {**recorded, "style": style}
+
+
+@dataclass(frozen=True, slots=True)
+class StepInfo:
+    """A step of a series of networks, such as the checkpoints of a training.
+
+    Attributes:
+        number: Its number.
+        weights: The weights at that step.
+        sha256: Their checksum.
+    """
+
+    number: int
+    weights: str
+    sha256: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class RunInfo:
+    """The identity of a run: two runs with the same fingerprint may share a directory.
+
+    Attributes:
+        model: Name of the model.
+        weights: Source of its weights: `IMAGENET1K_V1`, `random weights, seed 0`, the name of a file.
+        sha256: Checksum of the weights file; None for random weights.
+        preparation: The preprocessing, in one line.
+        config: The configuration, with defaults resolved.
+        versions: Versions of fmapviz, Python and libraries; not part of the fingerprint.
+        typed_targets: The classes as they were typed.
+        typed_style: The looks as they were typed; None: those of the configuration.
+        request: What else is needed to load the same network and preprocess images in the same way, as JSON values.
+        against: What the network is compared with, as JSON values; empty if it is not.
+        settings: All that changes pictures, as JSON values.
+        fingerprint: Sixteen hexadecimal digits that are equal if and only if the settings are.
+        label: Model and weights, for people.
+    """
+
+    model: str
+    weights: str
+    sha256: str | None
+    preparation: str
+    config: RunConfig
+    versions: Mapping[str, str] = field(default_factory=dict, compare=False)
+    typed_targets: tuple[str, ...] = field(default=(), compare=False)
+    typed_style: Style | None = field(default=None, compare=False)
+    request: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    against: Mapping[str, Any] = field(default_factory=dict)
+
+    settings: dict[str, Any] = field(init=False, compare=False, repr=False)
+    fingerprint: str = field(init=False, compare=False, repr=False)
+    label: str = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        named = {"model": self.model, "weights": self.weights, "sha256": self.sha256, "preparation": self.preparation}
+        settings = {**named, **({"against": dict(self.against)} if self.against else {}), **self.config.settings}
+        digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
+        object.__setattr__(self, "settings", settings)
+        object.__setattr__(self, "fingerprint", digest[:16])
+        object.__setattr__(self, "label", f"{self.model} ({self.weights}){self._describe_other()}")
+
+    def _describe_other(self) -> str:
+        """Return what the network is compared with, in words; nothing if it is not."""
+        other = self.against
+        if not other:
+            return ""
+        if other.get("series"):
+            return f" against the {other['reference']}"
+        same = other.get("model") == self.model
+        return f" against {other.get('weights')}" if same else f" against {other.get('model')} ({other.get('weights')})"
+
+    @property
+    def as_typed(self) -> RunInfo:
+        """The identity that versions up to 0.2.0 gave the run.
+
+        They recorded classes and looks as typed, even if no view takes them, drew heat maps over the input in colour, and
+        made clips of one image only.
+        """
+        preparation = re.sub(r"(\d+) frames$", r"\1 equal frames", self.preparation)
+        style = replace(self.typed_style or self.config.style, gray_input=None)
+        return replace(self, preparation=preparation, config=replace(self.config, targets=self.typed_targets, style=style))
+
+
+def _check_shards(shard: int | None, formats: Iterable[str]) -> None:
+    if shard is None:
+        return
+    check_number("shard", shard, f"1 to {_LARGEST_SHARD} images", most=_LARGEST_SHARD)
+    together = [form for form in registry.names(WRITERS) if registry.constant(WRITERS, form, "MANY")]
+    for form in formats:
+        if form not in together:
+            raise RequestError(
+                f"the format {quote(form)} does not support shards", hint=f"shard= supports {', '.join(together)}"
+            )
+    if find_spec("pyarrow") is None:
+        raise RequestError("shards need the package pyarrow", hint="pip install 'fmapviz[scale]'")

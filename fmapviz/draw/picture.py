@@ -1,0 +1,365 @@
+"""Turn drawings into pictures: render, frame, name and encode them.
+
+Each class of content has one renderer, found in a table by its type.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from math import isfinite, nan
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fmapviz.core.drawings import Grid, HeatMap, Histogram, Labels, Matches, Panels, Rgb
+from fmapviz.core.version import __version__
+from fmapviz.draw.facts import describe, number, shape_of
+from fmapviz.draw.heatmap import colormap_of, draw_heat_map, interpolate_colours, nearest_values
+from fmapviz.draw.histogram import lay_out_histogram
+from fmapviz.draw.labels import (
+    Lettering,
+    Placed,
+    add_caption,
+    add_colorbar,
+    add_header,
+    add_legend,
+    lay_tiles,
+    number_rows,
+    number_tiles,
+)
+from fmapviz.draw.layout import WHITE, Box, Ground, draw, row
+from fmapviz.draw.layout import picture as box_of
+from fmapviz.draw.png import encode
+from fmapviz.draw.svg import to_svg
+from fmapviz.features.diff.panels import draw_panels, panel_palette
+from fmapviz.features.tokens.marks import cluster_colours, colour_labels, draw_matches, mark_position
+from fmapviz.types import Picture
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from fmapviz.config import RunInfo, Style
+    from fmapviz.core.drawings import Content, Drawing, Size, Tiles
+    from fmapviz.images.seen import Seen
+    from fmapviz.types import ImageFile, ImageResult, LayerResult
+
+    Cell = tuple[LayerResult, HeatMap]
+    Composed = tuple[NDArray[np.uint8], dict[str, str]]
+    Marks = Sequence[tuple[float, str]]
+
+
+SVG = "svg"  # the format whose pictures have their texts as text
+_NOTHING = np.zeros((0, 0), np.uint8)
+_INPUT_GAP = 4  # pixels between the input and what is beside it
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rendered:
+    """A picture before its frame: numbers, colour bar and header.
+
+    Attributes:
+        pixels: uint8 `(H, W)` or `(H, W, 3)`.
+        colormap: Of the colour bar; None for grey.
+        marks: Labels of the colour bar, by their height from 0 to 1; none: no colour bar.
+        alpha: Opacity of the colours, over a grey picture.
+        legend: Texts of the colours of clusters; none: no legend.
+        palette: Colours whose numbers the pixels are, uint8 `(256, 3)`; such a picture gets no frame.
+        page: A page with texts of its own, on white, in place of pixels and frame.
+    """
+
+    pixels: NDArray[np.uint8]
+    colormap: str | None = None
+    marks: Marks = ()
+    alpha: float = 1.0
+    legend: Sequence[str] = ()
+    palette: NDArray[np.uint8] | None = None
+    page: Box | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sheet:
+    """The maps of all layers of an image, to be composed into one picture; see `fmapviz.views.base.ImageView`.
+
+    Attributes:
+        cells: In the order of execution.
+        seen: The input as the network saw it.
+        title: Model and image.
+        result: Everything found out about the image.
+        style: How pictures look.
+    """
+
+    cells: Sequence[Cell]
+    seen: Seen
+    title: str
+    result: ImageResult
+    style: Style
+
+
+def make_pictures(
+    result: ImageResult,
+    seen: Seen,
+    file: ImageFile,
+    info: RunInfo,
+    *,
+    sheets: Mapping[str, Callable[[Sheet], Composed]] = MappingProxyType({}),
+    marked: bool = True,
+) -> Iterator[Picture]:
+    """Encode one image's drawings, one at a time.
+
+    Args:
+        result: Everything found out about the image.
+        seen: The input as the network saw it.
+        file: The image.
+        info: The run's settings.
+        sheets: The views that compose the maps of all layers into one picture.
+        marked: Whether the seed, if there is one, is in this image.
+
+    Yields:
+        The input, then the other drawings in the order of execution, then heat maps, then sheets.
+    """
+    common = {**_provenance(info), "Image": file.unit}
+    if result.predictions:
+        common = {"Predicted": ", ".join(map(str, result.predictions)), **common}
+    facts = {"Shows": "the input as the network saw it", "Shape": f"{seen.size[0]} x {seen.size[1]} pixels"}
+    known = {"Frame": seen.describe(None), "Scaling": seen.scaling}
+    yield _encode("input", "input", seen.picture, {**facts, **{key: text for key, text in known.items() if text}, **common})
+    indices = [layer.index for layer in result.layers if layer.drawings or layer.measures]
+    digits = max(2, len(str(max(indices, default=0))))
+    drawings = [(layer, drawing) for layer in result.layers for drawing in layer.drawings if drawing.content]
+    cells: dict[str, list[Cell]] = {view: [] for view in sheets}
+    for layer, drawing in sorted(drawings, key=lambda each: isinstance(each[1].content, HeatMap)):
+        if isinstance(drawing.content, HeatMap) and drawing.view in cells:
+            cells[drawing.view].append((layer, drawing.content))
+        else:
+            yield make_picture(layer, drawing, info, seen=seen, common=common, digits=digits, marked=marked)
+    for view, compose in sheets.items():
+        if cells[view]:
+            pixels, facts = compose(Sheet(cells[view], seen, f"{info.label}: {file.unit}", result, info.config.style))
+            yield _encode(view, view, pixels, facts | common)
+
+
+def make_picture(
+    layer: LayerResult,
+    drawing: Drawing,
+    info: RunInfo,
+    *,
+    seen: Seen | None = None,
+    common: Mapping[str, str] | None = None,
+    digits: int,
+    marked: bool = True,
+) -> Picture:
+    """Encode one drawing.
+
+    Args:
+        layer: The result it belongs to.
+        drawing: With content.
+        info: The run's settings.
+        seen: The input as the network saw it; None for a drawing of the model itself.
+        common: Facts about the image; None for the model's alone.
+        digits: Digits of the index in the name.
+        marked: Whether the seed, if there is one, is in this image.
+    """
+    content = drawing.content
+    assert content is not None
+    if isinstance(content, HeatMap) and not marked:
+        content = replace(content, mark=None)
+    facts = describe(layer, content, info.config.style)
+    picture = seen.at(layer.frame) if seen else _NOTHING
+    if seen and (moment := seen.describe(layer.frame)):
+        is_over = isinstance(content, HeatMap) and content.over
+        facts |= {"Frame": moment} if layer.frame is not None else {"Frame": f"laid over {moment}"} if is_over else {}
+    rendered = _RENDERERS[type(content)](layer, content, picture, info)
+    caption = layer.target.caption if layer.target and isinstance(content, HeatMap) else ""
+    style = info.config.style
+    lines = header_of(layer, drawing, facts, info) if style.labels else []
+    framed = partial(frame, rendered, content, style, lines, picture, caption=caption)
+    page, ground, tiles, area = framed()
+    pixels = draw(page, ground)
+    name, title = f"{layer.index:0{digits}d} {layer.layer or 'input'}", ""
+    if target := layer.target:
+        name, title = f"{name}.{target.label}", f"{name}: {target.title}"
+    facts |= _provenance(info) if common is None else common
+    height, width = pixels.shape[:2]
+    png = encode(pixels, facts, palette=rendered.palette)
+    svg = to_svg(*framed(as_text=True)[:2], title=title or name, facts=facts) if SVG in info.config.to else ""
+    return Picture(drawing.view, name, png, width, height, facts, title, layer, drawing, tiles, area=area, svg=svg)
+
+
+def is_numbered(style: Style) -> bool:
+    """Return True if tiles show their numbers; without `labels`, only where these are not known beforehand."""
+    return bool(style.labels or (style.labels is None and style.top))
+
+
+def lettering(style: Style) -> Lettering:
+    """Return the look of numbers, headers and colour bars."""
+    return _lettering(style.ground, style.text_size)
+
+
+@lru_cache(maxsize=16)
+def _lettering(colour: tuple[int, int, int] | None, text_size: int) -> Lettering:
+    ground = Ground((WHITE, WHITE, WHITE), opaque=False) if colour is None else Ground(colour)
+    return Lettering(ground, text_size)
+
+
+def frame(
+    rendered: Rendered,
+    content: Content,
+    style: Style,
+    lines: Sequence[str],
+    seen: NDArray[np.uint8] = _NOTHING,
+    *,
+    caption: str = "",
+    as_text: bool = False,
+) -> tuple[Box, Ground | int, Tiles | None, tuple[int, int]]:
+    """Add what a style asks for: the ground, numbers, the input, a colour bar, a header or a caption.
+
+    Args:
+        rendered: The picture.
+        content: What it shows.
+        style: How it looks.
+        lines: Of the header.
+        seen: The input as the network saw it; nothing for a drawing of the model itself.
+        caption: Below the picture, unless the style has labels, or explicitly none.
+        as_text: Whether the numbers of tiles stay text.
+
+    Returns:
+        The page, its ground, the position of the tiles in it, and its width and height without the caption.
+    """
+    if rendered.page:
+        return rendered.page, WHITE, None, (rendered.page.width, rendered.page.height)
+    look = lettering(style) if rendered.palette is None else Lettering()
+    pixels, tiles, texts = rendered.pixels, None, list[Placed]()
+    if isinstance(content, Grid) and content.tiles:
+        tiles = content.tiles
+        if content.bars and not look.ground.is_dark:
+            pixels = WHITE - pixels
+        pixels = lay_tiles(pixels, content.cells or tiles, look)
+        if is_numbered(style):
+            add_numbers = number_rows if content.rows else number_tiles
+            numbers = content.channels or range(tiles.count)
+            pixels, tiles = add_numbers(pixels, tiles, numbers, look, texts=texts if as_text else None)
+    box = Box(pixels.shape[1], pixels.shape[0], [(pixels, 0, 0), *texts])
+    if style.with_input and seen.size and not isinstance(content, Matches):  # which have it in them
+        box = row([box_of(seen.repeat(style.scale, 0).repeat(style.scale, 1)), box], gap=_INPUT_GAP)
+        tiles = tiles and replace(tiles, left=tiles.left + box.width - pixels.shape[1])
+    if style.colorbar and rendered.marks:
+        box = add_colorbar(box, colormap=rendered.colormap, marks=rendered.marks, alpha=rendered.alpha, look=look)
+    if style.colorbar and rendered.legend:
+        box = add_legend(box, cluster_colours()[: len(rendered.legend)], rendered.legend, look)
+    captioned = add_caption(box, caption, look) if style.labels is None and caption else None
+    if style.labels and lines:
+        below = box.height
+        box = add_header(box, lines, look)
+        tiles = tiles and replace(tiles, top=tiles.top + box.height - below)
+    tiles = None if isinstance(content, Grid) and content.rows else tiles
+    return captioned or box, look.ground, tiles, (box.width, box.height)
+
+
+def _encode(view: str, name: str, pixels: NDArray[np.uint8], facts: Mapping[str, str]) -> Picture:
+    return Picture(view, name, encode(pixels, facts), pixels.shape[1], pixels.shape[0], facts)
+
+
+def _provenance(info: RunInfo) -> dict[str, str]:
+    return {"Model": info.label, "Weights": info.weights, "Software": f"fmapviz {__version__}"}
+
+
+def header_of(layer: LayerResult, drawing: Drawing, facts: Mapping[str, str], info: RunInfo) -> list[str]:
+    """Return the lines above a picture: layer, type, shape; what is shown, its range and scaling; the model."""
+    if isinstance(drawing.content, Histogram):  # its picture has these lines in it
+        return []
+    view = [] if layer.of == "output" and isinstance(drawing.content, Grid) else [drawing.view]
+    named = [facts[key] for key in ("Layer", "Type", "Shape", "Frame") if key in facts]
+    shown = [facts[key] for key in ("Class", "Attention of", "Range") if key in facts]
+    if "Layer" in facts:
+        shown = [*view, *shown]
+    else:  # of the image itself
+        named = [*view, *named]
+    return ["  ".join(named), ": ".join(shown), facts["Scaling"], facts.get("Not finite", ""), info.label]
+
+
+def _render_grid(layer: LayerResult, grid: Grid, _seen: NDArray[np.uint8], info: RunInfo) -> Rendered:
+    return render_grid(grid, info.config.style, has_colours=layer.of == "weights" and layer.shape[1] == 3)
+
+
+def render_grid(grid: Grid, style: Style, *, has_colours: bool = False) -> Rendered:
+    """Return a grid with what its colour bar says; `has_colours` if its pixels are red, green and blue values."""
+    marks: Marks = ((0.0, "min"), (1.0, "max"))
+    if grid.bars or has_colours:
+        marks = ()  # the height of a bar shows its value; kernels in red, green and blue have no colour map
+    elif grid.limits:
+        marks = _mark_ends(*grid.limits)
+    elif style.signed:
+        marks = ((0.0, "-max"), (0.5, "0"), (1.0, "max"))
+    return Rendered(grid.pixels, style.palette, marks)
+
+
+def _render_rgb(layer: LayerResult, rgb: Rgb, seen: NDArray[np.uint8], info: RunInfo) -> Rendered:
+    """Enlarge a picture of a layer's resolution to the input's, times the scale: rectangles, unless the style is smooth."""
+    style, grid = info.config.style, (rgb.pixels.shape[0], rgb.pixels.shape[1])
+    size = _size_of(grid, seen, style)
+    if style.smooth:
+        return Rendered(interpolate_colours(rgb.pixels, size, layer.centres))
+    rows, columns = nearest_values(grid, size, layer.centres)
+    return Rendered(rgb.pixels[rows[:, None], columns])
+
+
+def _render_histogram(layer: LayerResult, histogram: Histogram, _seen: NDArray[np.uint8], info: RunInfo) -> Rendered:
+    title = f"{layer.layer}  {layer.type}  {shape_of(layer)}"
+    return Rendered(_NOTHING, page=lay_out_histogram(histogram, title=title, note=info.label))
+
+
+def _render_heat_map(layer: LayerResult, heat: HeatMap, seen: NDArray[np.uint8], info: RunInfo) -> Rendered:
+    style = info.config.style
+    low, high = heat.limits or heat.ends or (nan, nan)
+    colormap = colormap_of(heat, style)
+    marks = _mark_ends(low, high) if isfinite(low + high) else ()
+    pixels = draw_heat_map(heat, seen, style, layer.centres)
+    if style.scale > 1:
+        pixels = pixels.repeat(style.scale, 0).repeat(style.scale, 1)
+    if heat.mark:
+        row, column = ((at + 0.5) * style.scale for at in heat.mark)
+        pixels = mark_position(pixels, row, column)
+    alpha = style.alpha if heat.over and style.gray_input else 1.0
+    return Rendered(pixels, None if colormap == "gray" else colormap, marks, alpha)
+
+
+def _render_labels(layer: LayerResult, labels: Labels, seen: NDArray[np.uint8], info: RunInfo) -> Rendered:
+    size = _size_of((labels.numbers.shape[0], labels.numbers.shape[1]), seen, info.config.style)
+    return Rendered(colour_labels(labels, size, layer.centres), legend=[str(each) for each in range(labels.count)])
+
+
+def _size_of(grid: Size, seen: NDArray[np.uint8], style: Style) -> Size:
+    """Return height and width of a map that is enlarged to the input's size, times the scale."""
+    rows, columns = (style.scale * max(sides) for sides in zip(grid, seen.shape[:2], strict=True))
+    return rows, columns
+
+
+def _render_matches(_layer: LayerResult, matches: Matches, seen: NDArray[np.uint8], info: RunInfo) -> Rendered:
+    return Rendered(draw_matches(matches, seen, scale=info.config.style.scale))
+
+
+def _render_panels(_layer: LayerResult, panels: Panels, _seen: NDArray[np.uint8], info: RunInfo) -> Rendered:
+    style = info.config.style
+    pixels = draw_panels(panels, numbered=is_numbered(style), indexed=not style.labels)
+    return Rendered(pixels, palette=panel_palette() if pixels.ndim == 2 else None)
+
+
+def _mark_ends(low: float, high: float) -> Marks:
+    middle = ((0.5, "0"),) if low == -high and high else ()
+    return (0.0, number(low)), *middle, (1.0, number(high))
+
+
+# Any: each renderer takes the class of content it stands under.
+_RENDERERS: dict[type[Content], Callable[[LayerResult, Any, NDArray[np.uint8], RunInfo], Rendered]] = {
+    Grid: _render_grid,
+    Rgb: _render_rgb,
+    Histogram: _render_histogram,
+    HeatMap: _render_heat_map,
+    Labels: _render_labels,
+    Matches: _render_matches,
+    Panels: _render_panels,
+}

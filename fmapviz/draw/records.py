@@ -1,0 +1,133 @@
+"""What `unit.json` records of an image's feature maps and heat maps, and what the user is told of them."""
+
+from __future__ import annotations
+
+from math import isfinite
+from typing import TYPE_CHECKING, Any
+
+from fmapviz.core.drawings import Grid, Panels, Rgb
+from fmapviz.core.words import are, counted
+from fmapviz.draw.channel_choice import describe_left_out
+from fmapviz.draw.facts import MOST_NAMED, first_of, value_range, why_empty
+from fmapviz.types import EmptyMaps
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Sequence
+
+    from fmapviz.config import Style
+    from fmapviz.types import ImageResult, LayerResult
+
+
+def layer_records(result: ImageResult) -> list[dict[str, Any]]:
+    """Describe each drawn or measured feature map."""
+    records: dict[object, dict[str, Any]] = {}
+    for layer in result.layers:
+        statistics = layer.statistics
+        if statistics is None:
+            continue
+        contents = [drawing.content for drawing in layer.drawings]
+        channels = next((each.channels for each in contents if isinstance(each, Grid)), None)
+        nonfinite = next((each.nonfinite for each in contents if isinstance(each, Rgb)), 0)
+        record = records.setdefault((layer.of, layer.layer, layer.target and layer.target.label), {})
+        record |= {
+            "index": layer.index,
+            "name": layer.layer,
+            "type": layer.type,
+            "shape": list(layer.shape),
+            "call": layer.call,
+            "samples": layer.samples,
+            "min": statistics.minimum,
+            "max": statistics.maximum,
+            "mean": statistics.mean,
+            "dead_channels": list(statistics.constant),
+            "nonfinite": statistics.nonfinite,
+            **({"nonfinite_places": nonfinite} if nonfinite else {}),
+            **({} if channels is None else {"channels": list(channels)}),
+            **({} if layer.of == "output" else {"of": layer.of}),
+            **(layer.target.record if layer.target else {}),
+        }
+    return list(records.values())
+
+
+def heat_records(result: ImageResult) -> list[dict[str, Any]]:
+    """Describe each heat map."""
+    records = []
+    for layer, view, heat in result.heat_maps:
+        low, high = (value if isfinite(value) else None for value in heat.extremes)
+        record = {
+            "view": view,
+            "layer": layer.layer or None,
+            "type": layer.type or None,
+            "shape": list(layer.shape),
+            "automatic": layer.automatic,
+            **(layer.target.record if layer.target else {}),
+            "min": low,
+            "max": high,
+        }
+        if heat.limits is not None:
+            record |= {"nonfinite": heat.nonfinite, "nonfinite_places": heat.raw.size - int(heat.finite.sum())}
+        records.append(record)
+    return records
+
+
+def notices_of(result: ImageResult, *, sheets: Collection[str] = ()) -> list[str]:
+    """Return notices about what looks like a failure: heat maps that show nothing, and raw values that overflowed float16.
+
+    Args:
+        result: Everything found out about an image.
+        sheets: The views whose maps are cells of one picture.
+    """
+    return [*summarize_empty(find_empty_maps(result, sheets=sheets)), *_overflow_notices(result)]
+
+
+def find_empty_maps(result: ImageResult, *, sheets: Collection[str] = ()) -> list[EmptyMaps]:
+    """Return a notice about each picture that shows nothing, and one about all such cells of a sheet.
+
+    Args:
+        result: Everything found out about an image.
+        sheets: The views whose maps are cells of one picture.
+    """
+    found = []
+    cells: dict[str, list[str]] = {view: [] for view in sheets}
+    for layer in result.layers:
+        for drawing in layer.drawings:
+            if isinstance(drawing.content, Rgb) and drawing.content.foreground == 0:
+                text = f"{drawing.view} of {layer.layer} is black: no position of this image is foreground"
+                found.append(EmptyMaps(drawing.view, layer, text))
+    for layer, view, heat in result.heat_maps:
+        is_reduction = heat.limits is not None and not layer.target
+        if is_reduction or not (reason := why_empty(heat)):
+            continue
+        of_class = f" for {layer.target.title}" if layer.target else ""
+        if view in cells:
+            cells[view].append(f"{layer.layer}{of_class}")
+        else:
+            of_layer = f" of {layer.layer}" if layer.layer else ""
+            found.append(EmptyMaps(view, layer, f"{view}{of_layer}{of_class} is {reason} (raw values {value_range(heat)})"))
+    for view, names in cells.items():
+        if names:
+            more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+            text = f"cells of the {view} with nothing to see: {', '.join(names[:MOST_NAMED])}{more}"
+            found.append(EmptyMaps(view, None, text))
+    return found
+
+
+def summarize_empty(found: Sequence[EmptyMaps]) -> list[str]:
+    """Return the first notices about pictures that show nothing, and how many more there are."""
+    return first_of([each.text for each in found], "such pictures")
+
+
+def remark_on_channels(layers: Iterable[LayerResult], style: Style) -> str:
+    """Return in words which of the drawn layers lack chosen channels; empty if none does."""
+    contents = [(layer.layer, drawing.content) for layer in layers for drawing in layer.drawings]
+    counts = {name: content.total for name, content in contents if isinstance(content, Grid | Panels) and content.total}
+    return describe_left_out(style, counts)
+
+
+def _overflow_notices(result: ImageResult) -> list[str]:
+    layers = [(layer.layer, layer.values.overflows) for layer in result.layers if layer.values and layer.values.overflows]
+    if not layers:
+        return []
+    named = f"{layers[0][0]}{' and others' if layers[1:] else ''}"
+    overflows = sum(each for _, each in layers)
+    return [f"{counted(overflows, 'value')} of {named} {are(overflows)} too large for float16, and infinite in what is kept"]

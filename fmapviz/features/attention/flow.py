@@ -1,0 +1,87 @@
+"""Draw attention through all blocks over the input."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fmapviz.capture.reshape import NotAMapError, picture_size
+from fmapviz.features.attention.capture.blocks import flow_through
+from fmapviz.features.attention.capture.placement import Query
+from fmapviz.run.layer_results import LayerBatch
+from fmapviz.types import LayerResult
+from fmapviz.views.base import draw_map
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from torch import Tensor
+
+    from fmapviz.capture.forward_record import ForwardRecord
+    from fmapviz.config import Style
+    from fmapviz.features.attention.capture.blocks import Flow
+    from fmapviz.run.layer_results import BatchResults
+    from fmapviz.run.plan import Plan, TokenFlow
+    from fmapviz.types import Target
+
+
+def query_of(style: Style) -> Query:
+    """Return whose attention a style draws."""
+    return Query(style.position, mean=style.query == "mean")
+
+
+def draw_flow(
+    view: str,
+    plan: Plan,
+    style: Style,
+    *,
+    record: ForwardRecord,
+    results: BatchResults,
+    targets: Sequence[Target | None] | None = None,
+    gradients: Mapping[int, Tensor | None] | None = None,
+) -> None:
+    """Draw the flow through the blocks of a forward pass.
+
+    Args:
+        view: Its name.
+        plan: Has the view.
+        style: How the picture looks, and whose attention it shows.
+        record: The forward pass.
+        results: Receives the map, or the reason why there is none.
+        targets: The class of each image, if it is weighted by gradients.
+        gradients: Of the scores of these classes at the blocks, by the blocks' identity.
+    """
+    token_flow = plan.flows[view]
+    try:
+        assert record.picture
+        flow = flow_through(record.blocks, record.picture, query_of(style), record.pixels.device)
+        maps = flow.as_maps(_follow(flow, token_flow, gradients))
+    except NotAMapError as reason:
+        results.undrawn[view] = str(reason)
+        return
+    centres = record.places.of_grid(view, flow.tokens) if record.places else None
+    shown = flow.shown
+    if len(record.blocks) < record.attentions:
+        part = f"{len(record.blocks)} of {record.attentions} blocks"
+        shown = f"{shown}, through {part}"
+        results.remarks.append(f"{view} goes through the chosen layers only, {part}")
+    layer = LayerResult("", "", call=1, index=0, shape=tuple(maps.shape[1:]), query=shown, centres=centres)
+    common = plan.shared.get((view, "", ""))
+    limits = (common.low, common.high) if common else None
+    content = draw_map(maps, picture_size(record.pixels), style, limits, sharp=True, centres=centres)
+    results.layers.append(LayerBatch(record.images, layer, targets, drawings={view: content}))
+
+
+def _follow(flow: Flow, token_flow: TokenFlow, gradients: Mapping[int, Tensor | None] | None) -> Tensor:
+    """Return what reaches each token, `(N, 1, L)`."""
+    if gradients is None:
+        return token_flow.flow(flow.query, [block.matrix for block in reversed(flow.blocks)])
+    if all(gradients[id(block)] is None for block in flow.blocks):
+        raise NotAMapError("the class score does not depend on any attention")
+
+    def blocks() -> Iterator[tuple[Tensor, Tensor]]:
+        for block in reversed(flow.blocks):
+            gradient = gradients[id(block)]
+            if gradient is not None:  # otherwise it adds nothing
+                yield block.with_gradient(gradient)
+
+    return token_flow.flow_of_class(flow.query, blocks())

@@ -1,0 +1,375 @@
+"""Class activation maps in Python: `fmapviz.cam`."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import nn
+
+from fmapviz.capture.endings import Endings
+from fmapviz.capture.gradients import frozen, is_out_of_memory, recording
+from fmapviz.capture.hooks import describe_training, observe, undisturbed
+from fmapviz.capture.lasting_state import LastingState
+from fmapviz.capture.layers import unwrap
+from fmapviz.capture.layouts.find import LayoutFinder, MissingLayoutError
+from fmapviz.capture.targets import INDEX, Wanted, parse
+from fmapviz.config import Style, check_scores, check_type, explain_arguments
+from fmapviz.core import registry
+from fmapviz.core.registry import VIEWS
+from fmapviz.core.synonyms import meant_member
+from fmapviz.core.words import counted
+from fmapviz.draw.colormaps import HEAT_COLORMAP
+from fmapviz.draw.heatmap import gray_of, overlay
+from fmapviz.draw.png import encode
+from fmapviz.errors import FmapvizError, RequestError, first_few, quote, suggest
+from fmapviz.features.cam.cam_layers import Choices
+from fmapviz.features.cam.class_maps import NOT_FINITE, ClassMaps
+from fmapviz.features.fields.fields import PlaceCache, Places
+from fmapviz.images.seen import Seen
+from fmapviz.models.network import with_axes
+from fmapviz.run.batch import make_batch
+from fmapviz.run.findings import findings_of
+from fmapviz.run.plan import Plan, make_method
+from fmapviz.types import Layer, Model
+from fmapviz.views import is_heat_map
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+    from types import ModuleType
+
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+    from fmapviz.capture.forward_record import ForwardRecord
+    from fmapviz.capture.layouts.find import LayoutCache
+    from fmapviz.run.findings import Findings
+    from fmapviz.run.layer_results import BatchResults
+    from fmapviz.types import FeatureMap, Inputs, Preparation
+
+_AUTO = "auto"
+_OF_LAYERS = "the score has to depend on a layer with rows and columns; fmapviz.list_layers(model, types='Module') lists all"
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class ClassActivation:
+    """Class activation maps of N images.
+
+    Attributes:
+        raw: float32 `(N, h, w)`, signed, at the layer's resolution.
+        map: float32 `(N, H, W)`, 0..1, at the images' resolution: negative values are zero, then enlarged bilinearly, each
+            value at the centre of what its position sees, then stretched from each one's minimum to its maximum.
+        layer: The feature map's name; empty if the map is of the images themselves.
+        target: The class of each image; empty for a method that is independent of classes.
+        score: `(N,)`, what the network returns for that class: after a softmax or sigmoid by which it ends; of the first of
+            two names of a single output its negative or complement.
+        logit: `(N,)`, what is differentiated: before that softmax or sigmoid; None if there is no logit, and the score is
+            differentiated.
+        probability: `(N,)`, 0..1; None if the network has none, or the method is independent of classes.
+        kind: How classes relate: `softmax`, `sigmoid`, `ordinal`, `value` or `boxes`; empty for a method that is independent
+            of classes.
+        names: The name of the class of each image; empty where it is unknown.
+        notices: What is assumed, for the user.
+    """
+
+    raw: Tensor
+    map: Tensor
+    layer: str
+    target: tuple[int, ...]
+    score: Tensor
+    _pixels: Tensor
+    _preparation: Preparation
+    _style: Style
+    _frame: float | None = None
+    logit: Tensor | None = None
+    probability: Tensor | None = None
+    kind: str = ""
+    names: tuple[str, ...] = ()
+    notices: tuple[str, ...] = ()
+
+    @property
+    def overlay(self) -> NDArray[np.uint8]:
+        """The maps in colour over the images, uint8 `(N, H, W, 3)`."""
+        heats = self.map.mul(255).add(0.5).byte().cpu().numpy()
+        pictures = (Seen(pixels, self._preparation).at(self._frame) for pixels in self._pixels)
+        style = self._style
+        below = map(gray_of, pictures) if style.gray_input else pictures
+        drawn = [
+            overlay(picture, heat, colormap=style.colormap or HEAT_COLORMAP, alpha=style.alpha)
+            for picture, heat in zip(below, heats, strict=True)
+        ]
+        return np.stack(drawn)
+
+    def __repr__(self) -> str:
+        """Summarize it, without its arrays."""
+        more = [("logit", self.logit), ("probability", self.probability)]
+        numbers = [f"{name}={values.tolist()}" for name, values in more if values is not None]
+        names = [f"names={self.names}"] if any(self.names) else []
+        facts = [f"layer={self.layer!r}, target={self.target}, score={self.score.tolist()}", *numbers, *names]
+        return f"ClassActivation({', '.join([*facts, *([f'kind={self.kind!r}'] if self.kind else [])])})"
+
+    def _repr_png_(self) -> bytes:
+        """Show all maps in a notebook, side by side."""
+        return encode(np.concatenate(list(self.overlay), axis=1), {})
+
+
+@explain_arguments
+def cam(
+    model: nn.Module | Model,
+    x: Inputs,
+    *,
+    target: str | int | Sequence[str | int] | Tensor = "top1",
+    layer: str | nn.Module = _AUTO,
+    method: str = "gradcam",
+    output: str | int | None = None,
+    scores: str | None = None,
+    style: Style | None = None,
+) -> ClassActivation:
+    """Compute a class activation map of one layer, by one forward pass and the part of a backward pass that it needs.
+
+    The model is as before afterwards: no gradient is kept anywhere, no flag, buffer or hook is changed. It is in evaluation
+    mode meanwhile.
+
+    Args:
+        model: Any `nn.Module` that takes a batch, or what `load_model` returns, which knows the names of classes.
+        x: Prepared images `(N, C, H, W)`, or one `(C, H, W)`, on the model's device; neither changed nor differentiated. Or
+            what is to be prepared for the model: a path, a Pillow picture, a NumPy array, a uint8 tensor `(C, H, W)`, or a
+            list of any of these. A network that `load_model` did not load has the preprocessing that `visualize` uses.
+        target: The class: `top1`, `top2`, ... an index, or a name. A list, or a tensor of indices, has one for each image.
+            `top3` is the third likeliest class alone; on the command line and in `visualize` it is the three likeliest.
+        layer: A feature map's name, `layer4` or `layer1.0.relu#2`, or the module; `auto` takes the last layer whose output
+            is a map that the class depends on.
+        method: `gradcam`, `gradcam++`, `layercam`, `hirescam`, `xgradcam`, `eigencam`, `cam` or `saliency`.
+        output: Which part of what the model returns holds the class scores, a key or an index.
+        scores: What the outputs are: `softmax`, `sigmoid`, `ordinal`, `value` or `value:UNIT`; None: by the end of the
+            network, what `load_model` knows, else `softmax`; `notices` of the result say what is assumed.
+        style: `colormap`, `alpha` and `gray_input` of the overlay.
+
+    Raises:
+        RequestError: No such method, layer or class; targets of another number than images; the class does not depend on the
+            layer; what the model returns holds no class scores; `cam` on a network that does not average its last maps. What
+            the model itself raises comes out as it is.
+        InputError: An image cannot be read or preprocessed.
+        BackwardError: The backward pass failed.
+
+    Example:
+        From a photo to the map. `PIL.Image.fromarray(found.overlay[0]).save("map.png")` saves it.
+
+        >>> from fmapviz import load_model
+        >>> model = load_model("shapesnet")
+        >>> found = cam(model, "sample_images/shapes/star.jpg", target="star")
+        >>> found.layer, found.raw.shape, found.map.shape, found.overlay.shape
+        ('features', torch.Size([1, 12, 12]), torch.Size([1, 96, 96]), (1, 96, 96, 3))
+
+        A batch, with a class for each image:
+
+        >>> cam(model, torch.randn(2, 3, 96, 96), target=["star", 0]).target
+        (3, 0)
+    """
+    module = _fetch_method(check_type("method", method, str, hint="such as 'gradcam'"))
+    check_type("output", output, str | int | None, hint="key or index of the class scores in what the model returns")
+    check_scores(check_type("scores", scores, str | None, hint="such as 'sigmoid'"))
+    check_type("style", style, Style | None, hint="such as Style(colormap='viridis')")
+    batch, model = make_batch(x, model)
+    model = replace(model, module=unwrap(model.module))
+    layer = _name_of(layer, model.module)
+    wanted = _read_target(target, model.classes, images=len(batch))
+    plan = Plan(
+        methods={method: make_method(module, [wanted])},
+        targets=(wanted,),
+        output=None if output is None else str(output),
+        scores=scores,
+        automatic=layer == _AUTO,
+        placed=frozenset({method}),
+    )
+    shown = findings_of(model)
+    choices, layouts = shown.choices.setdefault(plan.methods[method].exact, Choices()), shown.layouts
+    places = None if plan.methods[method].of_pixels else _places(model, shown, tuple(batch.shape[1:]))
+    learnt = plan.automatic and batch.shape[1:] in choices.layers
+    found = _differentiate(model, batch, plan, layer, choices=choices, layouts=layouts, places=places)
+    if learnt and not found.layers:  # another class may depend on other layers
+        choices.layers.pop(batch.shape[1:], None)
+        found = _differentiate(model, batch, plan, layer, choices=choices, layouts=layouts, places=places)
+    if not found.layers:
+        if all(found.missing):
+            raise _missing(found, 0, wanted)
+        reasons = [*found.undrawn.values(), *found.notices[0], "it did not run, or returned no tensor"]
+        message = f"no class activation map of {quote(layer)}: {reasons[0]}"
+        raise RequestError(message, hint=_OF_LAYERS if plan.automatic else "layer='auto' finds one that has one")
+    (result,) = found.layers
+    targets = [each for each in result.targets or () if each]
+    if result.targets and None in result.targets:
+        raise _missing(found, result.targets.index(None), wanted)
+    content = result.drawings[method]
+    assert content
+    raw = content.tensors["raw"]
+    unplaced = places.remarks(result.template.layer) if places else []
+    for remark in unplaced:
+        warnings.warn(remark, stacklevel=3)
+    return ClassActivation(
+        raw=raw,
+        map=content.tensors["heat"],
+        layer=result.template.layer,
+        target=tuple(each.index for each in targets),
+        score=torch.tensor([each.score for each in targets], device=raw.device),
+        _pixels=batch.detach(),
+        _preparation=with_axes(model, batch.shape[1:]),
+        _style=style or Style(),
+        _frame=result.template.frame,
+        logit=_all_of([each.logit for each in targets], raw.device),
+        probability=_all_of([each.probability for each in targets], raw.device),
+        kind=targets[0].kind if targets else "",
+        names=tuple(each.name for each in targets),
+        notices=(*found.remarks, *unplaced),
+    )
+
+
+def _missing(found: BatchResults, image: int, wanted: Wanted) -> RequestError:
+    """Return the error for an image that does not have the requested class, with the reason."""
+    own, reason = wanted.each[image] if wanted.each else wanted, found.why_missing[image]
+    where = f" in image {image}" if len(found.missing) > 1 else ""
+    hint = "another target=" if own.rank == 1 else "another target=, or top1"
+    if NOT_FINITE in reason:
+        hint = "fmapviz.visualize(..., views='maps') names the first layer with such values"
+    return RequestError(f"nothing is drawn for {own.label}{where}: {reason}", hint=hint)
+
+
+def _all_of(numbers: Sequence[float | None], device: torch.device) -> Tensor | None:
+    """Return numbers as a tensor; None if there are none."""
+    known = [number for number in numbers if number is not None]
+    return torch.tensor(known, device=device) if known else None
+
+
+def _differentiate(
+    model: Model, batch: Tensor, plan: Plan, layer: str, *, choices: Choices, layouts: LayoutCache, places: Places | None
+) -> BatchResults:
+    """Run the network under hooks, and draw."""
+    attempt = partial(_attempt, model, batch, plan, layer, choices=choices, layouts=layouts, places=places)
+    again: AbstractContextManager[object] = nullcontext()
+    try:
+        return attempt()
+    except MissingLayoutError:  # another image took another way through the network
+        layouts.known.clear()
+    except FmapvizError:
+        raise
+    except Exception as error:
+        if layouts.broken or is_out_of_memory(error):
+            raise
+        again = layouts.giving_up()
+    with again:
+        return attempt()
+
+
+def _attempt(
+    model: Model, batch: Tensor, plan: Plan, layer: str, *, choices: Choices, layouts: LayoutCache, places: Places | None
+) -> BatchResults:
+    network = model.module
+    modules = dict(network.named_modules())  # once: listing them takes as long as some layers
+    class_maps = ClassMaps(model, plan, Style(), choices)
+    with LastingState(network) as lasting, frozen(network), recording(), ExitStack() as hooks:
+        for record, given, results in class_maps.passes(batch):
+            record.places = places
+
+            def receive(feature_map: FeatureMap, record: ForwardRecord = record) -> None:
+                if record.over:
+                    return
+                if feature_map.name == layer:
+                    record.outputs.append(record.point(feature_map, copied=True))
+                record.keep(feature_map)
+
+            def refuse(
+                feature_map: FeatureMap, reason: str, record: ForwardRecord = record, results: BatchResults = results
+            ) -> None:
+                if not record.over and feature_map.name == layer:
+                    results.undrawn[layer] = reason
+
+            hooks.close()  # those of an earlier pass; the last ones stay for the backward passes, which may run layers again
+            names = record.names if layer == _AUTO else {layer}
+            layers = _layers(modules, names, heads=class_maps.exact)
+            finder = LayoutFinder(network, layers, layouts, given=model.layout)
+            hooks.enter_context(observe(network, layers, receive, refuse=refuse, attached=True, layouts=finder))
+            left = describe_training(network)
+            # What the forward does may be switched in between.
+            record.endings = None if choices.in_graph else Endings()
+            kept = lasting.one_pass(given)
+            with kept, undisturbed(batch.device), record.endings or nullcontext(), finder.following(given):
+                record.output = model.forward(network, given)
+                class_maps.note_layout(record, finder, needed=True)
+            record.over = True
+    results.remarks += [left] if left else []
+    return results
+
+
+def _places(model: Model, shown: Findings, shape: tuple[int, ...]) -> Places | None:
+    """Return where the maps of a network lie in inputs of a shape; only the first call has to find out."""
+    if shape in shown.fields:
+        return Places(lambda: shown.fields[shape], (shape[-2], shape[-1]))
+    return PlaceCache(model, shown.fields).at(shape)
+
+
+def _layers(modules: Mapping[str, nn.Module], names: Collection[str] | None, *, heads: bool) -> list[Layer]:
+    """Return the layers to hook: those of some feature maps, or all."""
+    found = [Layer(own, type(module).__name__, module) for own, module in modules.items() if own]
+    if names is None:
+        return found
+    known = {layer.name for layer in found}
+    wanted = {name if name in known else name.partition("#")[0].partition("[")[0] for name in names}
+    for name in wanted - known:
+        hint = suggest(name, known) or f"there are: {', '.join(sorted(known)[:20])}"
+        raise RequestError(f"no such layer: {quote(name)}", hint=hint)
+    return found if heads else [layer for layer in found if layer.name in wanted]
+
+
+@cache
+def _fetch_method(method: str) -> ModuleType:
+    known = [view for view in registry.names(VIEWS) if is_heat_map(view)]
+    if method not in known:
+        hint = meant_member("view", method, known) or suggest(method, known) or f"there are: {', '.join(known)}"
+        raise RequestError(f"no such method: {quote(method)}", hint=hint)
+    return registry.fetch(VIEWS, method)
+
+
+def _read_target(target: object, classes: Sequence[str], *, images: int) -> Wanted:
+    """Parse one class for all images, or one for each: numbers and names, also of NumPy and torch."""
+    asked = target.tolist() if isinstance(target, torch.Tensor | np.ndarray | np.generic) else target
+    if isinstance(asked, str | int):
+        return _read_one(asked, classes)
+    if not isinstance(asked, Sequence) or isinstance(asked, bytes):
+        hint = "such as 'top1', 281, or a list with one for each image"
+        if callable(target):
+            hint = "of a score of yours fmapviz.capture(model, gradients=True) has gradients, after maps.backward(score)"
+        raise RequestError(f"no such target: {quote(target)}", hint=hint)
+    if len(asked) != images:
+        raise RequestError(
+            f"{counted(len(asked), 'target')} for {counted(images, 'image')}", hint="one for each, or a single one for all"
+        )
+    each = tuple(_read_one(one, classes) for one in asked)
+    return Wanted(first_few([one.label for one in each]), rank=None, index=None, each=each)
+
+
+def _read_one(target: object, classes: Sequence[str]) -> Wanted:
+    target = target.item() if isinstance(target, torch.Tensor | np.generic) else target
+    if isinstance(target, bool) or not isinstance(target, str | int):
+        raise RequestError(f"no such target: {quote(target)}", hint="such as 'top1', an index, or a name")
+    text = str(target)
+    if not classes and INDEX.fullmatch(text):
+        return Wanted(f"class{int(text)}", rank=None, index=int(text))  # the network's output limits it
+    read = parse([text], classes)
+    if len(read) > 1 and "," in text:
+        raise RequestError(f"several classes: {quote(target)}", hint="call once for each")
+    return read[-1]  # top3 is the third here
+
+
+def _name_of(layer: object, network: nn.Module) -> str:
+    """Return a layer's name; the layer may be the module itself."""
+    if isinstance(layer, nn.Module):
+        layer = next((name for name, module in network.named_modules() if module is layer and name), layer)
+    if not isinstance(layer, str):
+        raise RequestError(f"no layer of the network: {quote(type(layer).__name__)}", hint="such as 'layer4', or 'auto'")
+    return layer

@@ -1,0 +1,67 @@
+"""Draw how the layers of two networks are aligned, over all images: a picture of layers by layers."""
+
+from __future__ import annotations
+
+import hashlib
+from math import isfinite
+from typing import TYPE_CHECKING
+
+from fmapviz.core.file_names import ALIGNMENT, STEP
+from fmapviz.draw.png import encode
+from fmapviz.draw.sheets.matrix import draw_matrix
+from fmapviz.run.model_views import KIND, UNIT
+from fmapviz.run.session import needs_of
+from fmapviz.run.single_unit import write_unit
+from fmapviz.store import run_files
+from fmapviz.store.aggregates import base, differences
+from fmapviz.store.unit import find_done
+from fmapviz.types import ImageFile, ImageResult, Picture, UnitImage
+
+if TYPE_CHECKING:
+    from fmapviz.run.session import Session
+
+_NOTE = (
+    "linear CKA with the unbiased estimator of HSIC (Song et al., 2012): samples are {images} images, features are means of "
+    "channels; 1 is the same up to rotation and scale, 0 is unrelated"
+)
+
+
+def draw_alignment(session: Session) -> int:
+    """Draw the alignment of the session's images, unless that is done; return the number of pictures written.
+
+    Raises:
+        OutputError: The output could not be written.
+    """
+    run, info, setup = session.directory, session.info, session.pair
+    if setup is None or not any("pictures" in needs_of(form) for form in session.writers):
+        return 0
+    step = session.step.number if session.step else None
+    own_name = UNIT if step is None else STEP.format(step)
+    units = [unit for unit in run_files.find_units(run) if unit.relative_to(run).parts[0] != UNIT]
+    known, _ = base.gather(differences, (unit for unit in units if step is None or unit.name == own_name))
+    images = sorted(image for _, image, own in known.units if own == step)
+    state = hashlib.sha256("\n".join(images).encode("utf-8", "surrogatepass")).hexdigest()
+    place = UNIT if step is None else f"{UNIT}/{own_name}"
+    file = ImageFile(f"model:{info.label}", place, len(images), int(state[:14], 16))
+    if not session.config.force and find_done(run, file, info.fingerprint, marks=session.marks):
+        return 0
+    found = differences.align(known, step)
+    if found is None:
+        return 0
+    rows, columns, matrix = found
+    names = setup.compared.names
+    pixels = draw_matrix(
+        matrix, rows, columns, sides=(f"A: {names[0]}", f"B: {names[1]}"), title="CKA", note=_NOTE.format(images=len(images))
+    )
+    diagonal = [float(matrix[rows.index(name), columns.index(name)]) for name in rows if name in columns]
+    usual = [value for value in diagonal if isfinite(value)]
+    facts = {
+        "Shows": _NOTE.format(images=len(images)),
+        "A": names[0],
+        "B": names[1],
+        **({"Layers of one name": f"{min(usual):.3f} to {max(usual):.3f}"} if usual else {}),
+    }
+    picture = Picture(ALIGNMENT, ALIGNMENT, encode(pixels, facts), pixels.shape[1], pixels.shape[0], facts)
+    record = {"kind": KIND, **({} if step is None else {"series": UNIT}), **session.marks}
+    write_unit(session, UnitImage(file, ImageResult((), (), {}), (), info), [picture], record)
+    return 1

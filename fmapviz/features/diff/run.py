@@ -1,0 +1,75 @@
+"""Compare two networks, or the checkpoints of a training, in a run of its own."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fmapviz.core.file_names import RUN_FILE
+from fmapviz.errors import RequestError, first_few, quote
+from fmapviz.features.diff.finished import are_runs, compare_runs
+from fmapviz.features.diff.networks import check_other
+from fmapviz.features.diff.series import FIRST, REFERENCES, Series, list_steps
+from fmapviz.features.diff.session import load_pair
+from fmapviz.run.loop import run
+
+if TYPE_CHECKING:
+    from fmapviz.config import RunConfig
+    from fmapviz.events import RunSummary
+    from fmapviz.features.diff.networks import Other
+
+_GLOB = "*?["
+_CHECKPOINTS = (".pt", ".pth", ".ckpt", ".safetensors", ".bin")
+
+
+def run_diff(config: RunConfig, *, against: Other | None, reference: str | None = None) -> RunSummary:
+    """Compare two networks, the checkpoints of a series, or two finished runs.
+
+    Args:
+        config: The first network, the images, how they are drawn, and where to. Its weights may be a glob of files, then
+            each is compared with the first or the previous one. Its model and its only input may be directories of runs.
+        against: The second network, see `fmapviz.features.diff.networks.load_second`.
+        reference: Of a series, `first` or `previous`.
+
+    Returns:
+        What was done; its `exit_code` is the command's.
+
+    Raises:
+        RequestError: It is not known what to compare, or the two cannot be compared.
+        FmapvizError: As in `fmapviz.run.loop.run`.
+    """
+    if are_runs(config):
+        if against is not None or reference is not None:
+            raise RequestError("two runs are compared with each other", hint="without against= and reference=")
+        return compare_runs(config)
+    if reference is not None and reference not in REFERENCES:
+        raise RequestError(f"no such reference: {quote(reference)}", hint=f"one of {', '.join(REFERENCES)}")
+    pattern = config.weights if isinstance(config.weights, str) and set(_GLOB) & set(config.weights) else ""
+    is_series = bool(pattern) and not Path(pattern).exists()
+    if is_series and against is not None:
+        raise RequestError(
+            "a series of checkpoints is compared with one of its own",
+            hint="without against=; reference='first' or 'previous'",
+        )
+    if is_series:
+        series = Series(list_steps(pattern), reference or FIRST)
+        return run(config, load=series.load, draw=series.draw)
+    if reference is not None:
+        raise RequestError("a reference is of a series of checkpoints", hint="weights='ckpt/epoch_*.pt', for example")
+    if against is None:
+        raise RequestError("what to compare with is missing", hint=_hint(config))
+    check_other(against)
+    return run(config, load=partial(load_pair, against=against))
+
+
+def _hint(config: RunConfig) -> str:
+    """Return how to say what to compare with."""
+    inputs = [config.inputs] if isinstance(config.inputs, str | Path) else config.inputs
+    given = [str(each) for each in inputs if isinstance(each, str | Path)] if isinstance(inputs, list | tuple) else []
+    if any(each.endswith(_CHECKPOINTS) for each in given):
+        return "a series of checkpoints is one text in quotes, 'epoch_*.pt': without, the shell replaces it by the files"
+    if isinstance(config.model, str | Path) and (Path(config.model) / RUN_FILE).is_file():
+        others = [each for each in given if not (Path(each) / RUN_FILE).is_file()]
+        return f"two runs; no run: {first_few(others)}" if others else "two runs, not more"
+    return "against='b.pth', against='dtype:bfloat16', against='model:resnet34'; or weights='ckpt/epoch_*.pt'"

@@ -1,0 +1,249 @@
+"""Compare the checkpoints of a training with the first, or each with the one before it."""
+
+from __future__ import annotations
+
+import glob
+import re
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fmapviz.config import StepInfo
+from fmapviz.core import registry
+from fmapviz.core.file_names import STEP
+from fmapviz.core.files import writing_to
+from fmapviz.core.registry import WRITERS
+from fmapviz.errors import FmapvizError, NothingToDoError, RequestError, quote
+from fmapviz.events import Notice, Outcome, RunSummary
+from fmapviz.features.diff.alignment import draw_alignment
+from fmapviz.features.diff.session import add_second
+from fmapviz.models.load import load_model
+from fmapviz.run.loop import draw_images
+from fmapviz.run.publish import Publisher
+from fmapviz.run.session import load_session
+from fmapviz.store import run_files
+from fmapviz.store.failures import append_failure
+from fmapviz.types import Failure, ImageFile
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from fmapviz.config import RunConfig
+    from fmapviz.events import Event
+    from fmapviz.run.session import Session
+
+FIRST, PREVIOUS = REFERENCES = ("first", "previous")
+_DAMAGED = "E_WEIGHTS"
+_WHOLE = re.compile(r"(?<!\d)(?<!\d\.)\d+(?!\d|\.\d)")  # a number without a decimal point
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A checkpoint of a series.
+
+    Attributes:
+        number: The step, from its name; see `list_steps`.
+        path: The file.
+        entry: Which of several sets of weights in it, with a `#` in front; empty: the usual one.
+    """
+
+    number: int
+    path: Path
+    entry: str = ""
+
+    @property
+    def weights(self) -> str:
+        """Its weights, as `load_model` takes them."""
+        return f"{self.path}{self.entry}"
+
+
+def list_steps(pattern: str) -> list[Step]:
+    """List the files of a glob by the number in their names that is their step.
+
+    It is the last whole number in which all names differ: 7 in `e07_acc0.91_v2.pt`.
+
+    Args:
+        pattern: The glob; `#` and the name of an entry may follow it.
+
+    Raises:
+        RequestError: There are fewer than two, or one has no number, or two have the same.
+    """
+    found, entry = glob.glob(pattern, recursive=True), ""  # noqa: PTH207  the pattern may be absolute
+    if not found and "#" in pattern:
+        names, _, entry = pattern.rpartition("#")
+        found, entry = glob.glob(names, recursive=True), f"#{entry}"  # noqa: PTH207
+    paths = sorted(path for path in map(Path, found) if path.is_file())
+    if len(paths) < 2:
+        raise RequestError(
+            f"{'no file' if not paths else 'one file only'} of this name: {quote(pattern)}",
+            hint="a series has two checkpoints or more",
+        )
+    numbers = [[int(each) for each in _WHOLE.findall(path.stem) or re.findall(r"\d+", path.stem)] for path in paths]
+    hint = "rename it, such as epoch_10.pt: the number is the step"
+    if [] in numbers:
+        raise RequestError(f"no number in the name of a checkpoint: {quote(paths[numbers.index([])])}", hint=hint)
+    places = range(-1, -1 - min(map(len, numbers)), -1)
+    place = next((place for place in places if len({each[place] for each in numbers}) == len(paths)), -1)
+    steps: dict[int, Step] = {}
+    for path, own in zip(paths, numbers, strict=True):
+        if own[place] in steps:
+            both = f"{quote(steps[own[place]].path)} and {quote(path)}"
+            raise RequestError(f"two checkpoints of step {own[place]}: {both}", hint=hint)
+        steps[own[place]] = Step(own[place], path, entry)
+    return [steps[number] for number in sorted(steps)]
+
+
+class Series:
+    """Compares checkpoints one by one; each file is loaded once, and two networks are in memory, or three with `previous`.
+
+    Args:
+        steps: The checkpoints, ascending.
+        reference: What each is compared with: `first` or `previous`.
+    """
+
+    def __init__(self, steps: Sequence[Step], reference: str) -> None:
+        self._steps = list(steps)
+        self._reference = reference
+        self._failures: list[Failure] = []
+        self._begin = 0  # position of the first that can be read
+
+    def load(self, config: RunConfig) -> tuple[Session, list[str]]:
+        """Load the first checkpoint that can be read; see `fmapviz.run.session.load_session`.
+
+        Raises:
+            RequestError: None can be read, or the request is wrong.
+        """
+        pattern = str(config.weights)
+        formats = _with_pictures(config.to)
+        for position, step in enumerate(self._steps):
+            try:
+                session, notices = load_session(replace(config, weights=step.weights, to=formats, top=0), pair=True)
+            except FmapvizError as error:
+                if not _is_damaged(config, error) or position == len(self._steps) - 1:
+                    raise
+                self._failures.append(_failure(step, error))
+                continue
+            self._begin = position
+            if position and self._reference == FIRST:
+                notices.append(f"the reference is {quote(step.path)}: no earlier checkpoint can be read")
+            against = {"weights": Path(pattern).name, "reference": self._reference, "series": True}
+            is_first = self._reference == FIRST
+            info = replace(
+                session.info, weights=Path(pattern).name, against=against, sha256=session.info.sha256 if is_first else None
+            )
+            together = {form for form in formats if registry.constant(WRITERS, form, "SERIES")}
+            writers = {form: open_writer for form, open_writer in session.writers.items() if form not in together}
+            return replace(session, info=info, writers=writers, times=len(self._steps) - position), notices
+        raise AssertionError("the last one raises")
+
+    def draw(self, session: Session, found: Iterable[ImageFile | Failure], on_event: Callable[[Event], None]) -> RunSummary:
+        """Compare all images at each step.
+
+        Raises:
+            OutputError: The output could not be written.
+        """
+        begun, listed = time.monotonic(), list(found)
+        publisher, pictures = Publisher(session), 0
+        parts: list[RunSummary] = []
+        for failure in self._failures:
+            _report(session, failure, on_event)
+        reference = session
+        for position in range(self._begin, len(self._steps)):
+            step = self._steps[position]
+            try:
+                at_step = _add_step(session, reference, step, is_loaded=position == self._begin)
+            except RequestError as error:
+                self._failures.append(_failure(step, error))
+                _report(session, self._failures[-1], on_event)
+                continue
+            assert at_step.pair
+            compared = at_step.pair.compared
+            if position == self._begin + 1 and not compared.related:
+                on_event(Notice("the weights of the first two checkpoints have nothing in common"))
+            items = [_at(each, step.number) for each in listed if isinstance(each, ImageFile) or not parts]
+            part = draw_images(at_step, items, on_event, publisher)
+            pictures += draw_alignment(at_step)
+            parts.append(part)
+            if self._reference == PREVIOUS:
+                reference = replace(session, model=compared.second)
+            del at_step, compared  # before another network is loaded
+        if not parts:
+            raise NothingToDoError("no checkpoint could be compared")
+        self._write_together(session)
+        publisher.publish()
+        results, highlights = publisher.report()
+        for line in highlights:
+            on_event(Notice(line))
+        return _join(parts, self._failures, pictures=pictures, seconds=time.monotonic() - begun, results=results)
+
+    def _write_together(self, session: Session) -> None:
+        """Write what a format has of all steps together."""
+        for form in session.config.to:
+            if registry.constant(WRITERS, form, "SERIES"):
+                with writing_to(session.directory):
+                    registry.fetch(WRITERS, form).write_series(session.directory, run_files.find_units(session.directory))
+
+
+def _add_step(session: Session, reference: Session, step: Step, *, is_loaded: bool) -> Session:
+    """Return the session of a checkpoint and of what it is compared with; the first one is loaded already.
+
+    Raises:
+        RequestError: It cannot be loaded, or compared.
+    """
+    second, name = session.model, session.request.model
+    if not is_loaded:
+        assert isinstance(name, str)
+        second = load_model(name, weights=step.weights, options=session.request.options)
+    second.module.to(session.device)
+    info = StepInfo(step.number, second.weights, second.sha256)
+    return add_second(reference, second, step=info, against=dict(session.info.against))
+
+
+def _at(item: ImageFile | Failure, number: int) -> ImageFile | Failure:
+    return replace(item, unit=f"{item.unit}/{STEP.format(number)}") if isinstance(item, ImageFile) else item
+
+
+def _with_pictures(formats: Sequence[str]) -> tuple[str, ...]:
+    """Add the format of plain pictures, if one is there that collects those of all steps."""
+    plain = list(registry.constants(WRITERS, "PLAIN"))
+    collects = any(registry.constant(WRITERS, form, "SERIES") for form in formats)
+    return tuple(dict.fromkeys((*formats, *(plain if collects else ()))))
+
+
+def _is_damaged(config: RunConfig, error: FmapvizError) -> bool:
+    """Return True if it is the weights that are wrong, not the request."""
+    return isinstance(config.model, str) and isinstance(error, RequestError) and type(error) is not RequestError
+
+
+def _failure(step: Step, error: FmapvizError) -> Failure:
+    return Failure(str(step.path), _DAMAGED, str(error), hint=error.hint)
+
+
+def _report(session: Session, failure: Failure, on_event: Callable[[Event], None]) -> None:
+    append_failure(session.directory, failure, sync=session.config.fsync)
+    on_event(Outcome(failure.path, "failed", failure=failure))
+
+
+def _join(
+    parts: Sequence[RunSummary], failures: Sequence[Failure], *, pictures: int, seconds: float, results: object
+) -> RunSummary:
+    """Return the summary of all steps; a checkpoint that failed counts as an input that failed."""
+    last = parts[-1]
+    undrawn = {name: reason for part in parts for name, reason in part.undrawn.items()}
+    return replace(
+        last,
+        found=sum(part.found for part in parts) + len(failures),
+        done=sum(part.done for part in parts),
+        skipped=sum(part.skipped for part in parts),
+        failed=sum(part.failed for part in parts) + len(failures),
+        pictures=sum(part.pictures for part in parts) + pictures,
+        once=pictures,
+        steps=len(parts),
+        not_executed=tuple(sorted({name for part in parts for name in part.not_executed})),
+        undrawn=undrawn,
+        failures=(*failures, *(failure for part in parts for failure in part.failures)),
+        seconds=seconds,
+        stopped=any(part.stopped for part in parts),
+        results=results if isinstance(results, dict) else {},
+    )

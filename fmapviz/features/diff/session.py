@@ -1,0 +1,74 @@
+"""Load both networks of a comparison for a run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from fmapviz.features.diff.networks import Pair, choose_layers, compare_networks, load_second, remark_on_weights
+from fmapviz.run.session import PairSetup, load_session
+
+if TYPE_CHECKING:
+    from fmapviz.config import RunConfig, StepInfo
+    from fmapviz.features.diff.networks import Other
+    from fmapviz.run.session import Session
+    from fmapviz.types import Model
+
+UNRELATED = (
+    "the weights have nothing in common: channels of one number are different features, whose differences mean nothing; "
+    "pictures show the mean of the channels, and CKA compares the layers as a whole"
+)
+
+
+def load_pair(config: RunConfig, *, against: Other) -> tuple[Session, list[str]]:
+    """Load two networks; see `fmapviz.run.session.load_session`.
+
+    Args:
+        config: The first network, the images, and how they are drawn.
+        against: See `fmapviz.features.diff.networks.load_second`.
+
+    Raises:
+        RequestError: One of them cannot be loaded, or they cannot be compared.
+    """
+    session, notices = load_session(replace(config, top=0), pair=True)
+    second = load_second(session.model, against, weights=config.weights, options=config.options)
+    session = add_second(session, second)
+    setup = session.pair
+    assert setup
+    if not setup.compared.related:
+        notices.append(UNRELATED)
+    if not config.types and not config.layers and (remark := remark_on_weights(setup.compared, session.layers)):
+        notices.append(remark)
+    if not setup.layers:
+        notices.append(f"{setup.compared.names[1]} has no layers of these names and types")
+    return session, [*notices, *(notice for notice in second.notices if notice not in notices)]
+
+
+def add_second(
+    session: Session, second: Model, *, step: StepInfo | None = None, against: dict[str, Any] | None = None
+) -> Session:
+    """Return the session of a network with a second one.
+
+    Args:
+        session: Of the first network.
+        second: The other one.
+        step: The step of a series that it is.
+        against: What the run's settings record of it; None: its name, weights and checksum.
+
+    Raises:
+        RequestError: The two cannot be compared.
+    """
+    compared = compare_networks(session.model, second)
+    config = session.config
+    layers = choose_layers(compared, types=config.types, include=config.layers, exclude=config.exclude)
+    recorded: dict[str, Any] = {"model": second.name, "weights": second.weights, "sha256": second.sha256}
+    recorded |= {} if compared.related else {"related": False}
+    return replace(
+        session,
+        info=replace(session.info, against=recorded if against is None else against),
+        model=replace(session.model, module=Pair(session.model.module, compared.second.module), batches=False),
+        pair=PairSetup(compared, layers),
+        batch_size=1,
+        early_stop=None,
+        step=step,
+    )

@@ -1,0 +1,344 @@
+"""Compute the receptive fields of a model's layers."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from contextlib import suppress
+from dataclasses import replace
+from functools import cached_property, partial
+from threading import Lock
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from fmapviz.capture.layers import call_of, find_layers, unwrap
+from fmapviz.capture.meta_copy import copy_to_meta
+from fmapviz.capture.randomness import all_undisturbed
+from fmapviz.capture.receptive_field import ReceptiveField, trace_fields, unknown_field
+from fmapviz.config import InputOptions, check_type, explain_arguments
+from fmapviz.core.centres import Centres
+from fmapviz.core.lazy_torchvision import uncompiled
+from fmapviz.errors import first_few
+from fmapviz.models.replicas import replicate
+from fmapviz.run.layer_list import grey_input, load_and_list
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+
+    from torch import Tensor
+
+    from fmapviz.capture.layouts.tokens import TokenGrid
+    from fmapviz.types import FeatureMap, LayerInfo, Model
+
+
+@explain_arguments
+def receptive_field(
+    model: str | nn.Module | Model,
+    size: int | tuple[int, int] | None = None,
+    *,
+    layers: str | Sequence[str] = (),
+    exclude: str | Sequence[str] = (),
+    types: str | Sequence[str] = (),
+    options: InputOptions | None = None,
+) -> dict[str, ReceptiveField]:
+    """Compute the receptive field of each layer: the input pixels that each position of its feature map depends on.
+
+    Intervals of pixels are followed through every operator that runs, also those without a module, so the fields are exact.
+    Where they cannot be followed, as through attention, or where rows and columns of the picture are exchanged, the field is
+    the whole picture, and `reason` says so.
+    Weights are not needed: the forward pass runs on the meta device, which computes nothing, if the model can run there.
+
+    Args:
+        model: A name such as `alexnet`, any `nn.Module` that takes a batch `(N, 3, H, W)`, or what `load_model` returns.
+        size: Input size in pixels: a number, or height and width. By default that of the model's preparation.
+        layers: Globs over dotted names; none means all of the types.
+        exclude: Globs of names to leave out again.
+        types: Class names, matched through base classes; none means Conv2d, else Conv3d, and blocks of transformers.
+        options: Changes to the preparation of the input.
+
+    Returns:
+        The fields by the name of the feature map, in the order of execution: `relu#2` for a second call, `head['out']` for a
+        part of a layer's output.
+
+    Raises:
+        RequestError: An unknown model, a type or glob that fits nothing.
+        ForwardError: The forward pass fails; the message names the last layer that ran.
+
+    Example:
+        >>> field = receptive_field("resnet18")["layer4.1.conv2"]
+        >>> field.size, field.stride, field.start, field.box(3, 3)
+        ((435, 435), (32, 32), (-217, -217), (-121, -121, 314, 314))
+    """
+    options = check_type("options", options, InputOptions | None, hint="such as InputOptions(fit='pad')") or InputOptions()
+    if size is not None:
+        options = replace(options, size=size)
+    loaded, rows, _ = load_and_list(model, layers=layers, exclude=exclude, types=types, options=options)
+    shape = input_shape(loaded)
+    if isinstance(options.size, tuple) and size is not None:
+        shape = (*shape[:-2], *options.size)
+    return find_fields(loaded, [row.name for row in rows], shape)
+
+
+def fields_by_layer(model: Model, rows: Sequence[LayerInfo]) -> dict[str, ReceptiveField]:
+    """Return the field of each layer's first output, for those layers that run; see `find_fields`."""
+    fields = find_fields(model, [row.name for row in rows], input_shape(model))
+    firsts = {
+        row.name: next((key for key in fields if key == row.name or key.startswith(f"{row.name}[")), "") for row in rows
+    }
+    return {name: fields[first] for name, first in firsts.items() if first}
+
+
+def input_shape(model: Model) -> tuple[int, ...]:
+    """Return the shape of one picture that a model has prepared: `(C, H, W)`, or `(C, T, H, W)` for a clip."""
+    return tuple(model.preparation.apply(grey_input(model.preparation)).shape)
+
+
+def find_fields(model: Model, names: Collection[str], shape: tuple[int, ...]) -> dict[str, ReceptiveField]:
+    """Compute the receptive fields of some layers, whatever the model does.
+
+    Args:
+        model: On any device; it is not changed.
+        names: Names of layers; those that do not run are not in the result.
+        shape: Of the input, `(C, H, W)`, or `(C, T, H, W)` for a clip.
+
+    Returns:
+        The fields by the name of the feature map. If the model fails, the whole picture for each layer, with the reason.
+    """
+    networks = [unwrap(model.module)]
+    with suppress(Exception):  # of a network that cannot be copied; it runs itself
+        networks.insert(0, copy_to_meta(networks[0]))
+    return _trace_first(model.forward, networks, names, shape)
+
+
+class FieldCache:
+    """The receptive fields of a model's layers as they are shown; `shown` may be called by several threads at once.
+
+    The network is copied at once: a copy of one that has hooks would call them.
+
+    Args:
+        model: A model without hooks.
+        names: Names of layers.
+    """
+
+    def __init__(self, model: Model, names: Collection[str]) -> None:
+        self._traces = _Traces(model, names)
+
+    def shown(self, name: str, shape: tuple[int, ...]) -> ReceptiveField | None:
+        """Return the field of a feature map without gates, which see the whole picture; None if it is not known.
+
+        Args:
+            name: The feature map. All frames of a clip, such as `layer1.t03`, have the field of their layer.
+            shape: Of the input, `(C, H, W)`, or `(C, T, H, W)` for a clip.
+        """
+        fields = self._traces.fields(shape)
+        field = fields.get(name) or fields.get(call_of(name))
+        shown = field and (field.ungated or field)
+        return None if shown is None or shown.reason else shown
+
+
+class Places:
+    """Where the maps of a network's layers lie in inputs of one shape.
+
+    Args:
+        find: Returns the receptive fields by the name of the feature map, which may take a forward pass.
+        picture: Height and width of the inputs.
+
+    Attributes:
+        unknown: Why it is not known of maps that were asked for, by their names.
+        turned: Names of maps that were asked for and whose rows are the picture's columns.
+        unframed: Names of maps of clips or volumes that are of several frames, or of one that is not known.
+    """
+
+    def __init__(self, find: Callable[[], Mapping[str, ReceptiveField]], picture: tuple[int, int]) -> None:
+        self.unknown: dict[str, str] = {}
+        self.turned: dict[str, None] = {}
+        self.unframed: dict[str, None] = {}
+        self._find, self._picture = find, picture
+
+    @cached_property
+    def fields(self) -> Mapping[str, ReceptiveField]:
+        """The receptive fields by the name of the feature map."""
+        return self._find()
+
+    def upright(self, feature_map: FeatureMap, maps: Tensor) -> Tensor:
+        """Return maps `(N, ..., H, W)` with rows that are rows of the picture, as they are laid over it."""
+        field, layout = self.fields.get(feature_map.name), feature_map.layout
+        is_upright = layout is not None and len(layout.order) > 1 and layout.order[-2] > layout.order[-1]  # as N C W H is
+        if field is None or not field.turned or field.centres is None or is_upright:
+            return maps
+        self.turned[feature_map.name] = None
+        return maps.transpose(-2, -1)
+
+    def of(self, feature_map: FeatureMap, grid: tuple[int, int], suffix: str = "") -> Centres | None:
+        """Return where the positions of a feature map lie; None if it spans the input, or is taken to do so.
+
+        Args:
+            feature_map: All frames of a clip lie where their layer does.
+            grid: Its rows and columns, `upright`.
+            suffix: Of the frame.
+        """
+        field, layout = self.fields.get(feature_map.name), feature_map.layout
+        centres = field.centres if field else None
+        if layout and layout.lines and centres is None:
+            centres = Centres(*layout.lines, self._picture)
+        elif layout and layout.lines and centres and not layout.by_type:
+            centres = centres.part(*layout.lines)  # in the order of the picture, without positions beyond its border
+        if centres is None or centres.grid != grid:
+            self.unknown[f"{feature_map.name}{suffix}"] = field.reason if field else ""
+            return None
+        return None if centres.is_spread else centres
+
+    def of_grid(self, name: str, tokens: TokenGrid) -> Centres | None:
+        """Return where patches lie between which attention is computed.
+
+        Unless that is known of the tokens, and that no pixels are left out, it is as in all layers of this size.
+        """
+        if tokens.lines and (own := Centres(*tokens.lines, self._picture)).reaches_borders:
+            return None if own.is_spread else own
+        grid = tokens.grid
+        known = [field.centres for field in self.fields.values() if field.centres and field.centres.grid == grid]
+        if not known or not all(each.equals(known[0]) for each in known):
+            self.unknown[name] = ""
+            return None
+        return None if known[0].is_spread else known[0]
+
+    def remarks(self, *names: str) -> list[str]:
+        """Return in words which maps, of all or of some names, are not laid over the input as they are or where they lie."""
+        unknown = {name: why for name, why in self.unknown.items() if not names or name in names}
+        turned = [name for name in self.turned if not names or name in names]
+        remarks = [_describe_unknown(unknown)] if unknown else []
+        if turned:
+            why = "the network exchanges rows and columns of the picture"
+            remarks.append(f"{why}: what is drawn over the input is transposed: {first_few(turned)}")
+        if unframed := [name for name in self.unframed if not names or name in names]:
+            why = "they are of several, or their own is not known"
+            remarks.append(f"laid over a single frame or slice, because {why}: {first_few(unframed)}")
+        return remarks
+
+
+def _describe_unknown(reasons: Mapping[str, str]) -> str:
+    """Return in words that maps are taken to span the input, by their names and the operators that hide where they lie."""
+    known = [why for why in dict.fromkeys(reasons.values()) if why]
+    operators = [why for why in known if re.fullmatch(r"[\w.]+", why)]
+    sentences = [
+        *([f"through {', '.join(operators)}"] if operators else []),
+        *(why for why in known if why not in operators),
+    ]
+    listed = f" ({'; '.join(sentences)})" if sentences else ""
+    why = f"because where their positions lie is not known{listed}"
+    return f"drawn as if they spanned the input, {why}: {first_few([*reasons])}"
+
+
+class PlaceCache:
+    """Where the maps of a network's layers lie, by the shape of the input; `at` may be called by several threads at once.
+
+    Args:
+        model: Copied at once, without its hooks.
+        fields: What is known already, and receives what is found: by the shape of the input, the receptive fields.
+    """
+
+    def __init__(self, model: Model, fields: dict[tuple[int, ...], dict[str, ReceptiveField]] | None = None) -> None:
+        names = [layer.name for layer in find_layers(unwrap(model.module))]
+        self._traces = _Traces(model, names, placing=True, known=fields)
+        self._known: dict[tuple[int, ...], Places] = {}
+
+    def at(self, shape: tuple[int, ...], *, now: bool = True) -> Places | None:
+        """Return where maps lie in inputs of a shape.
+
+        Args:
+            shape: `(C, H, W)` or `(C, T, H, W)`; None is returned if they are no pictures.
+            now: Whether to find out at once, as is needed before a pass of the network in which it is asked for.
+        """
+        if len(shape) < 2:
+            return None
+        places = self._known.setdefault(shape, Places(partial(self._traces.fields, shape), (shape[-2], shape[-1])))
+        if now:
+            _ = places.fields
+        return places
+
+
+class _Traces:
+    """Follows pixels through copies of a network, once for each shape of inputs; may be called by several threads at once.
+
+    A copy that shares the weights comes before one on the meta device, for whose first convolution PyTorch imports sympy,
+    which takes 1.5 s and 100 MB.
+
+    Args:
+        model: Copied at once.
+        names: Names of layers.
+        placing: As of `trace_fields`; then the copies have no hooks.
+        known: As of `PlaceCache`.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        names: Collection[str],
+        *,
+        placing: bool = False,
+        known: dict[tuple[int, ...], dict[str, ReceptiveField]] | None = None,
+    ) -> None:
+        self._forward, self._names, self._placing = model.forward, names, placing
+        self._known = {} if known is None else known
+        self._lock = Lock()
+        network = unwrap(model.module)
+        self._networks: list[nn.Module] = []  # to be tried one after the other
+        with suppress(Exception):  # of a parameter that cannot be replaced
+            if copied := replicate(network):
+                _separate(copied)
+                self._networks.append(copied)
+        with suppress(Exception):  # of a network that cannot be copied, nothing is known
+            self._networks.append(copy_to_meta(network, hooks=not placing))
+
+    def fields(self, shape: tuple[int, ...]) -> dict[str, ReceptiveField]:
+        """Return the fields by the name of the feature map, of inputs of a shape, `(C, H, W)` or `(C, T, H, W)`."""
+        with self._lock:
+            if shape not in self._known:
+                self._known[shape] = _trace_first(self._forward, self._networks, self._names, shape, placing=self._placing)
+            return self._known[shape]
+
+
+def _separate(copied: nn.Module) -> None:
+    """Replace buffers of a copy, as a network may count its passes, and parameters, by ones that share only their values."""
+    own: dict[int, Tensor] = {}
+    for module in copied.modules():
+        for name, buffer in [*module.named_buffers(recurse=False)]:
+            setattr(module, name, own.setdefault(id(buffer), buffer.clone()))
+        for name, weights in [*module.named_parameters(recurse=False)]:
+            setattr(module, name, own.setdefault(id(weights), nn.Parameter(weights.detach(), weights.requires_grad)))
+
+
+def _trace_first(
+    forward: Callable[[nn.Module, Tensor], object],
+    networks: Iterable[nn.Module],
+    names: Collection[str],
+    shape: tuple[int, ...],
+    *,
+    placing: bool = False,
+) -> dict[str, ReceptiveField]:
+    """Return the fields of the first of several copies of a network that runs; else the whole picture, with the reason."""
+    failure = "the model cannot be copied"
+    for network in networks:
+        try:
+            return _trace(forward, network, names, shape, placing=placing)
+        except (Exception, SystemExit) as error:  # noqa: BLE001  of the model; on the meta device of one that reads values
+            failure = f"the model failed: {type(error).__name__}"
+    return {name: unknown_field(name, (shape[-2], shape[-1]), reason=failure) for name in names}
+
+
+def _trace(
+    forward: Callable[[nn.Module, Tensor], object],
+    network: nn.Module,
+    names: Collection[str],
+    shape: tuple[int, ...],
+    *,
+    placing: bool,
+) -> dict[str, ReceptiveField]:
+    own = next(network.parameters(), torch.empty(0))
+    pixels = torch.full((1, *shape), 0.5, device=own.device, dtype=own.dtype)
+    layers = [layer for layer in find_layers(network) if layer.name in names]
+    with warnings.catch_warnings(), uncompiled(), all_undisturbed(pixels.device):
+        warnings.simplefilter("ignore")  # of meta kernels
+        return trace_fields(network, layers, pixels, forward=forward, placing=placing)

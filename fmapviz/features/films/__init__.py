@@ -1,0 +1,1 @@
+"""Films of a run's pictures: MP4 and GIF."""

@@ -1,0 +1,196 @@
+"""Collect what all images of a run share: ranges, components, samples of vectors, and the map of the seed's image."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from threading import Lock
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from fmapviz.capture.reshape import picture_size
+from fmapviz.core.centres import Centres
+from fmapviz.draw.grid import Shared
+from fmapviz.draw.pca import Covariance
+from fmapviz.errors import RequestError, quote
+from fmapviz.features.tokens.clusters import find_centres
+from fmapviz.features.tokens.foreground import separate
+from fmapviz.features.tokens.matches import Reference, averaged
+from fmapviz.features.tokens.sample import Sample
+from fmapviz.features.tokens.vectors import direction_at
+from fmapviz.images.preprocess import digest_of
+from fmapviz.images.seen import Seen
+from fmapviz.store.shards.grouping import Failed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+    from fmapviz.config.positions import Seed
+    from fmapviz.run.pipeline.scheduler import Result
+    from fmapviz.types import LayerResult, Preparation
+
+    Key = tuple[str, str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is to be found out besides ranges.
+
+    Attributes:
+        ranges: Whether ranges are needed at all.
+        components: Whether all images share their principal components.
+        foreground: Whether these are of the foreground.
+        clusters: Number of clusters; 0: none.
+        seed: What the pictures are compared with, if that is an image.
+        path: Path of that image; empty if there is none.
+    """
+
+    ranges: bool = False
+    components: bool = False
+    foreground: bool = False
+    clusters: int = 0
+    seed: Seed | None = None
+    path: str = ""
+
+    @property
+    def of_all(self) -> bool:
+        """Whether every image must be read."""
+        return bool(self.ranges or self.components or self.clusters)
+
+    @property
+    def maps(self) -> bool:
+        """Whether the channels themselves are needed."""
+        return bool(self.components or self.clusters or self.seed)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Survey:
+    """What all images of a run share.
+
+    Attributes:
+        images: Number of images surveyed.
+        shared: By feature map.
+        path: Path of the seed's image; empty if there is none.
+    """
+
+    images: int
+    shared: Mapping[Key, Shared]
+    path: str = ""
+
+
+class Surveyor:
+    """Collects what images share; its methods may be called by several threads at once.
+
+    Args:
+        wanted: What to find out.
+        preparation_of: Returns the preprocessing of an image, to draw the seed's.
+    """
+
+    def __init__(self, wanted: Wanted, preparation_of: Callable[[Tensor], Preparation]) -> None:
+        self.paths: set[str] = set()
+        self.failure = ""  # why the seed's image could not be drawn
+        self._wanted = wanted
+        self._preparation_of = preparation_of
+        self._lock = Lock()
+        self._ranges: dict[Key, tuple[float, float]] = {}
+        self._covariances: dict[Key, Covariance] = {}
+        self._samples: dict[Key, Sample] = {}
+        self._maps: dict[Key, NDArray[np.float32]] = {}  # of the seed's image
+        self._centres: dict[Key, Centres | None] = {}  # likewise
+        self._frames: dict[Key, float | None] = {}  # likewise
+        self._picture: Seen | None = None  # likewise
+        self._size = (0, 0)  # likewise, of the network's input
+        self._image = ""  # likewise, its name
+
+    def note(self, result: Result) -> None:
+        """Add the results of an image."""
+        wanted = self._wanted
+        if isinstance(result, Failed):
+            if result.member.file.path == wanted.path:
+                self.failure = result.failure.message
+            return
+        file = result.image.member.file
+        is_seed = bool(wanted.path) and file.path == wanted.path
+        digest = digest_of(result.image.values) if wanted.clusters or wanted.foreground else ""
+        with self._lock:
+            self.paths.add(file.path)
+            if is_seed:
+                self._picture = Seen(result.image.values, self._preparation_of(result.image.values))
+                self._size, self._image = picture_size(result.image.values[None]) or (0, 0), file.unit
+            for layer in result.drawn.layers:
+                self._note_layer(layer, digest=digest, is_seed=is_seed)
+            for layer, view, heat in result.drawn.heat_maps:
+                finite = heat.raw[np.isfinite(heat.raw)]
+                of_class = heat.limits is None
+                finite = finite.clip(min=0) if of_class else finite  # only what speaks for the class is drawn
+                label = layer.target.label if layer.target and of_class else ""
+                if finite.size:
+                    self._widen((view, layer.layer, label), float(finite.min()), float(finite.max()))
+
+    def _note_layer(self, layer: LayerResult, *, digest: str, is_seed: bool) -> None:
+        if not layer.statistics:
+            return
+        key = (layer.of, layer.layer, layer.target.label if layer.target else "")
+        self._widen(key, layer.statistics.minimum, layer.statistics.maximum)
+        if layer.maps is None:
+            return
+        if self._wanted.components:
+            self._covariances.setdefault(key, Covariance()).add(torch.from_numpy(layer.maps))
+        if digest:
+            if key not in self._samples:
+                self._samples[key] = Sample(layer.maps.shape[1], large=self._wanted.foreground)
+            self._samples[key].add(layer.maps, digest=digest)
+        if is_seed:
+            self._maps[key], self._centres[key] = layer.maps[:1], layer.centres
+            self._frames[key] = layer.frame
+
+    def _widen(self, key: Key, low: float | None, high: float | None) -> None:
+        if low is not None and high is not None:
+            before = self._ranges.get(key, (low, high))
+            self._ranges[key] = min(before[0], low), max(before[1], high)
+
+    def finish(self) -> Survey:
+        """Return the survey of all images that were added.
+
+        Raises:
+            RequestError: The seed's image was not drawn, or the seed is outside it.
+        """
+        if self._wanted.path and self._picture is None:
+            raise RequestError(
+                f"the image of the seed could not be drawn: {self.failure or quote(self._wanted.path)}",
+                hint="choose another image of the inputs, Style(seed='photo.jpg:112,80')",
+            )
+        shared = {key: self._share(key, Shared(low, high)) for key, (low, high) in sorted(self._ranges.items())}
+        return Survey(len(self.paths), shared, self._wanted.path)
+
+    def _share(self, key: Key, shared: Shared) -> Shared:
+        """Add to the range of a feature map what else its images share."""
+        wanted, sample = self._wanted, self._samples.get(key)
+        if key in self._covariances:
+            shared = replace(shared, basis=self._covariances[key].basis())
+        if sample and len(sample.vectors) and wanted.foreground:
+            vectors = torch.from_numpy(sample.vectors).mT
+            split = separate(vectors, torch.from_numpy(sample.at_border), shared.basis)
+            shared = replace(shared, foreground=replace(split, positions=_part(vectors.shape[1], sample.seen)))
+        if sample and len(sample.vectors) and wanted.clusters:
+            some = torch.from_numpy(sample.vectors[: sample.fewer])
+            shared = replace(shared, centres=find_centres(some, wanted.clusters), clustered=_part(len(some), sample.seen))
+        if key in self._maps and wanted.seed and self._picture is not None:
+            maps = torch.from_numpy(self._maps[key])
+            centres = self._centres[key] or Centres.spread((maps.shape[2], maps.shape[3]), self._size)
+            if wanted.seed.at:
+                shared = replace(shared, seed=direction_at(maps, *centres.cell(wanted.seed.at)))
+            reduced = averaged(maps)[0]
+            places = centres.averaged((reduced.shape[1], reduced.shape[2]))
+            picture = self._picture.at(self._frames[key])
+            shared = replace(shared, reference=Reference(reduced, self._image, picture, places))
+        return shared
+
+
+def _part(used: int, count: int) -> tuple[int, int] | None:
+    """Return how many positions of how many were used; None if all were."""
+    return (used, count) if used < count else None

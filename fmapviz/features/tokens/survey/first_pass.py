@@ -1,0 +1,129 @@
+"""Survey all images before the first is drawn, for what their pictures share; the run stores the result."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from fmapviz.core.file_names import SURVEY_FILE
+from fmapviz.core.files import writing_to
+from fmapviz.core.words import counted
+from fmapviz.errors import RefusedError, RequestError, first_few, quote
+from fmapviz.events import Notice
+from fmapviz.features.tokens.survey.collect import Survey, Surveyor, Wanted
+from fmapviz.features.tokens.survey.record import load, save
+from fmapviz.images.frames import is_film, numbered
+from fmapviz.run.pipeline.work import Progress, work
+from fmapviz.store.failures import read_failures
+from fmapviz.store.run import clusters_of, shares_components, shares_ranges
+from fmapviz.store.run_files import find_units
+from fmapviz.store.unit import paths_of, read_unit
+from fmapviz.types import ImageFile
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from fmapviz.config.positions import Seed
+    from fmapviz.events import Event
+    from fmapviz.run.session import Session
+    from fmapviz.types import Failure
+
+
+def wanted_of(session: Session) -> Wanted:
+    """Return what the images of a run share."""
+    settings, style = session.info.settings, session.config.style
+    seed = style.start if style.start and style.start.image else None
+    components = session.plan.drawn and shares_components(settings)
+    return Wanted(
+        ranges=session.plan.drawn and shares_ranges(settings),
+        components=components,
+        foreground=components and style.foreground,
+        clusters=clusters_of(settings),
+        seed=seed,
+    )
+
+
+def survey(session: Session, found: Sequence[ImageFile | Failure], on_event: Callable[[Event], None]) -> Survey:
+    """Return what all images of a run share, from its first survey, so that later pictures stay comparable.
+
+    Images that cannot be read or drawn do not count.
+
+    Args:
+        session: What is drawn.
+        found: All inputs.
+        on_event: Called with each `Notice`.
+
+    Raises:
+        OutputError: The output could not be written.
+        RequestError: The image of the seed is not among the inputs, or cannot be drawn, or the seed is outside it.
+        RefusedError: The survey of the images that were drawn is lost, and the images given now are others.
+    """
+    wanted = wanted_of(session)
+    known = load(session.directory, session.info.fingerprint)
+    if known is not None:
+        failed = {str(row.get("path")) for row in read_failures(session.directory)}  # not surveyed
+        given = sum(each.path not in failed for each in found)
+        if wanted.of_all and known.images < given:
+            on_event(Notice(f"the survey of {counted(known.images, 'image')} also holds for new ones: {given} are given"))
+        return known
+    if wanted.seed:
+        file = find_seed(wanted.seed, found)
+        wanted = replace(wanted, path=file.path)
+        found = found if wanted.of_all else [file]
+    if wanted.of_all:
+        number = f"{len(found)} images" if len(found) > 1 else "the image"
+        on_event(Notice(f"surveying {number} first, for what all images of the run share"))
+    surveyor = Surveyor(wanted, session.preparation_of)
+    surveyed = replace(session, plan=session.plan.to_survey(whole=wanted.maps, ranges=wanted.ranges))
+    with closing(work(surveyed, found, progress=Progress(), on_drawn=surveyor.note)) as events:
+        for event in events:
+            if isinstance(event, Notice):
+                on_event(event)
+    if session.kept:
+        session.kept.end()
+    if not surveyor.paths and not wanted.seed:
+        return Survey(0, {})
+    # Read before the survey, which is saved before the first image is drawn.
+    records = filter(None, map(read_unit, find_units(session.directory)))
+    drawn = {path for record in records for path in paths_of(record)}
+    known = load(session.directory, session.info.fingerprint)
+    if known is not None:  # another process was faster
+        return known
+    is_same = drawn <= surveyor.paths if session.config.force else drawn in (set(), surveyor.paths)
+    if wanted.of_all and not is_same:
+        raise RefusedError(
+            f"the survey of the {counted(len(drawn), 'image')} drawn so far is lost, {SURVEY_FILE} is missing or "
+            f"damaged, and {len(surveyor.paths)} of these or others are given now",
+            hint="force=True, with at least all images of the run, redraws everything; or start another run with name=",
+        )
+    made = surveyor.finish()
+    with writing_to(session.directory):
+        save(session.directory, session.info.fingerprint, made, sync=session.config.fsync)
+    session.output.share_file(session.directory, SURVEY_FILE)
+    return load(session.directory, session.info.fingerprint) or made
+
+
+def find_seed(seed: Seed, found: Sequence[ImageFile | Failure]) -> ImageFile:
+    """Return the image of a seed among the inputs: by its path, or by the end of its path or name.
+
+    Raises:
+        RequestError: It is not among them, or several are.
+    """
+    images = [each for each in found if isinstance(each, ImageFile)]
+    fitting = [each for each in images if seed.is_path(each.path)]
+    fitting = fitting or [each for each in images if seed.names(each.path, each.unit)]
+    if len({each.path for each in fitting}) > 1:
+        listed = first_few([each.path for each in fitting])
+        raise RequestError(
+            f"several inputs have the name of the seed, {quote(seed.image)}: {listed}", hint="name its folder too"
+        )
+    if not fitting:
+        frame = f"{seed.image}/{numbered(0)}"
+        raise RequestError(
+            f"the image of the seed is not among the inputs: {quote(seed.image)}",
+            hint=f"one of the film's frames, such as {quote(frame)}"
+            if is_film(seed.image)
+            else "Style(seed='photo.jpg:112,80') names one of the inputs, by its path or the end of it",
+        )
+    return fitting[0]

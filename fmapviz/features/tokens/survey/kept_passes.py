@@ -1,0 +1,103 @@
+"""Keep what layers returned while images were surveyed, so that they need not go through the network again to be drawn."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from threading import Lock
+from typing import TYPE_CHECKING
+
+from fmapviz.images.preprocess import digest_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+    from fmapviz.types import FeatureMap, Prediction
+
+MOST_BYTES = 512 * 2**20  # 140 images of ViT-S with all its blocks
+
+
+@dataclass(slots=True, eq=False)
+class KeptPass:
+    """What a forward pass of one image returned.
+
+    Attributes:
+        feature_maps: Copies of all outputs of the layers, in their order, of an image or of a batch.
+        ran: Names of the layers that ran.
+        predictions: The predicted classes.
+        whole: Whether every output could be copied.
+    """
+
+    feature_maps: list[FeatureMap] = field(default_factory=list)
+    ran: frozenset[str] = frozenset()
+    predictions: tuple[Prediction, ...] = ()
+    whole: bool = True
+
+    def add(self, feature_map: FeatureMap) -> None:
+        """Copy an output: a later layer may overwrite it."""
+        if self.whole:
+            self.feature_maps.append(replace(feature_map, values=feature_map.values.clone()))
+
+    def give_up(self) -> None:
+        """Keep nothing: an output cannot be copied."""
+        self.whole = False
+        self.feature_maps.clear()
+
+    @property
+    def nbytes(self) -> int:
+        """The size of the copies."""
+        return sum(each.values.nbytes for each in self.feature_maps)
+
+    def of_image(self, position: int, images: int) -> KeptPass:
+        """Return what a batch of images returned for one of them."""
+        if images == 1:
+            return self
+        own = [replace(each, values=each.values[position : position + 1]) for each in self.feature_maps]
+        return KeptPass(own, self.ran, whole=self.whole and all(len(each.values) == images for each in self.feature_maps))
+
+
+class KeptPasses:
+    """The passes of a survey, as many as fit in memory; methods may be called by several threads at once.
+
+    Args:
+        most: Bytes of all copies.
+
+    Attributes:
+        has_room: Whether more passes are to be kept.
+    """
+
+    def __init__(self, most: int = MOST_BYTES) -> None:
+        self.has_room = most > 0
+        self._over = False
+        self._left = most
+        self._passes: dict[str, KeptPass] = {}
+        self._lock = Lock()
+
+    def keep(self, images: Tensor, made: KeptPass, predictions: Sequence[tuple[Prediction, ...]]) -> None:
+        """Keep what a forward pass returned, unless there is no room for it, and then nothing that follows.
+
+        Args:
+            images: Prepared images `(N, ...)`, on the CPU.
+            made: Their pass.
+            predictions: For each of them.
+        """
+        parts = {}
+        for position, image in enumerate(images):
+            part = made.of_image(position, len(images))
+            parts[digest_of(image)] = replace(part, predictions=predictions[position])
+        with self._lock:
+            if self._passes.keys() >= parts.keys() or not all(part.whole for part in parts.values()):
+                return
+            self._left -= made.nbytes
+            self.has_room = self.has_room and self._left >= 0
+            if self.has_room:
+                self._passes |= parts
+
+    def end(self) -> None:
+        """End the survey: from now on passes can be found."""
+        self.has_room, self._over = False, True
+
+    def find(self, image: Tensor) -> KeptPass | None:
+        """Return the pass of an image; None if it was not kept, or the survey is still going on."""
+        return self._passes.get(digest_of(image)) if self._over and self._passes else None

@@ -1,0 +1,156 @@
+"""Store what all images of a run share in `survey.json`, and read it."""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from fmapviz.core import checksummed_json, files
+from fmapviz.core.centres import Centres
+from fmapviz.core.checksummed_json import FORMAT
+from fmapviz.core.file_names import SURVEY_FILE
+from fmapviz.core.files import stage
+from fmapviz.draw.grid import Shared
+from fmapviz.draw.pca import Basis
+from fmapviz.features.tokens.foreground import Foreground
+from fmapviz.features.tokens.matches import Reference
+from fmapviz.features.tokens.survey.collect import Survey
+from fmapviz.store.run_files import check_replaceable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+    from fmapviz.features.tokens.survey.collect import Key
+
+_BASIS = ("mean", "components", "deviations")
+
+
+def save(run: Path, fingerprint: str, survey: Survey, *, sync: bool) -> None:
+    """Store a survey in the run, unless another process was faster.
+
+    Raises:
+        RefusedError: There is a file of that name that fmapviz did not make.
+        OSError: The disk is full, for example.
+    """
+    layers = [_record(key, each) for key, each in survey.shared.items()]
+    document = {"fmapviz": FORMAT, "run": fingerprint, "images": survey.images, "layers": layers}
+    if survey.path:
+        document["seed"] = survey.path
+    if reference := next((each.reference for each in survey.shared.values() if each.reference), None):
+        document["reference"] = {"image": reference.image, **_array(reference.picture)}
+    with stage(run) as staging:
+        content = checksummed_json.dumps(document)
+        files.write(staging / SURVEY_FILE, content)
+        if sync:
+            files.sync(staging / SURVEY_FILE)
+        try:
+            files.link(staging / SURVEY_FILE, run / SURVEY_FILE)
+        except OSError:  # it is there already, or the file system knows no links
+            if load(run, fingerprint) is None:
+                check_replaceable(run / SURVEY_FILE, content)
+                files.replace(staging / SURVEY_FILE, run / SURVEY_FILE)
+        if sync:
+            files.sync(run)
+
+
+def load(run: Path, fingerprint: str) -> Survey | None:
+    """Return a run's survey; None if there is none, or it is damaged."""
+    document = checksummed_json.load(run / SURVEY_FILE, intact=True)
+    if document is None or document.get("run") != fingerprint:
+        return None
+    try:
+        common = document.get("reference")
+        picture = None if common is None else (str(common["image"]), _read_array(common, "|u1").astype(np.uint8))
+        shared = {(each["of"], each["layer"], each["class"]): _shared(each, picture) for each in document["layers"]}
+        return Survey(int(document["images"]), shared, str(document.get("seed", "")))
+    except (KeyError, TypeError, ValueError, RuntimeError, OverflowError):  # sealed, but by another program
+        return None
+
+
+def _record(key: Key, shared: Shared) -> dict[str, Any]:
+    of, layer, label = key
+    record: dict[str, Any] = {"of": of, "layer": layer, "class": label, "low": shared.low, "high": shared.high}
+    if shared.basis:
+        record |= _basis_record(shared.basis)
+    if shared.foreground:
+        split = shared.foreground
+        own: dict[str, Any] = {"first": _basis_record(split.first), "threshold": split.threshold, "above": split.above}
+        own |= {"positions": list(split.positions)} if split.positions else {}
+        record["foreground"] = {**own, **_basis_record(split.basis)}
+    if shared.centres is not None:
+        record["centres"] = _array(shared.centres.numpy())
+        record["centres"] |= {"positions": list(shared.clustered)} if shared.clustered else {}
+    if shared.seed is not None:
+        record["seed"] = _array(shared.seed.numpy())
+    if shared.reference:
+        record["reference"] = _array(shared.reference.maps.numpy())
+        centres = shared.reference.centres
+        record["reference"] |= {"rows": centres.rows.tolist(), "columns": centres.columns.tolist()}
+    return record
+
+
+def _shared(record: Mapping[str, Any], picture: tuple[str, NDArray[np.uint8]] | None) -> Shared:
+    shared = Shared(float(record["low"]), float(record["high"]))
+    if "mean" in record:
+        shared = replace(shared, basis=_basis(record))
+    if split := record.get("foreground"):
+        first = _basis(split["first"])
+        found = Foreground(first, float(split["threshold"]), bool(split["above"]), _basis(split), _positions(split))
+        shared = replace(shared, foreground=found)
+    if "centres" in record:
+        shared = replace(shared, centres=_floats(record["centres"]), clustered=_positions(record["centres"]))
+    if "seed" in record:
+        shared = replace(shared, seed=_floats(record["seed"]))
+    if "reference" in record and picture:
+        shared = replace(shared, reference=_reference(record["reference"], *picture))
+    return shared
+
+
+def _positions(record: Mapping[str, Any]) -> tuple[int, int] | None:
+    used, count = record.get("positions") or (0, 0)
+    return (int(used), int(count)) if count else None
+
+
+def _reference(record: Mapping[str, Any], image: str, picture: NDArray[np.uint8]) -> Reference:
+    maps, size = _floats(record), (picture.shape[0], picture.shape[1])
+    centres = Centres.spread((maps.shape[1], maps.shape[2]), size)
+    if "rows" in record:  # else of a version up to 0.2.0
+        centres = Centres(np.array(record["rows"], np.float64), np.array(record["columns"], np.float64), size)
+    return Reference(maps, image, picture, centres)
+
+
+def _basis_record(basis: Basis) -> dict[str, str]:
+    return {name: _text(getattr(basis, name).cpu().numpy()) for name in _BASIS}
+
+
+def _basis(record: Mapping[str, Any]) -> Basis:
+    mean, components, deviations = (torch.from_numpy(_numbers(record[name], "<f4").astype(np.float32)) for name in _BASIS)
+    return Basis(mean, components.view(-1, len(mean)), deviations)
+
+
+def _array(values: NDArray[Any]) -> dict[str, Any]:
+    return {"shape": list(values.shape), "data": _text(values)}
+
+
+def _read_array(record: Mapping[str, Any], kind: str) -> NDArray[Any]:
+    return _numbers(record["data"], kind).reshape(record["shape"])
+
+
+def _floats(record: Mapping[str, Any]) -> Tensor:
+    return torch.from_numpy(_read_array(record, "<f4").astype(np.float32))
+
+
+def _text(values: NDArray[Any]) -> str:
+    return base64.b64encode(np.ascontiguousarray(values, "|u1" if values.dtype == np.uint8 else "<f4").tobytes()).decode()
+
+
+def _numbers(text: str, kind: str) -> NDArray[Any]:
+    return np.frombuffer(base64.b64decode(text), kind)

@@ -1,0 +1,198 @@
+"""Draw the top images of a run into a unit of their own, from which the run's table is made."""
+
+from __future__ import annotations
+
+import hashlib
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from fmapviz.core import files
+from fmapviz.core.files import stage, writing_to
+from fmapviz.errors import first_few
+from fmapviz.events import Notice
+from fmapviz.features.top.pages import Pages
+from fmapviz.features.top.second_pass import SecondPass, Shown, forward_again
+from fmapviz.features.top.tiles import SIDE, TileFile
+from fmapviz.features.top.winners import find_winners
+from fmapviz.run.session import needs_of
+from fmapviz.store.aggregates.top import CSV_FILE, KIND, UNIT, write_rows
+from fmapviz.store.unit import commit, find_done, read_unit
+from fmapviz.types import ImageFile, ImageResult, UnitImage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from fmapviz.events import Event
+    from fmapviz.features.top.options import TopOptions
+    from fmapviz.features.top.second_pass import Slot
+    from fmapviz.features.top.winners import Winner
+    from fmapviz.run.session import Session
+    from fmapviz.store.aggregates._ranking import Ranking
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """What was drawn of the ranked images; nothing if that was done before.
+
+    Attributes:
+        pictures: Number of pages.
+        images: Number of images that went through the network again.
+        lost: Names of the images that could not be drawn again.
+        different: Number of values that were not the same when drawn again.
+        difference: The largest relative difference among them.
+        unit: Directory of the pages.
+    """
+
+    pictures: int = 0
+    images: int = 0
+    lost: tuple[str, ...] = ()
+    different: int = 0
+    difference: float = 0.0
+    unit: Path | None = None
+
+    def remarks(self) -> Iterator[str]:
+        """Yield what the user must know."""
+        if self.lost:
+            what = "is gone or has changed" if len(self.lost) == 1 else "are gone or have changed"
+            yield f"top images: {len(self.lost)} of the images {what}: {first_few(self.lost)}"
+        if self.different:
+            yield (
+                f"top images: {self.different} values were not the same when drawn again, "
+                f"by up to {100 * self.difference:.2g} %: the network does not reproduce them"
+            )
+
+
+def draw_ranking(
+    session: Session,
+    ranking: Ranking,
+    options: TopOptions,
+    on_event: Callable[[Event], None],
+    *,
+    layers: Collection[str] | None = None,
+    lost: Sequence[str] = (),
+    of: str | None = None,
+    force: bool = False,
+) -> Drawn:
+    """Draw the ranked images of each channel, unless that is done.
+
+    Args:
+        session: The run.
+        ranking: The ranking of its images.
+        options: What is shown of them.
+        on_event: Called with notices.
+        layers: Names of the layers that were asked for; None: all.
+        lost: Names of images that should have been ranked but cannot be read as they were.
+        of: Digest of all images that were ranked.
+        force: Whether to draw them again.
+
+    Returns:
+        What was drawn.
+
+    Raises:
+        OutputError: The output could not be written.
+    """
+    run, fingerprint = session.directory, session.info.fingerprint
+    winners = find_winners(run, ranking, options.channels)
+    file = _identify(ranking, winners, options, session)
+    is_intact = session.output.is_intact if session.config.repair else None
+    marks = {} if of is None else {"of": of}
+    done = None if force else find_done(run, file, fingerprint, is_intact=is_intact, marks=marks)
+    if done and not (read_unit(done) or {}).get("lost"):
+        return Drawn(unit=done)
+    if not winners:
+        on_event(Notice("top images: none, as each channel has the same value in all images, or no finite one"))
+    listed = [winner.file for winner in winners if winner.file and not winner.lost]
+    if listed:
+        channels = sum(info.channels for info in ranking.maps)
+        images = f"{len(listed)} image{'s go' if len(listed) > 1 else ' goes'} through the network again"
+        on_event(Notice(f"top images of {channels:,} channels: {images}"))
+    with writing_to(run), stage(run) as staging, closing(TileFile(run, SIDE * session.config.style.scale)) as tiles:
+        narrowed = replace(session, layers=[layer for layer in session.layers if layers is None or layer.name in layers])
+        second = SecondPass(narrowed, ranking, winners, options, tiles)
+        forward_again(narrowed, listed, second.note, on_event)
+        shown = {**_not_drawn(ranking, winners, second), **second.shown}
+        missing = [winner.name for winner in winners if winner.lost or (winner.file and winner.file.path in second.failed)]
+        missing = list(dict.fromkeys([*missing, *lost]))
+        count = _write_pages(
+            session,
+            staging,
+            file,
+            Pages(session.info, ranking, options=options, second=second, shown=shown, tiles=tiles),
+            ranking,
+        )
+        files.write(staging / CSV_FILE, write_rows(_rows(ranking, shown)))
+        made_of = {"run": fingerprint, "model": session.info.label, "weights": session.info.weights}
+        record = {"kind": KIND, **made_of, "options": options.record, "layers": layers and sorted(layers)}
+        record |= {"lost": missing, **marks}
+        again = force or session.config.repair or find_done(run, file, fingerprint) is not None
+        unit = commit(staging, run, file, record, force=again or bool(done), sync=session.config.fsync)
+        unit = session.output.upload(unit)
+    different = sum(bool(each.note) for each in second.shown.values())
+    drawn = Drawn(count, len(listed), tuple(missing), different, second.difference, unit)
+    for remark in drawn.remarks():
+        on_event(Notice(remark))
+    return drawn
+
+
+def _write_pages(session: Session, staging: Path, file: ImageFile, pages: Pages, ranking: Ranking) -> int:
+    """Write the pages of all layers in the formats that show pictures, and return their number."""
+    forms = [form for form in session.writers if session.plan.drawn and "pictures" in needs_of(form)]
+    count = 0
+    with ExitStack() as stack:
+        writers = [stack.enter_context(session.writers[form](staging)) for form in forms]
+        for number, (info, own) in enumerate(ranking.slices() if writers else ()):
+            pictures = list(pages.of(info, own.start))
+            image = UnitImage(file, ImageResult((), (), {}), (), session.info, key=number)
+            for writer in writers:
+                writer.add(image, pictures)
+            count += len(pictures)
+    return count
+
+
+def _identify(ranking: Ranking, winners: Sequence[Winner], options: TopOptions, session: Session) -> ImageFile:
+    """Identify what is shown by a digest, as size and time of modification identify an image."""
+    digest = hashlib.sha256(repr((options, sorted(session.writers), session.config.style, ranking.maps)).encode())
+    for winner in winners:
+        digest.update(repr((winner.name, winner.file, winner.lost, winner.copies)).encode())
+    for array in (ranking.places, ranking.scores, ranking.worst, ranking.images, ranking.excluded):
+        digest.update(array.tobytes())
+    return ImageFile(f"top:{session.info.label}", UNIT, len(winners), int.from_bytes(digest.digest()[:7]))
+
+
+def _not_drawn(ranking: Ranking, winners: Sequence[Winner], second: SecondPass) -> Mapping[Slot, Shown]:
+    """Return what is shown in place of the images that could not be drawn again."""
+    values, rows = ranking.values, {info: own.start for info, own in ranking.slices()}
+    shown = {}
+    for winner in winners:
+        failure = second.failed.get(winner.file.path) if winner.file else None
+        note = winner.lost or "the layer did not run again"
+        if failure:
+            note = "the file is gone" if failure.code == "E_MISSING" else failure.message.partition(":")[0]
+        for info, slots in winner.channels.items():
+            for channel, rank in slots:
+                value = float(values[rows[info] + channel, rank])
+                shown[info, channel, rank] = Shown(winner.name, winner.copies, value, note=note)
+    return shown
+
+
+def _rows(ranking: Ranking, shown: Mapping[Slot, Shown]) -> Iterator[dict[str, object]]:
+    """Yield the rows of the table."""
+    for info, _ in ranking.slices():
+        for channel in range(info.channels):
+            for rank in range(ranking.k):
+                if each := shown.get((info, channel, rank)):
+                    yield {"layer": info.layer, "channel": channel, "rank": rank, **_cells(each)}
+
+
+def _cells(shown: Shown) -> dict[str, object]:
+    cells: dict[str, object] = {"image": shown.image, "value": f"{shown.value:.9g}"}
+    sides = ("left", "top", "right", "bottom")
+    if shown.position:
+        cells |= {"y": shown.position.y, "x": shown.position.x, **dict(zip(sides, shown.position.visible, strict=True))}
+    if shown.in_file:
+        cells |= {f"file_{side}": edge for side, edge in zip(sides, shown.in_file, strict=True)}
+    sample = shown.position.sample if shown.position else None
+    where = f"y and x are in sample {sample[0]} of {sample[1]}" if sample else ""
+    return cells | {"copies": shown.copies, "note": "; ".join(filter(None, (shown.note, where, shown.frame)))}

@@ -1,0 +1,203 @@
+"""Rank the images of a run, and draw those with the largest values of each channel."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fmapviz.capture.layers import layer_of
+from fmapviz.config import Style
+from fmapviz.core.words import counted
+from fmapviz.draw.channel_choice import describe_left_out
+from fmapviz.errors import NothingToDoError, RequestError, quote
+from fmapviz.events import Notice
+from fmapviz.features.fields.fields import FieldCache
+from fmapviz.features.top.draw import Drawn, draw_ranking
+from fmapviz.features.top.locate import inside_values
+from fmapviz.features.top.options import TopOptions
+from fmapviz.features.top.second_pass import forward_again
+from fmapviz.features.top.winners import why_lost
+from fmapviz.images.preprocess import digest_of
+from fmapviz.store.aggregates._channels import FeatureMapInfo
+from fmapviz.store.aggregates._ranker import Ranker
+from fmapviz.store.aggregates._ranking import identity, name_key
+from fmapviz.store.aggregates._unit_ranking import KEPT, keeps_ranking
+from fmapviz.store.aggregates.top import KIND, UNIT, rank_units
+from fmapviz.store.run import read_run
+from fmapviz.store.run_files import find_units
+from fmapviz.store.shards.grouping import Failed
+from fmapviz.store.shards.shard import members_of
+from fmapviz.store.staleness import state_of_images
+from fmapviz.store.unit import KIND as SHARD
+from fmapviz.store.unit import image_of, read_unit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from fmapviz.events import Event
+    from fmapviz.run.pipeline.scheduler import Result
+    from fmapviz.run.session import Session
+    from fmapviz.store.aggregates._ranking import Ranking
+    from fmapviz.types import ImageFile
+
+
+def draw_top_images(
+    session: Session,
+    on_event: Callable[[Event], None],
+    *,
+    options: TopOptions | None = None,
+    layers: Collection[str] | None = None,
+    force: bool = False,
+) -> Drawn:
+    """Draw the top images of a run whose images are done, unless that is done; see `draw_ranking`.
+
+    Args:
+        session: The run.
+        on_event: Called with notices.
+        options: What is shown; None: as the run shows it already, or the default.
+        layers: Names of layers; None: all.
+        force: Whether to draw them again.
+
+    Returns:
+        What was drawn.
+
+    Raises:
+        RequestError: The run keeps no statistics, its shards rank fewer images than are asked for, or no layer has the
+            channels.
+        NothingToDoError: None of the images can be read any more.
+        OutputError: The output could not be written.
+    """
+    run = session.directory
+    session.output.refresh(run)
+    units = find_units(run)
+    of = state_of_images(run, units)
+    lost: list[str] = []
+    if options is None:
+        record = (None if session.config.force else _record_of(units)) or {
+            "options": TopOptions(channels=session.config.style.listed or ()).record
+        }
+        options, known = TopOptions.of(record["options"]), record.get("layers")
+        layers = list(map(str, known)) if isinstance(known, list) else None
+    if options.inside:
+        ranking, lost = _rank_inside(session, units, options, on_event)
+    else:
+        ranking = _rank(units, run, options, settings=session.info.settings)
+    if layers is not None:
+        ranking = ranking.of_maps([info for info in ranking.maps if layer_of(info.layer) in layers])
+    channels = max((info.channels for info in ranking.maps), default=0)
+    if ranking.maps and options.channels and min(options.channels) >= channels:
+        raise RequestError(
+            f"no layer has channel {min(options.channels)}", hint=f"they have up to {counted(channels, 'channel')}"
+        )
+    counts = {info.layer: info.channels for info in ranking.maps}
+    if options.channels and (left_out := describe_left_out(Style(channels=",".join(map(str, options.channels))), counts)):
+        on_event(Notice(left_out))
+    if not ranking.maps and lost:
+        message = "none of the images of the run can be read any more"
+        raise NothingToDoError(message, hint="their files are gone or have changed")
+    again = force or session.config.force
+    return draw_ranking(session, ranking, options, on_event, layers=layers, lost=lost, of=of, force=again)
+
+
+def has_top_images(run: Path) -> bool:
+    """Return True if a unit of a run shows top images."""
+    return _record_of(find_units(run)) is not None
+
+
+def _record_of(units: Sequence[Path]) -> dict[str, Any] | None:
+    """Return the record of the unit that shows top images; None without it."""
+    records = (read_unit(unit) for unit in units if unit.name.startswith(UNIT))
+    return next(
+        (each for each in records if each and each.get("kind") == KIND and isinstance(each.get("options"), dict)), None
+    )
+
+
+def rank_run(run: Path, options: TopOptions) -> Ranking:
+    """Rank the images of a run by the statistics that it keeps.
+
+    Raises:
+        RequestError: It is no run, keeps no statistics, or its shards rank fewer images than are asked for.
+    """
+    record = read_run(run)
+    if record is None:
+        raise RequestError(f"no run of fmapviz: {quote(run)}", hint="the directory of a run holds run.json")
+    return _rank(find_units(run), run, options, settings=record["settings"])
+
+
+def _rank(units: Sequence[Path], run: Path, options: TopOptions, *, settings: Mapping[str, Any]) -> Ranking:
+    if options.k > KEPT and any(map(keeps_ranking, units)):
+        raise RequestError(
+            f"the shards of a run rank {KEPT} images per channel, not {options.k}",
+            hint=f"{KEPT} or fewer: they keep no more",
+        )
+    ranking, left_out = rank_units(units, run, by=options.by, k=options.k)
+    if left_out and not ranking.maps:
+        formats = ",".join([*settings["formats"], "stats"])
+        raise RequestError(
+            f"the run keeps no statistics of its images: {quote(run)}",
+            hint=f"fmapviz.visualize({quote(settings['model'])}, inputs, to='{formats}') makes them",
+        )
+    return ranking
+
+
+def _rank_inside(
+    session: Session, units: Sequence[Path], options: TopOptions, on_event: Callable[[Event], None]
+) -> tuple[Ranking, list[str]]:
+    """Forward all images, and rank them by the positions whose fields lie within the picture.
+
+    Returns:
+        The ranking, and the names of images that are gone or have changed.
+    """
+    inside = _Inside(session, options)
+    images = list(_images_of(units, session.directory))
+    lost = {file for file in images if why_lost(file)}
+    forward_again(session, [file for file in images if file not in lost], inside.note, on_event)
+    return inside.finish(), sorted([*(file.unit for file in lost), *inside.failed], key=name_key)
+
+
+def _images_of(units: Sequence[Path], run: Path) -> Iterator[ImageFile]:
+    for unit in units:
+        record = read_unit(unit)
+        if record and record.get("kind") == SHARD:
+            yield from (
+                file for file, image in zip(members_of(record), record["images"], strict=True) if "failed" not in image
+            )
+        elif record and record.get("kind") is None:
+            yield replace(image_of(record), unit=unit.relative_to(run).as_posix())
+
+
+class _Inside:
+    """Ranks images by the positions whose fields lie within the picture; `note` may be called by several threads."""
+
+    def __init__(self, session: Session, options: TopOptions) -> None:
+        self.failed: list[str] = []  # names of images
+        self._in_shards = session.config.shard is not None
+        self._by = options.by
+        self._ranker = Ranker(options.by, options.k)
+        self._fields = FieldCache(session.model, [layer.name for layer in session.layers])
+        self._lock = Lock()
+
+    def note(self, result: Result) -> None:
+        """Add the results of an image."""
+        if isinstance(result, Failed):
+            self.failed.append(result.member.file.unit)
+            return
+        layers = [layer for layer in result.drawn.layers if layer.of == "output" and layer.measures]
+        values = [inside_values(layer, self._by, self._fields.shown(layer.layer, result.image.shape)) for layer in layers]
+        maps = tuple(
+            FeatureMapInfo(layer.layer, "output", "", layer.type, len(own), layer.index)
+            for layer, own in zip(layers, values, strict=True)
+        )
+        file = result.image.member.file
+        name = identity(file.unit, file.path) if self._in_shards else file.unit
+        digest = int(digest_of(result.image.values)[:16], 16)
+        with self._lock:
+            self._ranker.add(maps, name, digest, np.concatenate([np.zeros(0, np.float32), *values]))
+
+    def finish(self) -> Ranking:
+        """Return the ranking of all images."""
+        return self._ranker.finish()

@@ -1,0 +1,234 @@
+"""Draw a network in training as it is now: its probes, and its weights."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from fmapviz.capture.layers import unwrap
+from fmapviz.draw.picture import make_pictures
+from fmapviz.draw.records import find_empty_maps, notices_of
+from fmapviz.errors import RequestError, quote
+from fmapviz.features.fields.fields import PlaceCache
+from fmapviz.features.watch.probes import read_probes
+from fmapviz.features.watch.undisturbed import training_undisturbed
+from fmapviz.images.memory.inputs import is_all_prepared
+from fmapviz.images.memory.pixels import remark_on_values
+from fmapviz.images.seen import Seen
+from fmapviz.models.network import input_type
+from fmapviz.models.onednn import with_onednn
+from fmapviz.run.batch import describe_given
+from fmapviz.run.forward_pass import Drawer
+from fmapviz.run.model_views import draw_weights
+from fmapviz.run.session import load_session
+from fmapviz.store.run import IN_TRAINING, is_surveyed
+from fmapviz.types import Model, UnitImage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from fmapviz.config import RunConfig
+    from fmapviz.features.watch.probes import Probe
+    from fmapviz.run.session import Session
+    from fmapviz.types import ImageResult, Inputs, Picture
+
+    Network = nn.Module | Model | Callable[[], nn.Module]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Drawn:
+    """What was drawn of one probe at one step.
+
+    Attributes:
+        probe: The image.
+        image: Its results, as a format's writer gets them.
+        pictures: Its pictures.
+    """
+
+    probe: Probe
+    image: UnitImage
+    pictures: Sequence[Picture]
+
+
+class StepDrawer:
+    """Draws the same images with a network at any time of its training.
+
+    Args:
+        network: The network, a wrapper of it, or a function that returns it.
+        images: The probes.
+        config: What to draw; its model is ignored.
+
+    Raises:
+        RequestError: The network cannot be drawn while it is trained, or there is no such layer or view.
+        InputError: An image cannot be read.
+
+    Attributes:
+        session: What was loaded.
+        notices: Remarks on the network and its layers.
+        assumption: What is assumed about the preprocessing of the images; empty if it is known.
+        remarks: What is assumed of the network's outputs, once a step is drawn.
+        probes: The images.
+    """
+
+    def __init__(self, network: Network, images: Inputs, config: RunConfig) -> None:
+        self._network = network
+        self._config = config
+        self._places: PlaceCache | None = None
+        module = self._module()
+        model = network if isinstance(network, Model) else describe_given(module, options=config.options, code=None)
+        # A training that is resumed continues its run, whatever its weights are then.
+        self.session, notices = self._load(
+            module, replace(model, module=module, weights=IN_TRAINING, sha256=_structure_of(module))
+        )
+        self.remarks: list[str] = []
+        self.probes = read_probes(images, model.preparation)
+        given = [probe for probe in self.probes if is_all_prepared([probe.file.content])]
+        remarks = filter(None, (remark_on_values(probe.values, model.preparation) for probe in given))
+        self.assumption = next(remarks, "") if len(given) == len(self.probes) else model.assumption
+        self.notices = [each for each in notices if each != model.assumption]
+
+    def _module(self) -> nn.Module:
+        """Return the network as it is now, without its wrappers.
+
+        Raises:
+            RequestError: It is no network, or its parameters are divided among processes.
+        """
+        given = self._network.module if isinstance(self._network, Model) else self._network
+        if callable(given) and not isinstance(given, nn.Module | type):
+            given = _ask(given)
+        module = unwrap(given)  # type: ignore[arg-type]  # it refuses what is no module
+        _check_undivided(module)
+        return module
+
+    def _load(self, module: nn.Module, model: Model) -> tuple[Session, list[str]]:
+        session, notices = load_session(replace(self._config, model=replace(model, module=module)))
+        if is_surveyed(session.info.settings):
+            raise RequestError(
+                "what all images of a run share is not known while a network is trained",
+                hint="Style(norm='fixed:LO,HI') draws all steps in one range; no shared components, clusters or seed image",
+            )
+        if session.plan.second_pass:
+            raise RequestError("top images need a finished network", hint="fmapviz.visualize draws them")
+        # All channels and their statistics are needed for filmstrips and curves.
+        return replace(session, plan=replace(session.plan, whole=True, moments=True)), notices
+
+    def draw(self, step: int) -> tuple[list[Drawn], list[Picture]]:
+        """Draw all probes, and the weights, without a trace in the network or in random generators.
+
+        Args:
+            step: Of the training; it is in the facts of pictures.
+
+        Returns:
+            One for each probe, and the pictures of weights.
+
+        Raises:
+            ForwardError: The network failed.
+            RequestError: The requested classes do not fit the network.
+        """
+        module = self._module()
+        present = {id(each) for each in module.modules()}
+        if module is not self.session.model.module or not all(id(layer.module) in present for layer in self.session.layers):
+            self.session, _ = self._load(module, self.session.model)  # another network, or other layers in it
+            self._places = None
+        session = self.session
+        info = replace(session.info, weights=f"{IN_TRAINING}, step {step}")
+        first = next(module.parameters(), torch.empty(0))
+        with training_undisturbed(module):
+            results = self._run(first.device)
+            weights, _ = draw_weights(session, info)
+        self.remarks = list(dict.fromkeys(remark for result in results for remark in result.remarks))
+        drawn = []
+        for probe, result in zip(self.probes, results, strict=False):
+            sheets = session.plan.sheets
+            preparation = session.preparation_of(probe.values)
+            pictures = list(make_pictures(result, Seen(probe.values, preparation), probe.file, info, sheets=sheets))
+            empty = tuple(find_empty_maps(result, sheets=sheets))
+            notices = (*result.notices, *notices_of(result, sheets=sheets))
+            drawn.append(Drawn(probe, UnitImage(probe.file, result, notices, info, empty_maps=empty), pictures))
+        if not (weights or any(picture.group != "input" for each in drawn for picture in each.pictures)):
+            raise RequestError(f"nothing could be drawn: {_why(results)}", hint="other layers=, types= or views=")
+        return drawn, weights
+
+    def _run(self, device: torch.device) -> list[ImageResult]:
+        """Run the network on each probe, one by one: in a batch, it might round differently."""
+        session = self.session
+        if not session.plan.of_images:
+            return []
+        module = session.model.module
+        dtype, config = input_type(module), session.config
+        drawer = Drawer(
+            session.model,
+            session.layers,
+            session.plan,
+            config.style,
+            top=config.top or 0,
+            layouts=session.layouts,
+            places=self._find_places(),
+        )
+        with with_onednn(module), drawer:
+            return [drawer.draw(probe.values[None].to(device, dtype))[0] for probe in self.probes]
+
+    def _find_places(self) -> PlaceCache | None:
+        """Return where the maps of layers lie in the input, of the network as it was built."""
+        if self.session.plan.placed and self._places is None:
+            self._places = PlaceCache(self.session.model)
+        return self._places
+
+
+def _ask(function: Callable[[], nn.Module]) -> nn.Module:
+    """Call a function that returns the network.
+
+    Raises:
+        RequestError: It takes arguments.
+    """
+    try:
+        inspect.signature(function).bind()
+    except TypeError as error:
+        hint = "such as Watch(lambda: ema.module, ...), which is asked each time"
+        raise RequestError(f"a function that returns the network takes no arguments: {error}", hint=hint) from error
+    except ValueError:  # C code
+        pass
+    return function()
+
+
+def _why(results: Sequence[ImageResult]) -> str:
+    """Return the first reason why nothing was drawn."""
+    for result in results:
+        reasons = {**dict.fromkeys(result.not_executed, "not executed"), **result.undrawn}
+        for name, reason in reasons.items():
+            return f"{quote(name)}: {reason}"
+        if result.notices:
+            return result.notices[0]
+    return "no layer has such channels"
+
+
+def _structure_of(module: nn.Module) -> str:
+    """Return a SHA-256 of what does not change in a training: the classes of modules, and the shapes of parameters."""
+    parts = [f"{name} {type(each).__qualname__}" for name, each in module.named_modules()]
+    parts += [f"{name} {tuple(values.shape)}" for name, values in module.named_parameters()]
+    return hashlib.sha256("\n".join(parts).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _check_undivided(module: nn.Module) -> None:
+    """Check that the parameters of a network are whole in this process.
+
+    Raises:
+        RequestError: They are divided among processes, by FSDP or ZeRO-3.
+    """
+    bases = {base.__name__ for each in module.modules() for base in type(each).__mro__}
+    divided = next(iter(bases & {"FullyShardedDataParallel", "FSDPModule"}), None)
+    if divided is None and any(hasattr(values, "ds_id") for values in module.parameters()):
+        divided = "DeepSpeed's ZeRO-3"
+    if divided is None and any(type(values.data).__name__ == "DTensor" for values in module.parameters()):
+        divided = "DTensor"
+    if divided:
+        raise RequestError(
+            f"the parameters of the network are divided among processes ({quote(divided)})",
+            hint="draw its checkpoints with fmapviz.visualize, or watch a copy with whole parameters: "
+            "Watch(lambda: copy, ...)",
+        )

@@ -1,0 +1,1 @@
+"""Output formats: one module per format, see `fmapviz.formats.base`."""

@@ -1,0 +1,209 @@
+"""Render the report: one page per run, one script of data per image.
+
+A page opened from a file may not fetch anything, but it may load scripts from beside it. Data are therefore scripts that
+pass one JSON value to a function of the page. Names in them come from files and models: they are escaped, and shown as text.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from base64 import b64encode
+from functools import cache, reduce
+from hashlib import sha256
+from importlib.resources import files as resources
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import numpy as np
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+from markupsafe import Markup
+
+from fmapviz.errors import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from pathlib import PurePath
+
+    from numpy.typing import NDArray
+
+# The parts of the page's script, concatenated inside one function: top-level code may only use the parts before it.
+_SCRIPTS = (
+    "text",
+    "data",
+    "tiles",
+    "field",
+    "values",
+    "list",
+    "camera",
+    "pane",
+    "order",
+    "histogram",
+    "state",
+    "swipe",
+    "show",
+    "pins",
+    "strips",
+    "series",
+    "curves",
+    "address",
+    "keys",
+    "statistics",
+    "start",
+)
+
+# Characters that could end a script element are written as escapes, which JSON reads as the same text.
+_STRING_ESCAPES = ((b"\\", b"\\\\"), (b'"', b'\\"'), (b"\n", b"\\n"), (b"\r", b"\\r"), (b"\0", b"\\x00"))  # of binary data
+_ESCAPES = {ord(character): f"\\u{ord(character):04x}" for character in "<>&"}
+
+
+def render_page(run: Mapping[str, Any], files: Mapping[str, str] = MappingProxyType({})) -> bytes:
+    """Render `index.html`, ASCII.
+
+    Args:
+        run: The data in the page itself: `title`, `facts` (pairs), `units` (see `listing.list_images`; each with `thumbnail`
+            False if it has no picture of the input), `model`, `top` and `statistics` (relative addresses,
+            or None), `failures` (each with `path`, `message` and `code`), and `views` in the order in which they are shown;
+            in an object store also `objects` (the addresses of files that have other names there); with series `curves`
+            (a relative address), and `models` (the steps of a model that is drawn at each, see `listing.list_steps`). The
+            page of two runs has `runs` (see `two_runs`), and its `units` are those of `pairs.pair_images`.
+        files: Files inside the page, by their relative addresses: scripts as JSON of their data, pictures in base64. Then
+            the page loads no others.
+
+    Raises:
+        ValueError: A number in it is NaN or infinite.
+
+    Example:
+        >>> run = {"title": "<b>", "facts": [], "units": [], "model": None, "statistics": None, "failures": []}
+        >>> page = render_page(run)
+        >>> b"<title>&lt;b&gt;" in page, b"<b>" in page
+        (True, False)
+    """
+    style = _read("report.css")
+    code = "\n".join(['"use strict";\n(() => {', *(_read(f"{part}.js") for part in _SCRIPTS), "})();\n"])
+    page = _template().render(
+        run=run,
+        has_series=any("steps" in unit for unit in run["units"]),
+        files={name: Markup(content) for name, content in files.items()},  # noqa: S704 - JSON escaped as the data, or base64
+        data=Markup(to_json(run)),  # noqa: S704 - escaped there
+        style=Markup(style),  # noqa: S704 - our own
+        script=Markup(code),  # noqa: S704 - our own
+        style_hash=_hash(style),
+        script_hash=_hash(code),
+    )
+    return page.encode("ascii", "xmlcharrefreplace")
+
+
+def script(function: str, value: Mapping[str, Any]) -> bytes:
+    r"""Render a script that passes data to a function of the page, ASCII.
+
+    Args:
+        function: `unit` for `report.js` of one image, `statistics` for `stats.js`, of every channel over the whole run, or
+            `curves` for `steps.js`, of every layer over the steps of a training.
+        value: The `unit`, `source`, `predictions`, `notices` and `pictures`; or the number of `images`, and `layers`; or
+            what `listing.list_curves` returns.
+
+    Raises:
+        ValueError: A number in it is NaN or infinite.
+
+    Example:
+        >>> script("unit", {"unit": "</script>"})
+        b'fmapviz.unit({"unit":"\\u003c/script\\u003e"});\n'
+    """
+    return f"fmapviz.{function}({to_json(value)});\n".encode("ascii")
+
+
+def read_script(content: bytes) -> dict[str, Any]:
+    r"""Return the data of a script.
+
+    Raises:
+        ValueError: It is damaged.
+
+    Example:
+        >>> read_script(script("unit", {"unit": "a.png"}))
+        {'unit': 'a.png'}
+    """
+    value = json.loads(content.removesuffix(b");\n").partition(b"(")[2])
+    if not isinstance(value, dict):
+        raise ValueError("not the data of a page")  # noqa: TRY004  the file is damaged
+    return value
+
+
+def to_json(value: Mapping[str, Any]) -> str:
+    """Encode data as JSON, ASCII, without a character that could end a script element.
+
+    Raises:
+        ValueError: A number in it is NaN or infinite.
+    """
+    return json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":")).translate(_ESCAPES)
+
+
+def pixel_script(pictures: Iterable[tuple[str, bytes]]) -> Iterator[bytes]:
+    r"""Yield the pieces of a script that passes PNG files to the page.
+
+    A page that is opened from a file may show a picture, but not read its pixels. It may run a script, whose bytes are the
+    characters of a string: so the files grow by two per cent, not by the third that base64 takes.
+
+    Args:
+        pictures: Address and content of each file.
+
+    Example:
+        >>> b"".join(pixel_script([("a.png", b'\x89"\n')]))
+        b'fmapviz.pixels({\n"a.png":"\x89\\"\\n",\n});\n'
+    """
+    yield b"fmapviz.pixels({\n"
+    for href, content in pictures:
+        yield b'%b:"' % json.dumps(href).encode("ascii")
+        yield reduce(lambda escaped, pair: escaped.replace(*pair), _STRING_ESCAPES, content)
+        yield b'",\n'
+    yield b"});\n"
+
+
+def pack(rows: NDArray[Any]) -> str:
+    """Encode numbers for the page's scripts: little-endian float32, row by row, in base64.
+
+    Example:
+        >>> import numpy as np
+        >>> pack(np.array([[1.0]]))
+        'AACAPw=='
+    """
+    return b64encode(np.ascontiguousarray(rows, "<f4").tobytes()).decode()
+
+
+def link(path: PurePath) -> str:
+    """Return a relative path as an address in the page, byte for byte as the file system has it.
+
+    Example:
+        >>> from pathlib import PurePosixPath
+        >>> link(PurePosixPath("a b/50%#1?.png"))
+        'a%20b/50%25%231%3F.png'
+    """
+    return "/".join(quote(os.fsencode(part), safe="") for part in path.parts)
+
+
+@cache
+def _template() -> Template:
+    """Compile the page, which takes longer than rendering it."""
+    environment = Environment(
+        loader=PackageLoader("fmapviz.formats.html", "."),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["printable"] = printable
+    return environment.get_template("index.html.jinja")
+
+
+@cache
+def _read(name: str) -> str:
+    return resources("fmapviz.formats.html").joinpath(name).read_text("utf-8")
+
+
+def _hash(text: str) -> str:
+    """Return the hash by which a Content-Security-Policy allows a text.
+
+    https://www.w3.org/TR/CSP3/#grammardef-hash-source
+    """
+    return f"sha256-{b64encode(sha256(text.encode()).digest()).decode()}"

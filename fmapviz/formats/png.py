@@ -1,0 +1,26 @@
+"""One PNG file per picture."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fmapviz.core import files
+from fmapviz.formats import base
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from fmapviz.types import Picture, UnitImage
+
+UNIT_FILES = "input.png *.png"
+PLAIN = True
+
+
+def _write(directory: Path, _image: UnitImage, pictures: Iterable[Picture]) -> None:
+    """Write pictures to files named by layer and view, `00_features.0.maps.png`."""
+    for picture in pictures:
+        files.write(directory / picture.file_name, picture.png)
+
+
+open_writer = base.separate_files(_write)

@@ -1,0 +1,77 @@
+"""The pictures of a series of networks, in one event file: each step of an image is a step of its tags."""
+
+from __future__ import annotations
+
+import io
+import time
+from math import isfinite
+from typing import TYPE_CHECKING, Any
+
+from PIL import Image
+from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.proto.summary_pb2 import Summary
+
+from fmapviz.core import files
+from fmapviz.core.file_names import EVENTS, event_tag
+from fmapviz.formats.tensorboard import event_file
+from fmapviz.formats.tensorboard.event_file import Record
+from fmapviz.store.aggregates import base, differences
+from fmapviz.store.unit import read_unit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+FILE = f"{EVENTS}fmapviz"
+_GRAY, _RGB = 1, 3  # colour spaces of a summary
+
+
+def write_series(run: Path, units: Sequence[Path]) -> None:
+    """Write the event file of a run, anew: tags are `VIEW/NN LAYER/IMAGE`, and numbers such as `sqnr/NN LAYER`.
+
+    Args:
+        run: The run directory.
+        units: Those of all steps; the file gets one picture after the other, so that their number does not matter.
+
+    Raises:
+        OSError: It could not be written.
+    """
+    with files.stage(run) as staging:
+        with event_file.create(staging / FILE) as append:
+            for unit in units:
+                for step, value in _pictures(unit):
+                    _append(append, step, value)
+            known: differences.Compared
+            known, _ = base.gather(differences, units)
+            for each in known.changes:
+                for name in ("sqnr", "relative_l2"):
+                    if each.index is not None and isfinite(value := getattr(each, name)):
+                        tag = event_tag(f"{name}/{each.index:02d} {each.layer}")
+                        _append(append, each.step or 0, Summary.Value(tag=tag, simple_value=value))
+        files.replace(staging / FILE, run / FILE)
+
+
+def _pictures(unit: Path) -> Iterator[tuple[int, Summary.Value]]:
+    """Yield the step and the value of each picture of a unit; an input only of the first step that has it."""
+    record: dict[str, Any] | None = read_unit(unit)
+    if record is None or not isinstance(step := record.get("step"), int):
+        return
+    for entry in record["files"]:
+        name = str(entry["name"])
+        if not name.endswith(".png"):
+            continue
+        png = files.read(unit / name)
+        with Image.open(io.BytesIO(png)) as image:
+            facts, size, mode = dict(getattr(image, "text", {})), image.size, image.mode
+        view = name.removesuffix(".png").rpartition(".")[2]
+        layer = f"{name.partition('_')[0]} {facts['Layer']}" if "Layer" in facts else ""
+        tag = event_tag("/".join(filter(None, (view, layer, str(record.get("series"))))))
+        shown = Summary.Image(
+            width=size[0], height=size[1], colorspace=_GRAY if mode == "L" else _RGB, encoded_image_string=png
+        )
+        yield step, Summary.Value(tag=tag, image=shown)
+
+
+def _append(append: Callable[[Record], int], step: int, value: Summary.Value) -> None:
+    event = Event(wall_time=time.time(), step=step, summary=Summary(value=[value]))
+    append(Record(event.SerializeToString()))

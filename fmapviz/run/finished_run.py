@@ -1,0 +1,179 @@
+"""Load what a finished run was drawn with: its settings, network and layers."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fmapviz.config import InputOptions, RunConfig, Style
+from fmapviz.core.file_names import RUN_FILE
+from fmapviz.core.urls import UrlPath, check_address, is_url, join, split
+from fmapviz.errors import RefusedError, RequestError, quote
+from fmapviz.run.session import load_session, moved
+from fmapviz.store.remote.destination import open_destination
+from fmapviz.store.run import IN_TRAINING, describe_contents, marked, read_run
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from torch import nn
+
+    from fmapviz.config import RunInfo
+    from fmapviz.run.session import Session
+    from fmapviz.types import Model, Weights
+
+
+@contextmanager
+def open_finished_run(
+    run: str | Path,
+    *,
+    model: str | nn.Module | Model | None = None,
+    weights: Weights | None = None,
+    options: InputOptions | None = None,
+    device: str = "auto",
+    workers: int | None = None,
+    aggregates: Iterable[str] = (),
+) -> Iterator[Session]:
+    """Load the network of a run as it was drawn; the run's directory is that of the session.
+
+    Args:
+        run: The run's directory, or its address.
+        model: The network; None: by the name that the run records. A network that was given to the run must be given again.
+        weights: Its weights; None: those that the run records.
+        options: The preprocessing; None: that of the run.
+        device: Where to compute.
+        workers: Images processed at once.
+        aggregates: Results over all images that will be made besides those of the run's settings.
+
+    Raises:
+        RequestError: It is no run, or what is needed to load its network is not recorded.
+        RefusedError: The network, its weights, code or preprocessing are others than those of the run.
+    """
+    out, name = _split(run)
+    with open_destination(out) as destination:
+        directory = destination.join_run(name)
+        record = read_run(directory)
+        if record is None:
+            raise RequestError(f"no run of fmapviz: {quote(run)}", hint=f"the directory of a run holds {RUN_FILE}")
+        config = _config_of(record, run, model=model, weights=weights, options=options)
+        with _explaining(config):
+            session, _ = load_session(replace(config, out=out, name=name, device=device, workers=workers))
+        known = [session.info, session.info.as_typed]
+        if session.info.sha256 is not None:  # the same weights may lie in a file of another name by now
+            known += [replace(each, weights=str(record["settings"]["weights"])) for each in known]
+        info = next((each for each in known if _is_same(each, record)), None)
+        if info is None:
+            different = describe_contents(directory, session.info).partition(" (")[2].removesuffix(")")
+            raise RefusedError(
+                f"{quote(run)} was drawn with something else: {different or 'its settings are damaged'}",
+                hint="it needs the network, the weights and the preprocessing that it was drawn with",
+            )
+        session = replace(
+            session,
+            info=info,
+            output=destination,
+            directory=destination.open_run(info, name=name, sync=config.fsync, more=aggregates),
+        )
+        is_marked = marked(session.directory) if destination.is_local else nullcontext()
+        with is_marked, moved(session.model.module, session.device):
+            yield session
+
+
+@contextmanager
+def _explaining(config: RunConfig) -> Iterator[None]:
+    """Explain why the file of a network or of its weights is not found, if the run names it relative to a directory."""
+    try:
+        yield
+    except RequestError as error:
+        model = config.model.partition(":")[0] if isinstance(config.model, str) else ""
+        for name in (model, config.weights if isinstance(config.weights, str) else ""):
+            if Path(name).suffix and not Path(name).is_absolute() and not Path(name).exists():
+                error.hint = f"the run names {quote(name)} relative to the directory where it was made: run it there"
+        raise
+
+
+def _split(run: str | Path) -> tuple[str | Path, str]:
+    """Return the directory of all runs, and the name of the run in it.
+
+    Raises:
+        RequestError: It is an incomplete address, or that of a bucket.
+    """
+    if is_url(run):
+        check_address(run)
+        if not split(str(run))[1]:
+            raise RequestError(f"no run of fmapviz: {quote(run)}", hint=join(str(run), "RUN"))
+        address = UrlPath(str(run).rstrip("/"))
+        return str(address.parent), address.name
+    directory = Path(run).absolute()
+    return directory.parent, directory.name
+
+
+def _config_of(
+    record: Mapping[str, Any],
+    run: str | Path,
+    *,
+    model: str | nn.Module | Model | None,
+    weights: Weights | None,
+    options: InputOptions | None,
+) -> RunConfig:
+    """Return the configuration of a run, from what it records.
+
+    Raises:
+        RequestError: Something of it is missing.
+    """
+    request = record.get("request") or {}
+    try:
+        settings = record["settings"]
+        if settings["weights"] == IN_TRAINING:
+            raise RequestError(
+                f"the network of {quote(run)} was drawn while it was trained",
+                hint="this needs one network: fmapviz.visualize(model, images, to='stats') of a checkpoint makes such a run",
+            )
+        if model is None and "model" in request and request["model"] is None:
+            raise RequestError(f"the network of {quote(run)} was given in Python", hint="model= takes it again")
+        stored = (request.get("options") or {}).items()
+        # Any: of each option its own type.
+        prepared: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in stored}
+        is_named = model is None or isinstance(model, str)
+        return RunConfig(
+            settings["model"] if model is None else model,
+            layers=settings["layers"],
+            exclude=settings["exclude"],
+            types=request.get("types") or settings["types"],
+            views=settings["views"],
+            to=settings["formats"],
+            top=settings["top"],
+            targets=settings["targets"],
+            output=settings["output"],
+            scores=settings.get("scores"),
+            dtype=settings["dtype"],
+            shard=settings["shard"],
+            style=Style(**settings["style"]),
+            options=options or InputOptions(**prepared),
+            weights=weights if weights is not None else _weights_of(record, run) if is_named else "default",
+        )
+    except (KeyError, TypeError, AttributeError) as error:
+        raise RequestError(f"the settings of {quote(run)} are not those of a run", hint=f"see {RUN_FILE} in it") from error
+
+
+def _weights_of(record: Mapping[str, Any], run: str | Path) -> str:
+    """Return the weights of a run as they are given to `load_model`.
+
+    Raises:
+        RequestError: They are a file or an address that the run does not record.
+    """
+    typed = (record.get("request") or {}).get("weights")
+    if isinstance(typed, str):
+        return typed
+    described = str(record["settings"]["weights"])
+    if described.startswith("random weights, seed "):
+        return f"random:{described.rpartition(' ')[2]}"
+    if record["settings"]["sha256"] is None:
+        return described
+    raise RequestError(f"{quote(run)} does not record where its weights are from", hint=f"weights= names them: {described}")
+
+
+def _is_same(info: RunInfo, record: Mapping[str, Any]) -> bool:
+    return bool(info.fingerprint == record.get("fingerprint"))

@@ -1,0 +1,491 @@
+"""Run a network over a batch of images, and draw what its layers return meanwhile."""
+
+from __future__ import annotations
+
+import re
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from fmapviz.capture.early_stop import EarlyStop, ReadDetector, state_of
+from fmapviz.capture.forward_record import ForwardRecord, GraphPoint
+from fmapviz.capture.gradients import BackwardError, frozen, is_out_of_memory, recording
+from fmapviz.capture.hooks import Numbers, describe_training, observe, undisturbed
+from fmapviz.capture.lasting_state import LastingState
+from fmapviz.capture.layers import find_layers
+from fmapviz.capture.layouts.find import LayoutCache, LayoutFinder, MissingLayoutError
+from fmapviz.capture.outputs import part_of
+from fmapviz.capture.predictions import predict
+from fmapviz.capture.readable import why_unreadable
+from fmapviz.draw.grid import ROUNDED
+from fmapviz.errors import FmapvizError, RequestError, first_few, quote
+from fmapviz.features.attention.capture.observe import AttentionObserver
+from fmapviz.features.attention.capture.placement import has_class_token
+from fmapviz.features.attention.maps import AttentionMaps
+from fmapviz.features.cam.cam_layers import Choices
+from fmapviz.features.cam.class_maps import ClassMaps
+from fmapviz.features.tokens.survey.kept_passes import KeptPass
+from fmapviz.models.user_code import one_line
+from fmapviz.run.layer_results import BatchResults, LayerBatch, MixedBatchError, draw_feature_map
+from fmapviz.types import ImageResult
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from typing import Self
+
+    from fmapviz.config import Style
+    from fmapviz.features.attention.capture.observe import Attention
+    from fmapviz.features.fields.fields import PlaceCache
+    from fmapviz.features.tokens.survey.kept_passes import KeptPasses
+    from fmapviz.run.plan import Plan
+    from fmapviz.types import FeatureMap, Layer, Model, Prediction
+
+# In messages of PyTorch, torchvision and timm about inputs that are too small, or not of the only size a network takes.
+_ABOUT_SHAPES = re.compile(r"shape|size|dimension|height|width|resolution|divisible|too small", re.IGNORECASE)
+# In messages about inputs of another number of axes, as a network of clips gives of a picture.
+_ABOUT_AXES = re.compile(r"to unpack|\b[345]D\b|number of dimensions|dimension out of range", re.IGNORECASE)
+_USED = "nn.MultiheadAttention uses its weights without calling it"
+_ABOUT_CHANNELS = re.compile(r"\d+ channels")
+# What a network raises that expects a dictionary, a list or further arguments; of the last, one without a forward pass.
+_CALLED_OTHERWISE = (TypeError, IndexError, KeyError, AttributeError, NotImplementedError)
+
+
+class ForwardError(FmapvizError):
+    """The model's own forward pass failed; the message names the last layer that ran."""
+
+    @classmethod
+    def after(cls, layer: str, error: BaseException, *, given: Sequence[int]) -> ForwardError:
+        """Return the error for a failure after a layer.
+
+        Args:
+            layer: Name of the layer; empty before the first one.
+            error: What the model raised.
+            given: Shape of the batch, `(N, C, H, W)`; if the failure may be due to it, the hint names it.
+        """
+        position = f"after layer {quote(layer)}" if layer else "before the first layer"
+        message = f"the model failed {position}: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        return cls(message, hint=_hint(layer, error, tuple(given)))
+
+
+def _hint(layer: str, error: BaseException, given: tuple[int, ...]) -> str | None:
+    """Return what may be wrong with the batch of a network that failed, None if nothing seems to be."""
+    message = str(error)
+    if not layer and (isinstance(error, _CALLED_OTHERWISE) or _ABOUT_AXES.search(message)):
+        return (
+            f"it was called with a tensor {given}; beside the function that builds it, inputs = (channels, frames, height, "
+            "width) says that it takes clips, and call(network, images) whatever else"
+        )
+    if _ABOUT_CHANNELS.search(message):
+        is_last = len(given) == 4 and given[3] in {1, 3, 4} and given[1] > 4
+        return f"the input was {given}: if that is (N, H, W, C), tensor.permute(0, 3, 1, 2)" if is_last else None
+    if not _ABOUT_SHAPES.search(message):
+        return None
+    size = " x ".join(map(str, given[-2:]))
+    return f"the input was {size} pixels: InputOptions(size=) chooses another size, but not for tensors of floats"
+
+
+class _EnoughError(Exception):
+    """The last requested layer has run."""
+
+
+@dataclass(slots=True, eq=False)
+class _Pass:
+    """One forward pass.
+
+    Attributes:
+        record: For its backward passes.
+        results: Of these.
+        enough: Number of outputs after which it ends, None if it runs to its end.
+        reads: Detects decisions by the values of tensors, if the number of outputs is to be learnt.
+        attention: Draws the attention, if requested.
+        received: Number of outputs so far.
+        seen: Layers that returned a tensor.
+        indices: Of the feature maps so far, by their names.
+        last: The last feature map.
+        complete: Whether it has been ended early.
+        error: An exception of ours within the network's pass, also if the network has caught it.
+        kept: Copies of what the layers return, if it is to be drawn again.
+        ran: Names of the layers that ran.
+    """
+
+    record: ForwardRecord
+    results: BatchResults
+    enough: int | None = None
+    reads: ReadDetector | None = None
+    attention: AttentionMaps | None = None
+    received: int = 0
+    seen: set[str] = field(default_factory=set)
+    indices: dict[str, int] = field(default_factory=dict)
+    last: str = ""
+    complete: bool = False
+    error: Exception | None = None
+    kept: KeptPass | None = None
+    ran: frozenset[str] = frozenset()
+
+    @contextmanager
+    def surviving(self, name: str) -> Iterator[None]:
+        """Report a layer that cannot be drawn, for whatever reason, and let the network go on."""
+        try:
+            yield
+        except (FmapvizError, MixedBatchError, RecursionError):
+            raise
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise
+            self.results.undrawn[name] = f"cannot be drawn: {one_line(error)}"
+
+    @contextmanager
+    def drawing(self) -> Iterator[bool]:
+        """Separate what is done in a hook from what the network does itself.
+
+        Yields:
+            Whether the forward pass is still running.
+        """
+        if self.reads:
+            self.reads.paused = True
+        try:
+            yield not self.record.over
+        except _EnoughError:  # not stored: its traceback would keep every tensor of the pass
+            self.complete = True
+            raise
+        except RecursionError:  # the model's: hooks are never deep
+            raise
+        except Exception as error:
+            self.error = error
+            raise
+        finally:
+            if self.reads:
+                self.reads.paused = False
+
+
+class Drawer:
+    """A model that has hooks within a `with` block, where any number of images may be drawn.
+
+    Args:
+        model: On the device of the images.
+        layers: The layers to draw.
+        plan: What to draw of them.
+        style: How the pictures look.
+        top: Number of classes to predict per image; that takes the whole forward pass.
+        early_stop: Number of outputs of these layers: the forward pass ends with the last. A number that it does not know is
+            learnt from the first pass that is certainly like all others. None: every pass runs to its end.
+        choices: What earlier passes have shown about the model, if other threads share it.
+        layouts: The layouts of the model's layers, likewise.
+        check: Called at every layer; an exception of its own ends the forward pass and comes out of `draw`.
+        places: Where maps lie in the input, if some view needs it.
+
+    Attributes:
+        calls: How often each layer's module has run in the last forward pass.
+        numbers: Whether it drew random numbers.
+        lasting: What the network keeps from one pass to the next.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        layers: Sequence[Layer],
+        plan: Plan,
+        style: Style,
+        *,
+        top: int = 0,
+        early_stop: EarlyStop | None = None,
+        choices: Choices | None = None,
+        layouts: LayoutCache | None = None,
+        check: Callable[[], object] = bool,
+        places: PlaceCache | None = None,
+    ) -> None:
+        self.calls: Mapping[nn.Module, int] = {}
+        self.numbers = Numbers()
+        self.lasting = (LastingState(model.module),)
+        self._model = model
+        self._layers = layers
+        self._plan = plan
+        self._style = style
+        self._top = top
+        self._early_stop = None if top or plan.of_classes else early_stop
+        self._check = check
+        self._places = places if plan.placed else None
+        everything = find_layers(model.module) if plan.of_maps and plan.automatic else []
+        self._layouts = LayoutFinder(
+            model.module, [*layers, *everything], layouts, given=model.layout, attention=bool(plan.of_attention)
+        )
+        self._choices = choices or Choices()
+        self._class_maps = ClassMaps(model, plan, style, choices=self._choices)
+        self._pass = self._no_pass = _Pass(ForwardRecord(model.module, torch.empty(0, 0, 0)), BatchResults(0))
+        self._observer = AttentionObserver(self.attend) if plan.of_attention else None
+        self._has_class = bool(plan.of_attention) and has_class_token(model.module)
+        # Of which nothing but the weights is used.
+        self._inside = {each.out_proj for each in model.module.modules() if isinstance(each, nn.MultiheadAttention)}
+        self._hooks = ExitStack()
+        self._remarks: list[str] = []
+
+    def __enter__(self) -> Self:
+        """Attach the hooks."""
+        plan, network = self._plan, self._model.module
+        enter = self.enter if plan.draws.get("input") or plan.draws.get("input gradient") else None
+        with ExitStack() as hooks:
+            observed = observe(
+                network,
+                self._layers,
+                self.receive,
+                refuse=self.receive,
+                enter=enter,
+                attached=plan.of_classes,
+                layouts=self._layouts,
+            )
+            self.calls = hooks.enter_context(observed)
+            if plan.of_maps:
+                layouts = self._layouts if plan.automatic else None
+                hooks.enter_context(observe(network, find_layers(network), self.keep, attached=True, layouts=layouts))
+            if self._observer:
+                hooks.enter_context(self._observer.attached(network))
+            if plan.of_classes:
+                hooks.enter_context(frozen(network))
+            self._remarks = list(filter(None, [describe_training(network)]))
+            self._hooks = hooks.pop_all()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        """Remove the hooks, and set back what the network has changed of itself."""
+        self._hooks.close()
+        self.lasting[0].restore()
+
+    def draw(self, batch: Tensor, *, keep: KeptPasses | None = None) -> list[ImageResult]:
+        """Run the model and draw what the plan requests of each layer.
+
+        What layers return and receive is drawn inside their hooks; gradients and heat maps after the pass, by one backward
+        pass for each class.
+
+        Args:
+            batch: Prepared images `(N, ...)`.
+            keep: Keeps what the layers return, on the CPU.
+
+        Returns:
+            One per image.
+
+        Raises:
+            ForwardError: The model raised an exception.
+            MixedBatchError: The images have to be run one by one.
+            RequestError: The request for classes does not fit the model.
+            torch.OutOfMemoryError: And a RuntimeError of the CPU's allocator: see `is_out_of_memory`.
+        """
+        again: AbstractContextManager[object] = nullcontext()
+        try:
+            return self._run(batch, keep)
+        except MissingLayoutError:  # another image took another way through the network
+            self._layouts.cache.known.clear()
+        except ForwardError:
+            if not self._layouts.followed:
+                raise
+            again = self._layouts.cache.giving_up()
+        with again:  # not while the first error is handled, which the second one would refer to
+            return self._run(batch, keep)
+
+    def _run(self, batch: Tensor, keep: KeptPasses | None) -> list[ImageResult]:
+        plan, network, early_stop = self._plan, self._model.module, self._early_stop
+        passes: Iterable[tuple[ForwardRecord, Tensor, BatchResults]]
+        if plan.of_classes:
+            passes = self._class_maps.passes(batch)
+        else:
+            passes = [(ForwardRecord(network, batch), batch, BatchResults(len(batch)))]
+        try:
+            within = not plan.placed <= plan.flows.keys()  # layers are drawn within the pass
+            places = self._places.at(tuple(batch.shape[1:]), now=within) if self._places else None
+            for record, given, results in passes:
+                record.places = places
+                enough = early_stop.outputs(given.shape) if early_stop else None
+                learns = early_stop is not None and enough is None
+                state = state_of(network) if learns else None
+                current = self._pass = _Pass(record, results, enough, ReadDetector() if learns else None)
+                current.kept = KeptPass() if keep and keep.has_room and given.is_cpu else None
+                if self._observer:
+                    current.attention = AttentionMaps.of(plan, self._style, record, results, has_class=self._has_class)
+                watching = self._observer.watching() if self._observer else nullcontext()
+                record.endings = self._choices.endings() if self._top or plan.of_classes else None
+                seeing = record.endings or nullcontext()
+                try:
+                    recorded = recording() if plan.of_classes else torch.no_grad()
+                    reads, followed = current.reads or nullcontext(), self._layouts.following(given)
+                    lasting = self.lasting[0].one_pass(given)
+                    with lasting, recorded, undisturbed(given.device) as self.numbers, reads, watching, seeing, followed:
+                        record.output = self._model.forward(network, given)
+                        self._class_maps.note_layout(record, self._layouts, needed=bool(self._top or plan.of_classes))
+                except (Exception, SystemExit) as error:  # a script's sys.exit() too
+                    if current.error is None and not current.complete:
+                        if is_out_of_memory(error) or isinstance(error, MissingLayoutError):
+                            raise
+                        raise ForwardError.after(current.last, error, given=given.shape) from error
+                looked = current.error or self.numbers.drawn or (current.reads and current.reads.looked)
+                if early_stop and learns and not looked and state == state_of(network):
+                    early_stop.learn(given.shape, current.received)
+                if current.error is not None:
+                    raise current.error
+                record.over = True
+                current.ran = frozenset(layer.name for layer in self._layers if self.calls[layer.module])
+                if current.attention:
+                    current.attention.finish(self._model.name)
+            return self._finish(self._pass, keep)
+        except BackwardError as error:
+            raise ForwardError(str(error)) from error.__cause__
+        finally:  # nothing of the graph is kept
+            self._pass = self._no_pass
+
+    def draw_kept(self, image: Tensor, kept: KeptPass) -> ImageResult:
+        """Draw an image whose forward pass was kept, as `draw` draws it.
+
+        Args:
+            image: Prepared, `(1, ...)`.
+            kept: Its pass.
+
+        Raises:
+            MixedBatchError: As in `draw`.
+        """
+        self._pass = _Pass(ForwardRecord(self._model.module, image), BatchResults(1), ran=kept.ran)
+        self._pass.record.places = self._places.at(tuple(image.shape[1:])) if self._places else None
+        layers = {layer.name: layer for layer in self._layers}
+        try:
+            with torch.no_grad():
+                for feature_map in kept.feature_maps:
+                    self.receive(replace(feature_map, layer=layers[feature_map.layer.name]))
+            (drawn,) = self._finish(self._pass)
+        finally:
+            self._pass = self._no_pass
+        return replace(drawn, predictions=kept.predictions)
+
+    def _finish(self, current: _Pass, keep: KeptPasses | None = None) -> list[ImageResult]:
+        results = current.results
+        images = len(current.record.pixels)
+        results.remarks += self._layouts.notices()
+        if sampled := [batch.template.layer for batch in results.layers if batch.shows_first_sample]:
+            which = first_few([*dict.fromkeys(sampled)])
+            results.remarks.append(f"several samples for an image, such as regions, of which the first is drawn: {which}")
+        if rounded := [batch.template.layer or "input" for batch in results.layers if batch.rounded]:
+            results.remarks.append(f"{ROUNDED} of {first_few(rounded)}")
+        predictions: list[tuple[Prediction, ...]] = [()] * images
+        if self._top and current.record.output is not None:
+            predictions = self._predict(current.record, results)
+        if keep and current.kept and not self.numbers.drawn:
+            keep.keep(current.record.pixels, replace(current.kept, ran=current.ran), predictions)
+        silent = {layer.name: "returned no tensor" for layer in self._layers if layer.name in current.ran - current.seen}
+        idle = [layer for layer in self._layers if layer.name not in current.ran]
+        missed = tuple(layer.name for layer in idle if layer.module not in self._inside)
+        silent |= {layer.name: _USED for layer in idle if layer.module in self._inside}
+        if current.record.pixels.is_cuda:  # once for everything that a GPU still has to copy
+            torch.cuda.synchronize(current.record.pixels.device)
+        finished = list(map(LayerBatch.finish, results.layers))
+        return [
+            ImageResult(
+                tuple(filter(None, (layer[image] for layer in finished))),
+                missed,
+                results.undrawn | silent,
+                predictions[image],
+                tuple(results.notices[image]),
+                (*self._remarks, *results.remarks, *(current.record.places.remarks() if current.record.places else [])),
+            )
+            for image in range(images)
+        ]
+
+    def _predict(self, record: ForwardRecord, results: BatchResults) -> list[tuple[Prediction, ...]]:
+        """Return the predicted classes of each image; if there are none, a remark says why.
+
+        Raises:
+            RequestError: The network does not return the requested part.
+        """
+        key = self._plan.output
+        if key is not None:
+            part_of(record.output, key)
+        try:
+            scores = self._choices.read_scores(record, key=key, head=self._class_maps.head)
+        except RequestError as error:
+            if self._plan.scores:
+                raise
+            choice = f"; {error.hint}" if error.hint else ""
+            results.remarks.append(f"no predictions: {error}{choice}")
+            return [()] * record.images
+        results.remarks += [remark for remark in scores.remarks if remark not in results.remarks]
+        predictions = predict(scores, top=self._top)
+        unknown = scores.unknown is not None and bool((scores.unknown == 1).any())
+        if unknown or (not all(predictions) and not (scores.open_ended or scores.of_pixels)):
+            results.remarks.append("no predictions where the scores are not finite")
+        return predictions
+
+    def receive(self, feature_map: FeatureMap, reason: str = "") -> None:
+        """Draw one layer's output, or report the reason why it cannot be read; called by its hook."""
+        current = self._pass
+        with current.drawing() as running, self._layouts.paused():
+            if not running:
+                return
+            self._check()
+            current.seen.add(feature_map.layer.name)
+            current.indices[feature_map.name] = feature_map.index
+            current.last = feature_map.name
+            if reason := reason or ("on the meta device, which has no values" if feature_map.values.is_meta else ""):
+                current.results.undrawn[feature_map.name] = reason
+                if current.kept:
+                    current.kept.give_up()
+            else:
+                with current.surviving(feature_map.name):
+                    self._draw(feature_map)
+            current.received += 1
+            if current.received == current.enough:
+                raise _EnoughError
+
+    def _draw(self, feature_map: FeatureMap) -> None:
+        current = self._pass
+        if current.kept:
+            current.kept.add(feature_map)
+        heats = self._plan.of_maps and not self._plan.automatic
+        if self._plan.draws.get("gradient") or heats:
+            current.record.outputs.append(current.record.point(feature_map, copied=heats))
+        if self._plan.draws.get("output"):
+            current.results.add(
+                draw_feature_map(feature_map, feature_map.values, self._plan, self._style, record=current.record)
+            )
+
+    def attend(self, attention: Attention) -> None:
+        """Draw an attention that has been computed; called within the network's pass."""
+        current = self._pass
+        with current.drawing() as running, self._layouts.paused():
+            if running and current.attention:
+                self._check()
+                placed = replace(attention, grids=self._layouts.grids(attention))
+                with current.surviving(attention.name):
+                    current.attention.receive(placed, index=current.received if self._layers else None)
+
+    def enter(self, feature_map: FeatureMap) -> Tensor:
+        """Draw one layer's input, and return what the layer receives instead; called by its hook."""
+        values = feature_map.values
+        current = self._pass
+        with current.drawing() as running:
+            if not running:
+                return values
+            self._check()
+            if reason := why_unreadable(values):
+                current.results.undrawn[f"the input of {feature_map.name}"] = reason
+                return values
+            if self._plan.draws.get("input"):
+                with current.surviving(f"the input of {feature_map.name}"), self._layouts.paused():
+                    current.results.add(
+                        draw_feature_map(feature_map, values, self._plan, self._style, record=current.record, of="input")
+                    )
+            if not self._plan.draws.get("input gradient"):
+                return values
+            # A copy: the gradient at the tensor itself would include the other layers that it goes into.
+            own = values.clone()
+            current.record.inputs.append(GraphPoint.of(replace(feature_map, values=own), copied=False))
+            return own
+
+    def keep(self, feature_map: FeatureMap) -> None:
+        """Record the output of any layer, if a heat map may need it; called by its hook."""
+        current = self._pass
+        with current.drawing() as running, self._layouts.paused():
+            if running:
+                self._check()
+                if feature_map.values.is_meta:
+                    return
+                # Numbered among the layers to draw, so that its pictures are sorted between theirs.
+                index = current.indices.get(feature_map.name, current.received)
+                current.record.keep(replace(feature_map, index=index))

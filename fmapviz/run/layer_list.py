@@ -1,0 +1,162 @@
+"""List a model's layers in the order of execution, with their shapes."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from PIL import Image as PillowImage
+from torch import nn
+
+from fmapviz.capture.class_scores import is_detection
+from fmapviz.capture.hooks import observe, tensors
+from fmapviz.capture.layers import find_layers, select_layers, unwrap
+from fmapviz.capture.layouts.find import LayoutFinder
+from fmapviz.capture.outputs import keys_of
+from fmapviz.config import InputOptions, check_type, explain_arguments
+from fmapviz.core.bands import Bands
+from fmapviz.core.layout import Layout
+from fmapviz.core.lazy_torchvision import uncompiled
+from fmapviz.core.samples import Samples
+from fmapviz.models.homes import find_homes
+from fmapviz.models.load import load_model, outline_model
+from fmapviz.models.network import describe_network
+from fmapviz.models.user_code import report_of
+from fmapviz.models.weights.fit import LoadedWeights
+from fmapviz.run.forward_pass import ForwardError
+from fmapviz.types import LayerInfo, Model
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from fmapviz.types import FeatureMap, Layer, Preparation
+
+
+@explain_arguments
+def list_layers(
+    model: str | nn.Module | Model,
+    *,
+    layers: str | Sequence[str] = (),
+    exclude: str | Sequence[str] = (),
+    types: str | Sequence[str] = (),
+    options: InputOptions | None = None,
+) -> list[LayerInfo]:
+    """List layers in the order of execution, those that do not run at the end.
+
+    A model given by name is built without weights, on the meta device if it can run there: a large one takes no longer than
+    a small one.
+
+    Args:
+        model: A name such as `alexnet`, any `nn.Module` that takes a batch `(N, 3, H, W)`, or what `load_model` returns.
+        layers: Globs over dotted names; none means all of the types.
+        exclude: Globs of names to leave out again.
+        types: Class names, matched through base classes; none means Conv2d, else Conv3d, and blocks of transformers.
+        options: Changes to the preparation of the input, such as its size.
+
+    Raises:
+        RequestError: An unknown model, a type or glob that fits nothing.
+        ForwardError: The forward pass fails; the message names the last layer that ran.
+
+    Example:
+        >>> for layer in list_layers("alexnet")[:2]:
+        ...     print(layer.index, layer.name, layer.type, layer.shape, layer.parameters)
+        0 features.0 Conv2d (64, 55, 55) 23296
+        1 features.3 Conv2d (192, 27, 27) 307392
+    """
+    return load_and_list(model, layers=layers, exclude=exclude, types=types, options=options)[1]
+
+
+def list_outputs(output: object) -> dict[str, tuple[int, ...]]:
+    """Return the shape, without the batch axis, of each tensor that a network returns, by the keys that `output=` takes.
+
+    Returns:
+        Nothing for a single tensor, and for what a detector returns.
+
+    Example:
+        >>> list_outputs({"grade": torch.zeros(1, 5), "site": torch.zeros(1, 3)})
+        {'grade': (5,), 'site': (3,)}
+    """
+    found = {part: tuple(values.shape[1:]) for part, values in tensors(output)}
+    keys = keys_of(output)
+    detects = isinstance(output, list) and bool(output) and all(map(is_detection, output))
+    return dict(zip(keys, found.values(), strict=True)) if len(keys) == len(found) and not detects else {}
+
+
+def load_and_list(
+    model: str | nn.Module | Model,
+    *,
+    layers: str | Sequence[str] = (),
+    exclude: str | Sequence[str] = (),
+    types: str | Sequence[str] = (),
+    options: InputOptions | None = None,
+) -> tuple[Model, list[LayerInfo], dict[str, tuple[int, ...]]]:
+    """Return the model, on the meta device if possible, what `list_layers` returns, and what `list_outputs` does."""
+    options = check_type("options", options, InputOptions | None, hint="such as InputOptions(fit='pad')") or InputOptions()
+    if isinstance(model, str):
+        try:
+            with uncompiled():
+                outline = outline_model(model, options=options)
+                return outline, *_list(outline, types, layers=layers, exclude=exclude)
+        except ForwardError:  # a model that reads values, such as a detector, cannot run on the meta device
+            model = load_model(model, weights="random", options=options)
+    if not isinstance(model, Model):
+        module = unwrap(model)
+        homes, _ = find_homes(module)
+        given = LoadedWeights(module, "")
+        model = describe_network(given, name=type(module).__name__, options=options, code=None, homes=homes)
+    return model, *_list(model, types, layers=layers, exclude=exclude)
+
+
+def _list(
+    model: Model, types: str | Sequence[str], *, layers: str | Sequence[str], exclude: str | Sequence[str]
+) -> tuple[list[LayerInfo], dict[str, tuple[int, ...]]]:
+    found = find_layers(unwrap(model.module))
+    chosen = select_layers(found, types=types, include=layers, exclude=exclude)
+    rows = {layer.name: _row(layer) for layer in chosen}
+    last = ""
+
+    def receive(feature_map: FeatureMap) -> None:
+        nonlocal last
+        last, row = feature_map.name, rows[feature_map.layer.name]
+        if row.index is None:
+            layout = feature_map.layout or Layout()
+            shape = layout.of_one(feature_map.shape, images=len(batch))
+            row = replace(
+                row, index=feature_map.index, shape=shape, layout=layout.unlike or layout.unfollowed or layout.text
+            )
+        rows[row.name] = replace(row, calls=feature_map.call)
+
+    finder = LayoutFinder(unwrap(model.module), chosen, given=model.layout)
+    own = next(model.module.parameters(), torch.empty(0))
+    batch = model.preparation.apply(grey_input(model.preparation))[None].to(own.device, own.dtype)
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of meta kernels
+        try:
+            hooks = observe(model.module, chosen, receive, refuse=lambda refused, _: receive(refused), layouts=finder)
+            with hooks, finder.following(batch):
+                output = model.forward(model.module, batch)
+        except (Exception, SystemExit) as error:
+            failure = ForwardError.after(last, error, given=batch.shape)
+            failure.report = report_of(error) if model.own else None
+            raise failure from error
+    return sorted(rows.values(), key=lambda row: (row.index is None, row.index)), list_outputs(output)
+
+
+def grey_input(preparation: Preparation) -> PillowImage.Image | Bands | Samples:
+    """Return a grey picture, or a grey volume, with the channels that a preprocessing takes."""
+    size, channels = (640, 480), preparation.channels
+    if preparation.volume:
+        values = np.full((channels, preparation.frames if preparation.frames > 1 else 32, 64, 64), 0.5, np.float32)
+        return Samples(values, 0.0, 1.0, channels=channels)
+    if channels in {1, 3}:
+        return PillowImage.new("L" if channels == 1 else "RGB", size, "gray")
+    return Bands((PillowImage.new("F", size, 0.5),) * channels)
+
+
+def _row(layer: Layer) -> LayerInfo:
+    """Return the row of a layer that has not run."""
+    parameters = sum(values.numel() for values in layer.module.parameters())
+    return LayerInfo(None, layer.name, layer.type, None, parameters, calls=0, aliases=layer.aliases)

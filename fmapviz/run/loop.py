@@ -1,0 +1,487 @@
+"""Run a configuration: list the inputs, load the model, draw every image, write what is made of all."""
+
+from __future__ import annotations
+
+import os
+import time
+import warnings
+from collections import Counter
+from collections.abc import Sequence, Sized
+from contextlib import ExitStack, closing, suppress
+from dataclasses import replace
+from inspect import cleandoc, signature
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ParamSpec
+
+from fmapviz.config import RunConfig, describe, explain_arguments
+from fmapviz.core import registry
+from fmapviz.core.files import writing_to
+from fmapviz.core.notebook import make_bar
+from fmapviz.core.registry import WRITERS
+from fmapviz.core.urls import is_url
+from fmapviz.core.words import counted
+from fmapviz.errors import NothingToDoError, OutputError, RequestError, first_few, quote, suggest_file
+from fmapviz.events import MOST_SHOWN, Counted, Notice, Outcome, RunSummary, Started, by_frequency, describe_left_out
+from fmapviz.features.diff.alignment import draw_alignment
+from fmapviz.features.diff.cka import LEAST
+from fmapviz.features.films.films import write_films
+from fmapviz.features.tokens.survey.first_pass import survey
+from fmapviz.features.tokens.survey.kept_passes import KeptPasses
+from fmapviz.features.top.of_run import draw_top_images, has_top_images
+from fmapviz.images.films import check_readable, close_films, list_frames, without_unreadable
+from fmapviz.images.find import find_images, is_candidate, is_input
+from fmapviz.images.frames import may_be_film
+from fmapviz.images.memory.image import MemoryImage
+from fmapviz.images.memory.inputs import is_all_prepared, only_files, resolve_inputs
+from fmapviz.models.load import is_model
+from fmapviz.models.network import takes_volumes
+from fmapviz.run.disk_space import RunWatch
+from fmapviz.run.model_views import draw_model, has_model
+from fmapviz.run.pipeline.work import Progress, UntilFailure, group, work
+from fmapviz.run.publish import Publisher
+from fmapviz.run.session import find_device, frame_choice, load_session, moved
+from fmapviz.store.failures import append_failure
+from fmapviz.store.presence import Presence
+from fmapviz.store.remote.destination import find_info, open_destination
+from fmapviz.store.run import (
+    check_name,
+    describe_contents,
+    is_series,
+    is_surveyed,
+    marked,
+    names_of,
+    remedy_of,
+    removed_if_refused,
+    shares_values,
+)
+from fmapviz.store.run_files import has_more_units
+from fmapviz.store.shards.shard import remove_damaged_shards
+from fmapviz.store.staleness import describe_stale
+from fmapviz.store.unfinished import unfinished
+from fmapviz.types import Failure, ImageFile
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+
+    from fmapviz.core.notebook import Bar
+    from fmapviz.events import Event
+    from fmapviz.run.session import Session
+    from fmapviz.store.remote.destination import Destination
+
+    Load = Callable[[RunConfig], tuple[Session, list[str]]]
+    Draw = Callable[[Session, Iterable[ImageFile | Failure], Callable[[Event], None]], RunSummary]
+
+P = ParamSpec("P")
+MOST_MISSING = 10_000  # inputs that do not exist; with more of them, a run begins and records them
+
+
+def run(config: RunConfig, *, load: Load = load_session, draw: Draw | None = None) -> RunSummary:
+    """Draw the views of a configuration for all its images.
+
+    Args:
+        config: What to draw.
+        load: Loads the network, or two.
+        draw: Draws all images of a session; None: once.
+
+    Returns:
+        What was done; its `exit_code` is the command's.
+
+    Raises:
+        RequestError: An unknown model, layer, view, format or device, or weights that cannot be had. Nothing was written.
+        NothingToDoError: There was no image among the inputs, or none of them exists. Nothing was written.
+        OutputError: The output could not be written; what is finished stays, and the same call continues.
+        RefusedError: `name` belongs to a run with other settings, or to files that fmapviz did not make.
+    """
+    of_inputs, no_inputs = list[Notice](), Counter[str]()
+    inputs = _read_inputs(config, of_inputs)
+    is_remote = config.engine is not None and config.device.partition(":")[0] in {"cuda", "mps"}
+    if not is_remote:
+        find_device(config)  # before a model is loaded
+    with open_destination(config.out) as destination:
+        destination.check()
+        check_name(config.name)
+        found: Iterator[ImageFile | Failure] = iter(())
+        if config.needs_images:
+            found = _find(inputs, destination, of_inputs, no_inputs)
+        session, notices = load(replace(config, device="auto") if is_remote else config)
+        is_new = not destination.directory.exists()
+        info = find_info(destination, session.info, name=config.name)
+        session = replace(
+            session,
+            info=info,
+            request=config,  # workers may have what this process lacks
+            inputs=inputs,  # those in memory stay there as long as the run
+            output=destination,
+            directory=destination.open_run(info, name=config.name, sync=config.fsync),
+            several=not _is_one_file(inputs),
+        )
+        found = list_frames(found, frame_choice(session), of_inputs.append)
+        told: list[str] = []
+        bar = make_bar("images") if config.progress and session.plan.of_images else None
+
+        def on_event(event: Event) -> None:
+            if isinstance(event, Notice):
+                if event.message in told:  # of two passes over the images
+                    return
+                told.append(event.message)
+            if bar:
+                _advance(bar, event)
+            if config.on_event:
+                config.on_event(event)
+
+        on_event(Started(destination.address_of(session.directory), session.info))
+        if not isinstance(inputs, list):  # what they are shows when they come
+            found = _saying(session.model.assumption, found, of_inputs)
+        if not isinstance(inputs, list) or is_all_prepared(inputs):
+            notices = [each for each in notices if each != session.model.assumption]
+        notices += _explain_number(session)
+        for message in notices:
+            on_event(Notice(message))
+        watch = RunWatch(session, on_event)
+        with ExitStack() as stack:
+            stack.callback(close_films)
+            stack.callback(destination.discard_run, session.directory)
+            stack.enter_context(moved(session.model.module, session.device))
+            stack.enter_context(removed_if_refused(session.directory, out_too=is_new))
+            stack.push(_add_hint)
+            summary = _draw_recorded(session, found, watch, draw or draw_all)
+        if bar:
+            bar.total = summary.found
+            bar.show()
+        for notice in of_inputs:
+            on_event(notice)
+        for message in _crowds(session, summary):
+            on_event(Notice(message))
+        if not session.plan.of_images and inputs:
+            on_event(Notice(f"{', '.join(config.views)} needs no image: the inputs were ignored"))
+        return replace(summary, notices=tuple(told), no_inputs=by_frequency(no_inputs))
+
+
+def _draw_recorded(session: Session, found: Iterator[ImageFile | Failure], watch: RunWatch, draw: Draw) -> RunSummary:
+    """Draw all images; mark a local run as being written, and keep a record until all inputs are accounted for."""
+    presence = Presence(session.directory, session.output.address_of(session.directory))
+
+    def watched(event: Event) -> None:
+        if isinstance(event, Outcome) and event.unit:
+            presence.note(event.unit)
+        watch.note(event)
+
+    if not session.output.is_local:
+        summary = draw(session, found, watched)
+        session.output.refresh(session.directory)
+        presence.check()
+        return summary
+    config, listed = session.request, isinstance(session.inputs, Sequence)
+    given = [each.name if isinstance(each, MemoryImage) else str(each) for each in (session.inputs if listed else ())]
+    with suppress(OSError):  # the working directory was removed
+        given = [each if is_url(each) else os.path.abspath(each) for each in given]  # noqa: PTH100  not resolved
+    given += [repr((listed, config.every, config.frames))]
+    part = f"{config.part.number}/{config.part.count}" if config.part else ""
+    with marked(session.directory), unfinished(session.directory, given, watch.count, part=part) as command:
+
+        def note(event: Event) -> None:
+            watched(event)
+            command.note(event)
+
+        summary = draw(session, found, note)
+        presence.check()
+        if summary.stopped:
+            command.end("failed", "stopped at the first failure")
+        return summary
+
+
+def _advance(bar: Bar, event: Event) -> None:
+    """Show an event in the progress bar of a notebook."""
+    if isinstance(event, Outcome):
+        bar.advance()
+    elif isinstance(event, Counted):
+        bar.total = event.images
+
+
+def _read_inputs(config: RunConfig, notices: list[Notice]) -> Iterable[str | Path | MemoryImage]:
+    """Return the inputs one by one, a list if they can be listed twice; remarks on them are appended."""
+
+    def remark(text: str) -> None:
+        notices.append(Notice(text))
+
+    inputs = resolve_inputs(config.inputs, remark, volumes=takes_volumes(config.model))
+    return inputs if config.engine is None else only_files(inputs)
+
+
+def _find(
+    inputs: Iterable[str | Path | MemoryImage], destination: Destination, notices: list[Notice], no_inputs: Counter[str]
+) -> Iterator[ImageFile | Failure]:
+    """Find the images, at least one; remarks are appended, and what is no image is counted."""
+    check_readable(inputs)
+    every = find_images(inputs, avoid=destination.address, left_out=no_inputs)
+    try:
+        return require_one(without_unreadable(every, notices.append), inputs, no_inputs)
+    except NothingToDoError as error:
+        raise NothingToDoError(str(error), hint=notices[0].message if notices else error.hint) from None
+
+
+def _saying(assumption: str, found: Iterator[ImageFile | Failure], notices: list[Notice]) -> Iterator[ImageFile | Failure]:
+    """Yield images, and append what their preprocessing assumes once one of them is preprocessed."""
+    for each in found:
+        if assumption and isinstance(each, ImageFile) and not is_all_prepared([each.content]):
+            notices.append(Notice(assumption))
+            assumption = ""
+        yield each
+
+
+def _explain_number(session: Session) -> Iterator[str]:
+    """Yield why a run has a number in its name."""
+    directory, address_of = session.directory, session.output.address_of
+    plain = directory.with_name(next(names_of(session.info, session.request.name)))
+    if plain != directory and plain.exists():
+        found = describe_contents(plain, session.info)
+        yield f"{address_of(plain)} holds {found}; this run is {address_of(directory)}"
+
+
+def _crowds(session: Session, summary: RunSummary) -> Iterator[str]:
+    """Yield what must be known to open the results of so many images."""
+    units = -(-(summary.done + summary.skipped) // (session.config.shard or 1))
+    for form in session.config.to:
+        if is_series(session.info.settings) and registry.constant(WRITERS, form, "SERIES"):
+            continue  # it has all of them in one place
+        most, file, notice = (registry.constant(WRITERS, form, name) for name in ("CROWD", "UNIT_FILES", "CROWDED"))
+        if most and file and notice and (units > int(most) or has_more_units(session.output.directory, file, int(most))):
+            yield notice
+
+
+def _taking_options(make: Callable[P, RunConfig]) -> Callable[[Callable[..., RunSummary]], Callable[P, RunSummary]]:
+    """Return a decorator that adds the parameters of a configuration, and their help, to a function that takes any."""
+
+    def decorate(function: Callable[..., RunSummary]) -> Callable[P, RunSummary]:
+        function.__doc__ = cleandoc(function.__doc__ or "").format(options=describe(RunConfig).lstrip())
+        function.__signature__ = signature(make).replace(return_annotation="RunSummary")  # type: ignore[attr-defined]  # for help()
+        return function
+
+    return decorate
+
+
+@explain_arguments
+@_taking_options(RunConfig)
+def visualize(*args: Any, **options: Any) -> RunSummary:  # Any: the fields of RunConfig
+    """Draw the feature maps of a model for images, into a run directory.
+
+    Args:
+        {options}
+
+    Without `on_event`, a warning says how many inputs failed.
+
+    Returns:
+        What was done; its `exit_code` is the command's.
+
+    Raises:
+        RequestError: A model, layer, view, format or device is unknown, or
+            weights cannot be loaded. Nothing was written.
+        NothingToDoError: The inputs contain no image, or do not exist.
+        OutputError: The output could not be written. Finished images are
+            kept, and the same call continues.
+        RefusedError: `name` belongs to a run with other settings, or to
+            files that fmapviz did not make.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as out:
+        ...     image = "sample_images/shapes.png"
+        ...     summary = visualize("alexnet", image, weights="random", out=out)
+        >>> summary.done, summary.pictures  # five convolutions and the input
+        (1, 6)
+    """
+    given = signature(RunConfig).bind(*args, **options).arguments
+    _check_order(given["model"], given.get("inputs"))
+    config = RunConfig(*args, **options)
+    summary = run(config)
+    if summary.failures and config.on_event is None:
+        first = summary.failures[0]
+        failed = f"{summary.failed} of {counted(summary.found, 'input')} failed"
+        message = f"{failed}, see the summary's failures; the first: {first.message}"
+        warnings.warn(f"{message} [{first.code}]", stacklevel=3)
+    return summary
+
+
+def _check_order(model: object, inputs: object) -> None:
+    """Check that the model is no file or folder; the hint says what comes first.
+
+    Raises:
+        RequestError: It is one.
+    """
+    path = model[0] if isinstance(model, list | tuple) and model else model
+    if isinstance(path, str | Path) and not is_model(path) and is_input(path):
+        first = quote(inputs) if is_model(inputs) else "model"
+        second = quote(path) if path is model else "inputs"
+        raise RequestError(f"no such model: {quote(path)}", hint=f"the model comes first: visualize({first}, {second})")
+
+
+def draw_all(session: Session, found: Iterable[ImageFile | Failure], on_event: Callable[[Event], None]) -> RunSummary:
+    """Draw every image, then the model itself, and write what is made of all images."""
+    config, begun = session.config, time.monotonic()
+    settings = session.info.settings
+    if session.plan.of_images and (is_surveyed(settings) if session.plan.drawn else shares_values(settings)):
+        found = list(found)
+        session = replace(session, kept=KeptPasses() if session.plan.of_outputs else None)
+        known = survey(session, found, on_event)
+        session = replace(session, plan=replace(session.plan, shared=known.shared, seed_path=known.path))
+    publisher = Publisher(session)
+    summary = draw_images(session, found, on_event, publisher)
+    if config.shard and (config.repair or config.force) and not summary.stopped:
+        with writing_to(session.directory):
+            remove_damaged_shards(session.directory, config.part)
+    of_model, undrawn = draw_model(session, on_event)
+    of_model += draw_alignment(session) if session.pair else 0
+    again = session.plan.second_pass or (config.repair and has_top_images(session.directory))
+    of_run = 0
+    if again:
+        try:
+            of_run = draw_top_images(session, on_event).pictures
+        except RequestError as error:  # all images are drawn
+            on_event(Notice(f"no top images: {error}"))
+    write_films(session, on_event)
+    left_out = publisher.publish()
+    if left_out:
+        named = f"{quote(session.output.address_of(left_out[0]))}{' and others' if left_out[1:] else ''}"
+        on_event(Notice(f"left out of the results over all images: {named}: damaged, or of another run; see fmapviz verify"))
+    if stale := describe_stale(session.directory, session.output.address_of(session.directory)):
+        on_event(Notice(stale))
+    results, highlights = publisher.report()
+    if session.pair:  # what they say of a comparison is no result for scripts
+        compared = summary.done + summary.skipped
+        if 0 < compared < LEAST:
+            on_event(Notice(f"no CKA: it needs {LEAST} images"))
+        for line in highlights if compared else []:
+            on_event(Notice(line))
+        highlights = []
+    return replace(
+        summary,
+        pictures=summary.pictures + of_model + of_run,
+        once=of_model + of_run,
+        undrawn={**undrawn, **summary.undrawn},
+        seconds=time.monotonic() - begun,
+        model_pictures=not session.plan.of_images and has_model(session.directory),
+        results=results,
+        highlights=tuple(highlights),
+        left_out=tuple(map(session.output.address_of, left_out)),
+    )
+
+
+def draw_images(
+    session: Session,
+    found: Iterable[ImageFile | Failure],
+    on_event: Callable[[Event], None],
+    publisher: Publisher,
+) -> RunSummary:
+    """Draw every image, pass events on, and count: every input is done, skipped or failed.
+
+    With `strict`, the run ends when the inputs before the first failure are accounted for.
+    """
+    config, begun, progress = session.config, time.monotonic(), Progress()
+    counts: Counter[str] = Counter()
+    failures: list[Failure] = []
+    units: list[Path] = []
+    until_failure = UntilFailure() if config.strict else None
+    items = until_failure.group(session, found) if until_failure else group(session, found)
+    do: Callable[..., Generator[Event, None, None]] = work
+    if session.request.engine:
+        from fmapviz.run.ray import driver  # needs the extra `ray`
+
+        do = driver.work
+    with closing(do(session, items, progress=progress)) as events:
+        try:
+            for event in events:
+                on_event(_addressed(event, session.output))
+                publisher.publish_if_due(counts["done"] + counts["skipped"])
+                if not isinstance(event, Outcome):
+                    continue
+                counts[event.status] += 1
+                counts["pictures"] += event.pictures
+                if event.unit:
+                    units = sorted({*units, session.output.address_of(event.unit)})[:MOST_SHOWN]
+                if event.failure:
+                    failures.append(event.failure)
+                    append_failure(session.directory, event.failure, sync=config.fsync)
+                    session.output.upload_failures(session.directory)
+                if until_failure and until_failure.is_over(event) and not config.shard:  # a shard is finished as a whole
+                    break
+            session.output.upload_failures(session.directory, now=True)
+        except OutputError as error:
+            done = f"{counts['done'] + counts['skipped']} of the {counted(progress.found, 'image')} listed so far are done"
+            error.advise(f"{done}; {error.hint or remedy_of(error)}")
+            raise
+    accounted = counts["done"] + counts["skipped"] + counts["failed"]
+    assert config.strict or accounted == progress.found
+    return RunSummary(
+        directory=session.output.address_of(session.directory),
+        found=accounted,
+        done=counts["done"],
+        skipped=counts["skipped"],
+        failed=counts["failed"],
+        pictures=counts["pictures"],
+        layers=len(progress.layers),
+        not_executed=progress.never_executed(),
+        undrawn=progress.not_drawn(),
+        failures=tuple(failures),
+        seconds=time.monotonic() - begun,
+        stopped=config.strict and bool(failures) and session.several,
+        units=tuple(units),
+    )
+
+
+def _add_hint(_kind: object, error: object, _traceback: object) -> None:
+    """Add a hint to a failure to write that has none."""
+    if isinstance(error, OutputError):
+        error.advise(error.hint or remedy_of(error))
+
+
+def require_one(
+    found: Iterator[ImageFile | Failure], inputs: Iterable[object], left_out: Mapping[str, int] | None = None
+) -> Iterator[ImageFile | Failure]:
+    """Check that there is an input that exists, before a model is loaded.
+
+    A stream is read up to the first such input, but no more than `MOST_MISSING` others are kept in memory.
+
+    Raises:
+        NothingToDoError: There is none.
+    """
+    missing: list[Failure] = []
+    for each in found:
+        if not isinstance(each, Failure) or each.code != "E_MISSING" or os.path.lexists(each.path):
+            return chain(missing, [each], found)
+        if len(missing) == MOST_MISSING:
+            return chain(missing, [each], found)
+        missing.append(each)
+    if not missing:
+        raise no_image(inputs, left_out)
+    missed = [each.path for each in missing]
+    message = f"none of the {len(missed)} inputs exists: {first_few(missed)}" if len(missed) > 1 else missing[0].message
+    if is_url(missed[0]):
+        hint = missing[0].hint or "the store has no such object, and no folder of that name"
+    else:
+        hint = missing[0].hint or suggest_file(missed[0], is_candidate)
+    raise NothingToDoError(message, hint=hint)
+
+
+def no_image(inputs: Iterable[object], left_out: Mapping[str, int] | None = None) -> NothingToDoError:
+    """Return the error for inputs among which there is no image."""
+    message, hint = "no image among the inputs", "folders are searched for files such as .jpg, .png, .webp"
+    if left_out:
+        message = f"{message}; left out are {describe_left_out(left_out)}"
+    if isinstance(inputs, Sized) and len(inputs) == 0:
+        message, hint = f"{message}: the list is empty", "files or folders, such as 'photo.jpg'"
+    return NothingToDoError(message, hint=hint)
+
+
+def _is_one_file(inputs: Iterable[str | Path | MemoryImage]) -> bool:
+    (only,) = inputs if isinstance(inputs, Sequence) and len(inputs) == 1 else (None,)
+    if only is None or isinstance(only, MemoryImage):
+        return only is not None
+    return not may_be_film(str(only)) and (is_candidate(str(only)) if is_url(only) else Path(only).is_file())
+
+
+def _addressed(event: Event, output: Destination) -> Event:
+    """Return an event with the address of a unit in place of its local copy."""
+    if isinstance(event, Outcome) and event.unit:
+        return replace(event, unit=output.address_of(event.unit))
+    return event

@@ -1,0 +1,374 @@
+"""Run batches of images through the network: on the CPU several at once, in copies of it; split if memory runs out.
+
+On the CPU as many images are drawn at once as there are threads, each by its own copy of the network's modules and with its
+share of the cores. That keeps the cores busier than one forward pass on all of them. On a GPU one thread draws, in batches,
+while the others read and write.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from itertools import chain
+from threading import Lock
+from typing import TYPE_CHECKING
+
+import torch
+
+from fmapviz.capture.gradients import is_out_of_memory
+from fmapviz.capture.hooks import evaluating
+from fmapviz.capture.layers import call_of
+from fmapviz.capture.outside_state import OutsideState
+from fmapviz.capture.randomness import gate, python_states, seeded_by
+from fmapviz.core.words import counted
+from fmapviz.draw.records import remark_on_channels
+from fmapviz.errors import PositionError, RequestError, first_few, quote
+from fmapviz.events import Notice
+from fmapviz.features.diff.drawer import PairDrawer, pair_drawer
+from fmapviz.features.fields.fields import FieldCache, PlaceCache
+from fmapviz.images.notices import NONFINITE, is_told_once
+from fmapviz.images.seen import shown_range
+from fmapviz.models.network import input_type
+from fmapviz.models.onednn import with_onednn
+from fmapviz.models.replicas import replicate
+from fmapviz.models.user_code import report_of
+from fmapviz.run.findings import findings_of
+from fmapviz.run.forward_pass import Drawer, ForwardError
+from fmapviz.run.layer_results import MixedBatchError
+from fmapviz.run.pipeline.batching import Sharing, is_mixed
+from fmapviz.run.pipeline.scheduler import Limits, Processed
+from fmapviz.store.shards.grouping import Failed
+from fmapviz.types import Failure
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from torch import Tensor, nn
+
+    from fmapviz.features.tokens.survey.kept_passes import KeptPass
+    from fmapviz.run.pipeline.scheduler import Preprocessed, Result, Tell
+    from fmapviz.run.pipeline.work import Progress
+    from fmapviz.run.session import Session
+    from fmapviz.types import ImageResult
+
+_AT_OUTPUT = {"output", "gradient"}
+_MOST_NOTICES = 8  # about automatically chosen layers, one for each size of the input, and about the network
+
+
+class BatchRunner:
+    """Runs batches through a network that has hooks until `close`; `draw` may be called by several threads at once.
+
+    Args:
+        session: The network, and what is captured and drawn of it.
+        progress: Updated with what the results show.
+        check: Called now and then; raises if the run has ended.
+
+    Attributes:
+        limits: How many batches of how many images may be drawn at once; updated by the way.
+    """
+
+    def __init__(self, session: Session, progress: Progress, *, check: Callable[[], object]) -> None:
+        self._session = session
+        self._progress = progress
+        self._check = check
+        self._hooks = ExitStack()
+        self._is_random = self._remembers = self._depends = self._is_single = False
+        self._checking = Lock()
+        module, workers, on_cpu = session.model.module, session.workers, session.device.type == "cpu"
+        self._dtype = input_type(module)
+        self._hooks.enter_context(evaluating(module))  # once: what its own eval() does to weights, copies share
+        self._outside = OutsideState(module)
+        self._pattern = replicate(module) if on_cpu and workers > 1 else None
+        # The same for a single image as for one of many: another number may round otherwise.
+        self._cores = max(1, torch.get_num_threads() // (workers if self._pattern else 1))
+        # The weights of an attention are larger than its map: what is drawn does not tell what a batch needs.
+        plain = not (session.plan.of_classes or session.plan.of_attention)
+        shareable = session.batch_size is None and session.several and plain
+        self._sharing = (session.sharing or Sharing(module)) if shareable else None
+        self._fields = FieldCache(session.model, [layer.name for layer in session.layers]) if session.plan.fields else None
+        self._places = PlaceCache(session.model, findings_of(session.model).fields) if session.plan.placed else None
+        self._idle: list[Drawer | PairDrawer] = [self._attach(module)]
+        if self._sharing:
+            self._sharing.begin()
+        self._is_checked = self._sharing is not None  # it tries batches out itself
+        self.limits = Limits(
+            threads=workers,
+            drawing=workers if self._pattern else 1,
+            batch_size=session.batch_size or (self._sharing.images if self._sharing else 1),
+            drawn_ahead=0 if on_cpu else workers,
+        )
+
+    def close(self) -> None:
+        """Remove all hooks."""
+        self._hooks.close()
+
+    def draw(self, batch: list[Preprocessed], tell: Tell) -> tuple[list[Preprocessed], list[Result]]:
+        """Run a batch; where it fails, its parts, down to the single image that is to blame.
+
+        Returns:
+            Images to be drawn again later, and the results.
+        """
+        begun = time.monotonic()
+        torch.set_num_threads(self._cores)
+        drawer = self._take_drawer()
+        results: list[Result] = []
+        kept = self._find_kept(batch)
+        new = [image for image in batch if id(image) not in kept]
+        together = len(new) if new and self._may_share(new, drawer) else 1
+        parts, back = [new[:together]] if new else [], new[together:]
+        parts += [[image] for image in batch if id(image) in kept]
+        while parts:
+            part = parts.pop()
+            again = kept.pop(id(part[0]), None)
+            try:
+                images = self._stack([image.values for image in part])
+                drawn = [drawer.draw_kept(images, again)] if again else self._draw(drawer, images, part, tell)
+            except Exception as error:
+                memory = is_out_of_memory(error)
+                # A wrong request shows at the first image; with a later one it is that image's own failure.
+                known = (ForwardError, MixedBatchError, *([RequestError] if self._progress.accepted else []))
+                if not memory and not isinstance(error, known):
+                    raise
+                if memory and self.limits.drawing > 1:
+                    self.limits.drawing = 1
+                    tell(Notice("out of memory with several images at once: going on with one"))
+                    parts.append(part)
+                    break
+                if len(part) == 1:
+                    results.append(self._failed(part[0], error))
+                else:
+                    parts += self._split(part, tell, memory=memory)
+            else:
+                results += [self._accept(image, each, begun, tell) for image, each in zip(part, drawn, strict=True)]
+                if self._sharing and len(part) == 1 and not again:
+                    self._sharing.note(part[0].values, drawn[0])
+        self._idle.append(drawer)
+        return [*back, *chain.from_iterable(parts)], results
+
+    def _draw(
+        self, drawer: Drawer | PairDrawer, images: Tensor, part: Sequence[Preprocessed], tell: Tell
+    ) -> list[ImageResult]:
+        """Run a batch; of a network that draws random numbers each image alone, with the seed of its name."""
+        several = len(part) > 1
+        if several and self._is_single:
+            raise MixedBatchError
+        if not self._is_random:
+            with gate.together():
+                before = python_states()
+                drawn = drawer.draw(images, keep=self._session.kept if self._is_checked or not several else None)
+                drawn_numbers = drawer.numbers.drawn or before != python_states()
+            self._outside.learn(images.shape)
+            self._note_changes(drawer, tell)
+            if not drawn_numbers:
+                if several:
+                    self._check_batch(drawer, images, drawn[0], tell)
+                return drawn
+            if not self._is_random:
+                self._is_random = True
+                self.limits.drawing = self.limits.batch_size = 1
+                tell(Notice("the network draws random numbers when it runs: they are seeded for each image by its name"))
+        if several:
+            raise MixedBatchError
+        with gate.alone(), seeded_by(part[0].member.file.unit, self._session.device):
+            drawn = drawer.draw(images, keep=self._session.kept)
+        self._outside.learn(images.shape)
+        self._note_changes(drawer, tell)
+        return drawn
+
+    def _check_batch(self, drawer: Drawer | PairDrawer, images: Tensor, first: ImageResult, tell: Tell) -> None:
+        """Find out from the first batch whether images may share a forward pass.
+
+        Raises:
+            MixedBatchError: They may not.
+        """
+        with self._checking:
+            if not (self._is_checked or self._is_single):
+                self._is_checked = True
+                try:
+                    with gate.together():
+                        mixed = is_mixed(images, first, drawer.draw)
+                except (ForwardError, MixedBatchError):  # not known
+                    self._is_single = True
+                else:
+                    self._outside.learn(images.shape)
+                    self._note_changes(drawer, tell)  # what it keeps may show at the second pass only
+                    if mixed and not self._is_single:
+                        self._is_single = True
+                        tell(Notice("the network mixes the images of a batch: each image is passed through it alone"))
+        if self._is_single:
+            self.limits.batch_size = 1
+            raise MixedBatchError
+
+    def _note_changes(self, drawer: Drawer | PairDrawer, tell: Tell) -> None:
+        """Report once what the network keeps; draw no batches at once if it changes buffers, which its copies share."""
+        if any(each.of_buffers for each in drawer.lasting):
+            self.limits.drawing = 1
+        kept = [name for each in drawer.lasting if each.remembers for name in each.changes]
+        if kept and not self._remembers:
+            self._remembers = self._is_single = True
+            self.limits.batch_size = 1
+            how = "each image is drawn alone, from the state of the start"
+            tell(Notice(f"the network keeps {first_few(kept)} from one image to the next: {how}"))
+        if self._outside.changes and not self._depends:
+            self._depends = self._is_single = True
+            self.limits.drawing = self.limits.batch_size = 1
+            names = first_few(self._outside.changes)
+            tell(Notice(f"the network's code changes {names} when it runs: an image may depend on those before it"))
+
+    def _find_kept(self, batch: list[Preprocessed]) -> dict[int, KeptPass]:
+        """Return the passes that were kept, by the images' identity."""
+        passes = self._session.kept
+        found = ((image, passes.find(image.values)) for image in batch) if passes else ()
+        return {id(image): each for image, each in found if each}
+
+    def _may_share(self, batch: list[Preprocessed], drawer: Drawer | PairDrawer) -> bool:
+        """Return True if a batch may be one forward pass; the first thread that asks finds out if images may share one."""
+        if self._is_random or self._is_single:
+            return False
+        if self._sharing is None:
+            return True
+        if shared := self._sharing.try_out(lambda images: drawer.draw(self._stack(images))):
+            self.limits.batch_size = shared
+        return self._sharing.allows([image.values for image in batch])
+
+    def _take_drawer(self) -> Drawer | PairDrawer:
+        with suppress(IndexError):  # several threads may ask at once
+            return self._idle.pop()
+        copied = replicate(self._pattern) if self._pattern else None
+        assert copied  # a copy of a copy: what can be copied once can be copied again
+        self._check()
+        return self._attach(copied)
+
+    def _attach(self, module: nn.Module) -> Drawer | PairDrawer:
+        """Add hooks to the network, or to a copy of it."""
+        session, copied = self._session, dict(module.named_modules())
+        if session.device.type == "cpu":
+            self._hooks.enter_context(with_onednn(module))
+        if session.pair:
+            return self._hooks.enter_context(pair_drawer(session, session.pair, module, check=self._check))
+        return self._hooks.enter_context(
+            Drawer(
+                replace(session.model, module=module),
+                [replace(layer, module=copied[layer.name]) for layer in session.layers],
+                session.plan,
+                session.info.config.style,
+                top=session.top,
+                early_stop=session.early_stop,
+                choices=session.choices,
+                layouts=session.layouts,
+                check=self._check,
+                places=self._places,
+            )
+        )
+
+    def _stack(self, images: Sequence[Tensor]) -> Tensor:
+        return torch.stack([*images]).to(self._session.device, self._dtype)
+
+    def _failed(self, image: Preprocessed, error: Exception) -> Failed:
+        path = image.member.file.path
+        code, reason = ("E_MEMORY", "out of memory") if is_out_of_memory(error) else ("E_MODEL", str(error))
+        code = "E_CLASS" if isinstance(error, RequestError) else code
+        code = "E_POSITION" if isinstance(error, PositionError) else code
+        report = report_of(error.__cause__) if self._session.model.own and error.__cause__ else None
+        hint = getattr(error, "hint", None)
+        return Failed(image.member, Failure(path, code, f"{reason}: {quote(path)}", hint=hint, report=report))
+
+    def _split(self, batch: list[Preprocessed], tell: Tell, *, memory: bool) -> list[list[Preprocessed]]:
+        """Return the parts of a batch that failed, the first one last."""
+        half = (
+            1 if self._sharing or self._is_single else len(batch) // 2
+        )  # what may share a pass is proven of a whole batch only
+        if memory and self.limits.batch_size > half:
+            self.limits.batch_size = half
+            tell(Notice(f"out of memory with {counted(len(batch), 'image')} at once: going on with {half}"))
+        return [batch[start : start + half] for start in reversed(range(0, len(batch), half))]
+
+    def _accept(self, image: Preprocessed, drawn: ImageResult, begun: float, tell: Tell) -> Result:
+        """Update the progress, and report what is noticed about the network once."""
+        progress = self._progress
+        if not drawn.layers:
+            path = image.member.file.path
+            reasons = {**dict.fromkeys(drawn.not_executed, "not executed"), **drawn.undrawn}
+            listed = [f"{quote(name)}: {why}" for name, why in reasons.items()] or drawn.notices or ["none is chosen"]
+            of_views = bool(reasons) and reasons.keys() <= {*self._session.config.views}
+            what = "nothing" if of_views else "none of the chosen layers"
+            message = f"{what} could be drawn: {listed[-1]}: {quote(path)}"
+            hint = None if of_views else _remedy(listed[-1])  # other layers would not help
+            return Failed(image.member, Failure(path, "E_NOTHING", message, hint=hint))
+        progress.layers.update(call_of(layer.layer) for layer in drawn.layers if layer.layer)
+        progress.accepted = True
+        progress.not_executed.update(drawn.not_executed)
+        progress.undrawn.update(drawn.undrawn)
+        if where := _nonfinite_from(drawn, image, self._session):
+            progress.nonfinite[where] += 1
+            drawn = replace(drawn, notices=(*drawn.notices, f"{NONFINITE}, {where}"))
+        of_many = (notice for notice in image.notices if is_told_once(notice))
+        of_channels = remark_on_channels(drawn.layers, self._session.config.style)
+        of_input = self._remark_on_input(image)
+        for remark in (*of_many, *drawn.remarks, _chosen(drawn), of_channels, of_input):
+            if remark not in progress.reported and len(progress.reported) < _MOST_NOTICES:
+                progress.reported.add(remark)
+                tell(Notice(remark))
+        return Processed(image, self._add_fields(drawn, image) if self._fields else drawn, begun)
+
+    def _remark_on_input(self, image: Preprocessed) -> str:
+        """Return that the range in which an input is shown is its own, where its normalisation is not known."""
+        preparation = self._session.preparation_of(image.values, as_given=image.as_given)
+        if not self._session.plan.drawn or shown_range(image.values, preparation) in {None, (0.0, 1.0)}:
+            return ""
+        return "the input is shown from its smallest value, black, to its largest, white: its normalisation is not known"
+
+    def _add_fields(self, drawn: ImageResult, image: Preprocessed) -> ImageResult:
+        """Add what each layer sees of the picture, unless that is all of it for lack of a better answer."""
+        assert self._fields
+        layers = []
+        for layer in drawn.layers:
+            field = self._fields.shown(layer.layer, image.values.shape) if layer.of in _AT_OUTPUT else None
+            layers.append(replace(layer, sees=(field.rows, field.columns)) if field else layer)
+        return replace(drawn, layers=tuple(layers))
+
+
+def _nonfinite_from(drawn: ImageResult, image: Preprocessed, session: Session) -> str:
+    """Return where values that are not finite come first, and why; empty if all values of the drawn layers are finite."""
+    layers = [each for each in drawn.layers if each.of == "output" and each.statistics and each.statistics.nonfinite]
+    if not layers:
+        return ""
+    first = min(layers, key=lambda layer: layer.index)
+    assert first.statistics
+    where = f"first in the layer {quote(first.layer)}"
+    where += ", of which no value is finite" if first.statistics.minimum is None else ""
+    if not image.values.isfinite().all():
+        return f"{where}; the preprocessed input holds some already"
+    compared = session.pair and session.pair.compared  # of two networks the statistics are B's
+    whose, network = ("B", compared.second.module) if compared else ("the network", session.model.module)
+    for name, values in network.named_parameters():
+        if values.is_floating_point() and not values.isfinite().all():
+            return f"{where}; the weights of {whose} hold some: {quote(name)}"
+    return where
+
+
+def _remedy(reason: str) -> str:
+    """Return what to change where no layer could be drawn, by the reason: other layers help only where layers are it."""
+    if "none of those chosen" in reason:
+        return "channels='all' draws all channels, channels='top:16' the strongest"
+    if "scores are not finite" in reason:
+        return "views='maps' draws the layers, and names the first one with such values"
+    if "no such class" in reason:
+        return "targets='top1' takes the best box of the image, if there is one"
+    if "no pixel is predicted" in reason:
+        return "targets='top1' takes the class of the most pixels, if there is one; views='maps' draws the layers"
+    return "layers= and types= choose other layers; fmapviz.list_layers(model) lists them"
+
+
+def _chosen(drawn: ImageResult) -> str:
+    """Return a notice about the layers that were chosen automatically; empty if there are none."""
+    layers: dict[str, dict[str, None]] = {}
+    for layer, view, _ in drawn.heat_maps:
+        if layer.automatic:
+            layers.setdefault(view, {})[layer.layer] = None
+    views: dict[str, list[str]] = {}
+    for view, names in layers.items():
+        views.setdefault(", ".join(map(quote, names)), []).append(view)
+    listed = "; ".join(f"{', '.join(names)} of {chosen}" for chosen, names in views.items())
+    return f"chosen automatically: {listed}; layers= chooses other layers" if listed else ""

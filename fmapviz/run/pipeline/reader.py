@@ -1,0 +1,168 @@
+"""Read images: count and name the listed ones, find out whether they are finished, decode and preprocess them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+import torch
+
+from fmapviz.capture.randomness import gate, seeded_by
+from fmapviz.errors import InputError
+from fmapviz.events import Notice, Outcome
+from fmapviz.images.clips import read_clip, read_fitting
+from fmapviz.images.frames import frames_of
+from fmapviz.images.memory.image import memory_image
+from fmapviz.images.memory.pixels import read_memory_image
+from fmapviz.models.user_code import report_of
+from fmapviz.run.pipeline.scheduler import Preprocessed
+from fmapviz.store.shards.grouping import Failed
+from fmapviz.store.unit import Group, Member, check_only_own_files, distinct_name, find_done, find_own
+from fmapviz.store.unit_table import UnitTable
+from fmapviz.types import Failure, ImageFile
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
+
+    from PIL import Image as PillowImage
+    from torch import Tensor
+
+    from fmapviz.core.samples import Samples
+    from fmapviz.images.decode_pool import DecodePool
+    from fmapviz.run.pipeline.scheduler import Result, Tell
+    from fmapviz.run.pipeline.work import Progress
+    from fmapviz.run.session import Session
+    from fmapviz.store.shards.grouping import Item
+
+
+class Naming:
+    """Resolves output-name collisions in listing order, whichever image finishes first."""
+
+    def __init__(self, run: Path) -> None:
+        self._run = run
+        self._names: dict[str, str] = {}  # of the units in work, and their images
+
+    def claim(self, item: Item) -> Item:
+        """Return the image with a unique name; call it in listing order."""
+        if not isinstance(item, ImageFile) or self._names.setdefault(item.unit, item.path) == item.path:
+            return item
+        return item if find_own(self._run, item) else replace(item, unit=distinct_name(item))
+
+    def release(self, file: ImageFile) -> None:
+        """Forget the name of an image whose unit is finished: from then on its record holds it."""
+        if self._names.get(file.unit) == file.path:
+            del self._names[file.unit]
+
+
+def counted(items: Iterable[Item], progress: Progress) -> Iterator[Item]:
+    """Count the inputs; an image that was reported as finished before its shard is redrawn counts once."""
+    for item in items:
+        progress.found += not (isinstance(item, Member) and item.position in item.group.reported)
+        yield item
+
+
+class ImageReader:
+    """Reads images; its method may be called by several threads at once.
+
+    Args:
+        session: Preprocesses the images, and knows which are finished.
+        decode_pool: Decodes images.
+        release: Called with each image that is finished; None: finished images are read too.
+        on_begun: Called with each image, and with what reports events, before it is read.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        decode_pool: DecodePool,
+        *,
+        release: Callable[[ImageFile], None] | None,
+        on_begun: Callable[[ImageFile, Tell], None] | None,
+    ) -> None:
+        self._session = session
+        self._decode_pool = decode_pool
+        self._release = release
+        self._on_begun = on_begun
+        self._table = UnitTable(session.directory)
+        self._has_remarked = False  # on prepared tensors, which are much alike
+        self._is_random: bool | None = None  # the preprocessing; None before the first image
+        self._cores = max(1, torch.get_num_threads() // session.workers)
+
+    def read(self, number: int, item: Item, tell: Tell) -> tuple[list[Preprocessed], list[Result]]:
+        """Read one input, of this position in the list.
+
+        Returns:
+            The image, if it is to be drawn, and what is to be written without drawing.
+
+        Raises:
+            RefusedError: The unit that would be replaced holds files that fmapviz did not make.
+        """
+        if isinstance(item, ImageFile):
+            item = self._look_up(item)
+        if isinstance(item, Failed):
+            return [], [item]
+        if not isinstance(item, Member):
+            tell(Outcome(item.path, "failed", failure=item) if isinstance(item, Failure) else item)
+            return [], []
+        try:
+            return [self._decode(number, item, tell)], []
+        except InputError as error:
+            report = report_of(error.__cause__) if error.code == "E_PREPARE" and error.__cause__ else None
+            return [], [Failed(item, Failure(item.file.path, error.code, str(error), error.hint, report))]
+
+    def _prepare(self, pixels: PillowImage.Image | Samples, file: ImageFile, tell: Tell) -> Tensor:
+        """Preprocess an image; if the user's function draws random numbers, alone and with the seed of the image's name."""
+        apply = self._session.model.preparation.apply
+        if not self._session.model.own or self._is_random is False:
+            return apply(pixels)
+        with gate.alone(), seeded_by(file.unit) as numbers:
+            values = apply(pixels)
+        if self._is_random is None:
+            with gate.alone(), seeded_by(file.unit):
+                repeated = apply(pixels)
+            if not torch.equal(values.nan_to_num(), repeated.nan_to_num()):
+                tell(Notice("the preprocessing returns other values for the same image and seeds: two runs will differ"))
+            elif numbers.drawn:
+                tell(Notice("the preprocessing draws random numbers: they are seeded for each image by its name"))
+            self._is_random = numbers.drawn
+        return values
+
+    def _look_up(self, file: ImageFile) -> Member | Outcome:
+        """Find out whether an image that has a unit of its own is finished."""
+        if self._release is None:
+            return Member(Group.of_one(file), 0)
+        run, config, fingerprint = self._session.directory, self._session.info.config, self._session.info.fingerprint
+        is_intact, marks = self._session.output.is_intact if config.repair else None, self._session.marks
+        if not (config.force or config.repair or marks) and self._table.is_done(file, fingerprint):
+            done: Path | None = run / file.unit
+        else:
+            done = None if config.force else find_done(run, file, fingerprint, is_intact=is_intact, marks=marks)
+        if done:
+            self._release(file)
+            return Outcome(file.path, "skipped", unit=done)
+        if existing := find_own(run, file):
+            check_only_own_files(*existing)  # before the image is drawn in vain
+        # At a step of a series, a unit may be of this image and of other weights.
+        redraw = config.force or config.repair or bool(self._session.marks)
+        return Member(Group.of_one(file, redraw=redraw), 0)
+
+    def _decode(self, number: int, member: Member, tell: Tell) -> Preprocessed:
+        torch.set_num_threads(self._cores)
+        if self._on_begun:
+            self._on_begun(member.file, tell)
+        preparation = self._session.model.preparation
+        if given := memory_image(member.file):
+            ready, as_given = read_memory_image(given, preparation), given.kind == "prepared"
+            if as_given and ready.notices and not self._has_remarked:
+                self._has_remarked = True
+                tell(Notice(ready.notices[0]))
+            return Preprocessed(number, member, ready.notices, ready.values, ready.size, ready.orientation, as_given)
+        if frames := frames_of(member.file.path):
+            image, values = read_clip(member.file, frames, preparation)
+        else:
+            image = read_fitting(preparation, partial(self._decode_pool.read, member.file, notify=tell))
+            values = self._prepare(image.pixels, member.file, tell)
+        size = image.pixels.width, image.pixels.height
+        return Preprocessed(number, member, image.notices, values, size, image.orientation)

@@ -1,0 +1,312 @@
+"""What the views of a run capture in each forward and backward pass."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from fmapviz.capture.targets import TOP1, parse
+from fmapviz.core import registry
+from fmapviz.core.registry import VIEWS
+from fmapviz.draw.colormaps import HEAT_COLORMAP
+from fmapviz.views import CAPTURES
+from fmapviz.views.base import draw_reduced
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from types import ModuleType
+
+    from torch import Tensor
+
+    from fmapviz.capture.targets import Wanted
+    from fmapviz.config import Style
+    from fmapviz.core.drawings import Panels
+    from fmapviz.draw.grid import Shared
+    from fmapviz.draw.picture import Composed, Sheet
+    from fmapviz.types import Of
+    from fmapviz.views.base import BatchContent, LayerMaps, ModelView, PairMaps
+
+    # None: the view is requested, but no requested format shows pictures.
+    Draw = Callable[[LayerMaps, Style], BatchContent] | None
+    DrawPair = Callable[[PairMaps, Style], Panels] | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Method:
+    """How a heat map is computed, see `fmapviz.views.base.CamMethod`.
+
+    Attributes:
+        attribute: Returns the signed map, float32 `(N, h, w)`.
+        needs: The names of its parameters: `activations`, `gradients`, `weights`, `pixel_gradients`.
+        targets: The classes; empty if it is independent of classes.
+        over: Whether its pictures are drawn over the input.
+        colormap: Used unless the style names one.
+        sheet: Whether the maps of several layers and classes are one picture.
+    """
+
+    attribute: Callable[..., Tensor]
+    needs: tuple[str, ...]
+    targets: tuple[Wanted, ...]
+    over: bool = True
+    colormap: str = HEAT_COLORMAP
+    sheet: bool = False
+
+    @property
+    def of_pixels(self) -> bool:
+        """Whether it needs gradients at the network's input, not at a layer."""
+        return "pixel_gradients" in self.needs
+
+    @property
+    def exact(self) -> bool:
+        """Whether it needs the weights of a linear layer behind global average pooling."""
+        return "weights" in self.needs
+
+    def apply(self, **captured: Tensor) -> Tensor:
+        """Compute the map from those of the captured tensors that it needs."""
+        return self.attribute(**{name: captured[name] for name in self.needs})
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TokenFlow:
+    """How attention is followed through all blocks, see `fmapviz.views.base.TokenFlow`.
+
+    Attributes:
+        flow: Follows it.
+        flow_of_class: Follows it weighted by the gradients of a class's score.
+        targets: The classes; empty if none was requested.
+    """
+
+    flow: Callable[..., Tensor]
+    flow_of_class: Callable[..., Tensor]
+    targets: tuple[Wanted, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Plan:
+    """The views of a run, sorted by what they capture.
+
+    Attributes:
+        draws: The views of a layer by what they draw of it: from name to `draw` function.
+        pairs: The views of two networks.
+        methods: Views that are class activation maps.
+        flows: Views of attention through all blocks.
+        attending: Names of the modules whose attention is requested; None for all.
+        of_model: Views of a layer's weights, which need no image.
+        sheets: Views that compose the maps of all layers into one picture.
+        reductions: The views of a layer whose content are values too, not only a picture.
+        unscaled: The views that no range of all images changes.
+        placed: The views that draw maps over the input, or find positions of it in them.
+        second_pass: Whether some images go through the network again when all are done, see `fmapviz.features.top`.
+        targets: The classes whose scores are differentiated.
+        output: Which part of the network's output holds the class scores; None: detected.
+        scores: What the user says that the outputs are, see `fmapviz.capture.class_scores`; None: nothing.
+        automatic: Whether the layers of heat maps are chosen automatically.
+        moments: Whether each channel's mean, standard deviation and zeros are requested.
+        kept: The type of raw values, `float32` or `float16`; None if they are not requested.
+        shared: Ranges over all images of the run: by what was captured (or the view), the feature map's name, and the class.
+        fields: Whether the receptive field of each layer is requested.
+        whole: Whether all channels are requested, for what all images share.
+        seed_path: Path of the image in which the seed is; empty if it is in each image.
+        drawn: Whether pictures are requested.
+        of_maps: Whether there are heat maps of layers.
+        of_classes: Whether the whole forward pass is needed, and its output.
+    """
+
+    draws: Mapping[Of, Mapping[str, Draw]] = field(default_factory=dict)
+    pairs: Mapping[str, DrawPair] = field(default_factory=dict)
+    methods: Mapping[str, Method] = field(default_factory=dict)
+    flows: Mapping[str, TokenFlow] = field(default_factory=dict)
+    attending: frozenset[str] | None = None
+    of_model: Mapping[str, ModelView] = field(default_factory=dict)
+    sheets: Mapping[str, Callable[[Sheet], Composed]] = field(default_factory=dict)
+    reductions: frozenset[str] = frozenset()
+    unscaled: frozenset[str] = frozenset()
+    placed: frozenset[str] = frozenset()
+    second_pass: bool = False
+    targets: tuple[Wanted, ...] = (TOP1,)
+    output: str | None = None
+    scores: str | None = None
+    automatic: bool = False
+    moments: bool = False
+    kept: str | None = None
+    shared: Mapping[tuple[str, str, str], Shared] = field(default_factory=dict)
+    fields: bool = False
+    whole: bool = False
+    seed_path: str = ""
+    drawn: bool = True
+    of_maps: bool = field(init=False)
+    of_classes: bool = field(init=False)
+
+    def __post_init__(self) -> None:  # these are asked for at each layer
+        object.__setattr__(self, "of_maps", any(not method.of_pixels for method in self.methods.values()))
+        object.__setattr__(self, "of_classes", bool(self.methods or self.of_gradients or self._weighs_flows))
+
+    @property
+    def of_layers(self) -> bool:
+        """Whether some view draws every chosen layer."""
+        return bool(self.pairs) or any(views for of, views in self.draws.items() if of != "attention")
+
+    @property
+    def of_attention(self) -> bool:
+        """Whether some view draws attention, whose modules are found by running the network."""
+        return bool(self.draws.get("attention") or self.flows)
+
+    @property
+    def of_channels(self) -> bool:
+        """Whether some view draws values that have channels: of layers, or of the heads of their attention."""
+        return any(self.draws.values())
+
+    @property
+    def of_gradients(self) -> bool:
+        """Whether some view draws gradients of class scores at layers."""
+        return bool(self.draws.get("gradient") or self.draws.get("input gradient"))
+
+    @property
+    def of_images(self) -> bool:
+        """Whether some view needs an image."""
+        return self.of_layers or self.of_attention or bool(self.methods)
+
+    @property
+    def of_outputs(self) -> bool:
+        """Whether what layers return is all that is needed to draw."""
+        return not (self.of_classes or self.of_maps or self.of_attention or self.draws.get("input"))
+
+    @property
+    def from_pixels(self) -> bool:
+        """Whether gradients are needed before the first layer."""
+        of_pixels = any(method.of_pixels for method in self.methods.values())
+        return bool(self.draws.get("input gradient")) or of_pixels or self._weighs_flows
+
+    @property
+    def _weighs_flows(self) -> bool:
+        return any(flow.targets for flow in self.flows.values())
+
+    @property
+    def wanted(self) -> tuple[Wanted, ...]:
+        """Every class that some view needs, each once."""
+        asked = [self.targets] if self.of_gradients else []
+        asked += [method.targets for method in self.methods.values()] + [flow.targets for flow in self.flows.values()]
+        return tuple(dict.fromkeys(wanted for targets in asked for wanted in targets))
+
+    def without_pictures(self) -> Plan:
+        """Return a plan that captures and measures the same but draws nothing except what are values too."""
+        draws = {
+            of: {view: draw if view in self.reductions else None for view, draw in views.items()}
+            for of, views in self.draws.items()
+        }
+        return replace(self, draws=draws, pairs=dict.fromkeys(self.pairs), drawn=False)
+
+    def to_survey(self, *, whole: bool, ranges: bool) -> Plan:
+        """Return a plan for what the images of a run share: ranges, also of heat maps, and what is made of all channels."""
+        plan = self.without_pictures()
+        draws = {
+            of: {
+                view: None if view in self.unscaled else draw
+                for view, draw in views.items()
+                if view not in self.unscaled or (whole and of == "output")
+            }
+            for of, views in plan.draws.items()
+        }
+        return replace(plan, draws=draws, moments=False, kept=None, methods=plan.methods if ranges else {}, whole=whole)
+
+    def has(self, view: str) -> bool:
+        """Return True if a view draws or captures anything."""
+        return any(view in views for views in (*self.draws.values(), self.pairs, self.methods, self.flows, self.of_model))
+
+
+def make_plan(
+    views: Sequence[str],
+    *,
+    targets: Sequence[str],
+    classes: Sequence[str],
+    output: str | None,
+    automatic: bool,
+    scores: str | None = None,
+    outputs: int | None = None,
+) -> Plan:
+    """Sort views by what they capture.
+
+    Args:
+        views: Their names.
+        targets: The classes as the user wrote them; empty: the default of each view.
+        classes: The classes' names.
+        output: See `Plan`.
+        automatic: See `Plan`.
+        scores: See `Plan`.
+        outputs: Number of classes by the network's output, if it is known.
+
+    Raises:
+        RequestError: No such view or class.
+    """
+    # Any: modules, each with the functions of its kind of view.
+    modules: dict[str, Any] = {view: registry.fetch(VIEWS, view) for view in views}
+    asked = parse(targets, classes, outputs=outputs) if targets else ()
+    draws: dict[Of, dict[str, Any]] = defaultdict(dict)
+    pairs: dict[str, DrawPair] = {}
+    methods: dict[str, Method] = {}
+    flows: dict[str, TokenFlow] = {}
+    of_model: dict[str, ModelView] = {}
+    for view, module in modules.items():
+        if hasattr(module, "attribute"):
+            methods[view] = make_method(module, asked)
+        elif getattr(module, "PAIR", False):
+            pairs[view] = module.draw
+        elif hasattr(module, "flow"):
+            flows[view] = TokenFlow(module.flow, module.flow_of_class, asked)
+        elif hasattr(module, "read"):
+            of_model[view] = module
+        elif hasattr(module, "reduce"):
+            looks: dict[str, Any] = {
+                "over": getattr(module, "OVER", True),
+                "colormap": getattr(module, "COLORMAP", HEAT_COLORMAP),
+                "sharp": getattr(module, "SHARP", False),
+            }
+            draws[CAPTURES[module.NEEDS]][view] = partial(draw_reduced, module.reduce, **looks)
+        else:
+            draws[CAPTURES[module.NEEDS]][view] = getattr(module, "draw", None)
+    return Plan(
+        dict(draws),
+        pairs=pairs,
+        methods=methods,
+        flows=flows,
+        of_model=of_model,
+        sheets={view: module.compose for view, module in modules.items() if hasattr(module, "compose")},
+        reductions=frozenset(
+            view for view, module in modules.items() if hasattr(module, "reduce") or getattr(module, "VALUES", False)
+        ),
+        placed=frozenset(view for view, module in modules.items() if _is_placed(module)),
+        second_pass=any(getattr(module, "SECOND_PASS", False) for module in modules.values()),
+        unscaled=frozenset(view for view, module in modules.items() if not getattr(module, "SCALED", True)),
+        targets=asked or (TOP1,),
+        output=output,
+        scores=scores,
+        automatic=automatic,
+    )
+
+
+def _is_placed(module: ModuleType) -> bool:
+    """Return True if a view draws maps of layers over the input, or finds positions of it in them."""
+    is_map = hasattr(module, "reduce") or hasattr(module, "flow") or "activations" in module.NEEDS.split()
+    return bool(getattr(module, "PLACED", is_map and getattr(module, "OVER", True)))
+
+
+def make_method(module: ModuleType, targets: Sequence[Wanted] = ()) -> Method:
+    """Build a method from the module of a view.
+
+    Args:
+        module: Has `attribute` and `NEEDS`; may have `TARGETS`, its own default, `OVER`, `COLORMAP` and `SHEET`.
+        targets: The requested classes; empty: the default.
+    """
+    needs = tuple(module.NEEDS.split())
+    classless = needs == ("activations",)
+    default = parse([getattr(module, "TARGETS", "top1")], ())
+    return Method(
+        module.attribute,
+        needs,
+        () if classless else tuple(targets) or default,
+        over=getattr(module, "OVER", True),
+        colormap=getattr(module, "COLORMAP", HEAT_COLORMAP),
+        sheet=getattr(module, "SHEET", False),
+    )

@@ -1,0 +1,101 @@
+"""Keep the run-level files up to date: at the end of a run, and at intervals during it for those who cannot wait."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, cast
+
+from fmapviz.core import registry
+from fmapviz.core.files import writing_to
+from fmapviz.core.registry import AGGREGATES, WRITERS
+from fmapviz.store import run_files
+from fmapviz.store.aggregates import base
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from fmapviz.run.session import Session
+    from fmapviz.store.aggregates.base import Aggregate
+    from fmapviz.store.run_files import Content
+
+PUBLISH_SECONDS = 30.0
+
+
+class Publisher:
+    """Makes the files of a run's aggregates, and those that its writers make from them.
+
+    Args:
+        session: The run.
+        more: Names of aggregates that the run has besides those of its formats and views.
+    """
+
+    def __init__(self, session: Session, *, more: Sequence[str] = ()) -> None:
+        self._session = session
+        self._names = [*base.names_of(session.config), *more]
+        self._aggregates: dict[str, Aggregate[Any]] = {}  # each with a summary of its own type
+        self._update()
+        writers = [registry.fetch(WRITERS, form) for form in session.config.to]
+        self._makers = [writer.publish for writer in writers if hasattr(writer, "publish")]
+        self._due = time.monotonic() + PUBLISH_SECONDS
+        self._doubled = 1
+
+    def publish_if_due(self, images: int) -> None:
+        """Publish at intervals, in a twentieth of the run's time at most.
+
+        A single file may become too large, which is refused early: it is also published when the images have doubled.
+
+        Args:
+            images: Number of finished images.
+        """
+        begun = time.monotonic()
+        doubled = self._session.config.single_file and images >= self._doubled
+        if self._aggregates and (doubled or begun >= self._due):
+            self.publish()
+            self._doubled = 2 * images
+            self._due = time.monotonic() + max(PUBLISH_SECONDS, 20 * (time.monotonic() - begun))
+
+    def _update(self) -> None:
+        """Add the aggregates that another command has published meanwhile."""
+        names = dict.fromkeys([*self._names, *base.published_names(self._session.directory)])
+        self._aggregates = {name: cast("Aggregate[Any]", registry.fetch(AGGREGATES, name)) for name in names}
+
+    def publish(self) -> list[Path]:
+        """Make the files unless they are up to date, and return the units left out because they are damaged.
+
+        Raises:
+            OutputError: They could not be written.
+        """
+        self._update()
+        if not self._aggregates:
+            return []
+        directory, config = self._session.directory, self._session.config
+        variant = "single file" if config.single_file else ""
+
+        def make() -> list[Path]:
+            return run_files.publish(directory, self._make, variant=variant, owned=self._owned(), sync=config.fsync)
+
+        with writing_to(directory):
+            return self._session.output.publish(directory, make)
+
+    def report(self) -> tuple[dict[str, Any], list[str]]:
+        """Return what the aggregates report about the published run: fields for `--json`, and lines of text."""
+        reports = [aggregate.report(self._session.directory) for aggregate in self._aggregates.values()]
+        fields = {name: value for known, _ in reports for name, value in known.items()}
+        return fields, [line for _, lines in reports for line in lines]
+
+    def _owned(self) -> set[str]:
+        listed = (registry.constant(AGGREGATES, name, "RUN_FILES") or "" for name in self._aggregates)
+        return {*" ".join(listed).split()}
+
+    def _make(self, units: list[Path]) -> tuple[dict[str, Content], list[Path]]:
+        """Return the contents of all files by name, and the units left out."""
+        self._update()
+        gathered = {name: base.gather(aggregate, units) for name, aggregate in self._aggregates.items()}
+        summaries = {name: summary for name, (summary, _) in gathered.items()}
+        contents: dict[str, Content] = {}
+        for name, aggregate in self._aggregates.items():
+            contents |= aggregate.publish(summaries[name], self._session.info)
+        for make in self._makers:
+            contents |= make(self._session.directory, self._session.info, summaries)
+        return contents, list(dict.fromkeys(unit for _, left_out in gathered.values() for unit in left_out))

@@ -1,0 +1,124 @@
+"""Write how two networks differ as tables: a row for each layer of each image, and below it one for each of its channels."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from itertools import chain, repeat
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import numpy as np
+import orjson
+
+from fmapviz.store.aggregates._csv import csv_row
+from fmapviz.store.aggregates._unit_differences import read_unit_differences
+from fmapviz.types import DIFFERENCES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    Numbers = NDArray[np.float64]
+    Compared = tuple[Path, str, int | None]  # a unit, the name of its image, and its step
+
+_HEADING = ("layer", "channel", "image", "step", *DIFFERENCES)
+_SMALLEST, _LARGEST = np.finfo(np.float32).tiny, np.finfo(np.float32).max  # between them, float32 has all its digits
+_LARGEST_TEXT = orjson.dumps(_LARGEST, option=orjson.OPT_SERIALIZE_NUMPY)
+_ROWS = 30_000  # of a part of the Parquet file
+
+
+def write_csv(units: Iterable[Compared], file: BinaryIO) -> None:
+    """Write a CSV file; `channel` is empty for the layer as a whole, and so is a number that does not exist."""
+    file.write(",".join(_HEADING).encode())
+    for unit, image, step in units:
+        known = [*_layers(unit)]
+        if not known:
+            continue
+        beginnings = chain.from_iterable(_beginnings(name, len(numbers)) for name, numbers in known)
+        own = encode("," + csv_row([image, "" if step is None else str(step)]) + ",")
+        numbers = _written(np.concatenate([each for _, each in known]))
+        file.write(b"".join(chain.from_iterable(zip(beginnings, repeat(own), numbers, strict=False))))
+    file.write(b"\n")
+
+
+@lru_cache(maxsize=512)  # most images of a run have the same layers
+def _beginnings(layer: str, count: int) -> list[bytes]:
+    first = encode(f"\n{csv_row([layer])},")
+    return [first, *(first + str(channel).encode() for channel in range(count - 1))]
+
+
+def write_parquet(units: Iterable[Compared], file: BinaryIO) -> None:
+    """Write a Parquet file; `channel` is null for the layer as a whole, and a number that does not exist is NaN."""
+    import pyarrow as pa  # noqa: PLC0415  if it is installed
+    from pyarrow import parquet  # noqa: PLC0415
+
+    texts = {"layer": pa.string(), "channel": pa.int32(), "image": pa.string(), "step": pa.int64()}
+    schema = pa.schema({**texts, **dict.fromkeys(DIFFERENCES, pa.float64())})
+    pending: list[Any] = []  # Any: pyarrow has no types
+    # Arrays are made of buffers: of anything else, pyarrow first finds out if it is of pandas, and imports it for seconds.
+    # What numbers have in common, they have in their bytes: a dictionary of them would only take time.
+    with parquet.ParquetWriter(file, schema, compression="zstd", use_dictionary=[*texts]) as writer:
+        for unit, image, step in units:
+            known = [*_layers(unit)]
+            if not known:
+                continue
+            channels = np.concatenate([np.arange(-1, len(numbers) - 1, dtype=np.int32) for _, numbers in known])
+            count = len(channels)
+            missing = np.packbits(channels >= 0, bitorder="little")
+            columns = [
+                pa.concat_arrays([_repeated(pa, name, len(numbers)) for name, numbers in known]),
+                pa.Array.from_buffers(pa.int32(), count, [pa.py_buffer(missing), pa.py_buffer(channels)]),
+                _repeated(pa, image, count),
+                pa.nulls(count, pa.int64()) if step is None else _from_numpy(pa, pa.int64(), np.full(count, step, np.int64)),
+                *(_from_numpy(pa, pa.float64(), own.copy()) for own in np.concatenate([own for _, own in known]).T),
+            ]
+            pending.append(pa.Table.from_arrays(columns, schema=schema))
+            if sum(map(len, pending)) >= _ROWS:
+                writer.write_table(pa.concat_tables(pending))
+                pending.clear()
+        if pending:
+            writer.write_table(pa.concat_tables(pending))
+
+
+# Any: pyarrow, which has no types
+def _from_numpy(pa: Any, kind: Any, values: NDArray[np.generic]) -> Any:
+    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
+
+
+def _repeated(pa: Any, text: str, count: int) -> Any:
+    data = encode(text)
+    offsets = len(data) * np.arange(count + 1, dtype=np.int32)
+    return pa.Array.from_buffers(pa.string(), count, [None, pa.py_buffer(offsets), pa.py_buffer(data * count)])
+
+
+def encode(text: str) -> bytes:
+    r"""Encode text as UTF-8; of a file name that is no text, the bytes are written as `\udc..`."""
+    return text.encode("utf-8", "backslashreplace")
+
+
+def _layers(unit: Path) -> Iterator[tuple[str, Numbers]]:
+    """Iterate over the layers of a unit: their names, and the numbers of the whole and of each channel, `(1 + C, 8)`."""
+    for layer, whole, channels, _ in read_unit_differences(unit).rows:
+        yield layer.name, np.concatenate([whole[None], channels])
+
+
+def _written(numbers: Numbers) -> list[bytes]:
+    """Return rows of numbers as text, with the digits that tell values of float32 apart; the last number is a count.
+
+    Most of the time is what it takes to turn numbers into text, of which orjson needs a twentieth of Python's. It writes
+    null for what is not finite, so infinity is written as the largest number of float32.
+    """
+    with np.errstate(over="ignore", under="ignore"):
+        short = numbers.astype(np.float32)
+    size = np.abs(short)
+    infinite = np.isinf(numbers)
+    short[infinite] = np.copysign(_LARGEST, short[infinite])
+    text = orjson.dumps(short, option=orjson.OPT_SERIALIZE_NUMPY)[2:].removesuffix(b".0]]")
+    rows = text.replace(b"null", b"").replace(_LARGEST_TEXT, b"inf").split(b".0],[")
+    # Numbers for which float32 has too few digits, or none.
+    exact = ((size >= _SMALLEST) & (size < _LARGEST)) | (numbers == 0) | ~np.isfinite(numbers)
+    for at in np.flatnonzero(~exact.all(1)):
+        values = [*numbers[at, :-1].tolist(), int(numbers[at, -1])]
+        rows[at] = b",".join(b"" if np.isnan(value) else b"%.9g" % value for value in values)
+    return rows

@@ -1,0 +1,103 @@
+"""Rank the layers of a comparison by how much they change, at each step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf, isfinite, nan, sqrt
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from fmapviz.store.aggregates.differences import Powers
+
+LARGEST = 1e300  # sums beyond it are not compared
+
+
+@dataclass(frozen=True, slots=True)
+class LayerChange:
+    """How much a layer changes over all images.
+
+    Attributes:
+        layer: Its name.
+        index: Its position in the order of execution; None if one network lacks it.
+        step: Of a series.
+        rank: From 1, the largest change first; None where it has no finite relative change, or does not change at all.
+        relative_l2: Norm of B - A relative to that of A; infinite where A is zero everywhere and B is not; NaN if unknown.
+        sqnr: The same in dB: `-20 log10(relative_l2)`.
+        max_abs: Largest magnitude of B - A.
+        nonfinite: Number of positions at which A or B is NaN or infinite; they take no other part.
+        images: Number of images.
+        note: Why it has no rank, or what to know of it; empty if there is nothing to say.
+    """
+
+    layer: str
+    index: int | None
+    step: int | None
+    rank: int | None
+    relative_l2: float
+    sqnr: float
+    max_abs: float
+    nonfinite: int
+    images: int
+    note: str
+
+
+def rank_layers(powers: Mapping[str, Powers], apart: Mapping[str, str], step: int | None) -> list[LayerChange]:
+    """Return the layers of one step: those that are ranked, then the others in the order of execution.
+
+    Args:
+        powers: The layers that both networks have.
+        apart: The others, and why they are not compared.
+        step: The step; None without a series.
+    """
+    known = [(name, each, *_relative(each)) for name, each in sorted(powers.items(), key=lambda item: item[1].index)]
+    order = sorted((each for each in known if 0 < each[2] < inf), key=lambda each: -each[2])
+    ranks = {name: rank for rank, (name, *_) in enumerate(order, 1)}
+    changes = [
+        LayerChange(
+            name, each.index, step, ranks.get(name), relative, each.sqnr, each.largest if each.finite else nan,
+            each.nonfinite, each.images, note,
+        )
+        for name, each, relative, note in (*order, *(each for each in known if each[0] not in ranks))
+    ]  # fmt: skip
+    alone = [
+        LayerChange(name, None, step, None, nan, nan, nan, 0, 0, why) for name, why in apart.items() if name not in powers
+    ]
+    return [*changes, *alone]
+
+
+def why_apart(alone: Iterable[tuple[str, bool]]) -> dict[str, str]:
+    """Return why layers are not compared.
+
+    Args:
+        alone: Their names, and whether it is A that has the layer; those of other shapes are named twice.
+    """
+    networks: dict[str, set[str]] = {}
+    for name, first in alone:
+        networks.setdefault(name, set()).add("A" if first else "B")
+    return {name: f"only in {min(found)}" if len(found) == 1 else "of other shapes" for name, found in networks.items()}
+
+
+def largest_changes(changes: Iterable[LayerChange]) -> list[LayerChange]:
+    """Return each layer once, at the step of its largest change; the largest first, then those without a rank."""
+    found: dict[str, LayerChange] = {}
+    for each in changes:
+        known = found.setdefault(each.layer, each)
+        if each.rank is not None and (known.rank is None or each.relative_l2 > known.relative_l2):
+            found[each.layer] = each
+    return sorted(found.values(), key=lambda each: -each.relative_l2 if each.rank is not None else inf)
+
+
+def _relative(powers: Powers) -> tuple[float, str]:
+    """Return the relative change of a layer, and a note."""
+    bad = f"{powers.nonfinite} NaN or infinite values are left out" if powers.nonfinite else ""
+    if not powers.finite:
+        return nan, "no finite value in both networks"
+    if not powers.noise:
+        return (nan, f"only values differ that are not finite; {bad}") if powers.differs else (0.0, "no difference")
+    if not isfinite(powers.noise + powers.signal) or max(powers.noise, powers.signal) > LARGEST:
+        return nan, "values are too large to compare"
+    if not powers.signal:
+        return inf, "A is zero everywhere, B is not"
+    return sqrt(powers.noise / powers.signal), bad

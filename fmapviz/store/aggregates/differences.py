@@ -1,0 +1,327 @@
+"""How two networks differ, over all images: `diff.csv`, `diff.parquet`, `diff.json`, `layers.csv` and `cka.csv`."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from dataclasses import asdict, dataclass, field
+from importlib.util import find_spec
+from math import inf, isfinite, isnan, log10, nan
+from sys import float_info
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import numpy as np
+
+from fmapviz.core import checksummed_json, files
+from fmapviz.core.checksummed_json import FORMAT
+from fmapviz.core.words import counted
+from fmapviz.features.diff.cka import BATCH, LEAST, Alignment
+from fmapviz.store.aggregates._csv import csv_row
+from fmapviz.store.aggregates._difference_tables import encode, write_csv, write_parquet
+from fmapviz.store.aggregates._layer_ranking import LayerChange, rank_layers, why_apart
+from fmapviz.store.aggregates._unit_differences import read_unit_differences
+from fmapviz.store.unit import read_unit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from fmapviz.config import RunInfo
+    from fmapviz.store.run_files import Content
+
+READS = "diff.safetensors"
+RUN_FILES = "diff.csv diff.parquet diff.json cka.csv layers.csv"
+
+_CSV_FILE, _PARQUET_FILE, _JSON_FILE, _CKA_FILE, _LAYERS_FILE = RUN_FILES.split()
+ENOUGH = 20.0  # dB; below it, the difference is more than a tenth of the values
+
+
+@dataclass(slots=True)
+class Powers:
+    """Sums over images of one layer at one step.
+
+    Attributes:
+        index: Its position in the order of execution of A.
+        signal: Sum of the squares of A.
+        noise: Sum of the squares of B - A.
+        largest: Largest magnitude of B - A.
+        differs: Whether any position does.
+        nonfinite: Number of positions at which A or B is NaN or infinite; the sums are without them.
+        channels: Number of channels of A, or of B if they are more.
+        images: Number of images.
+        finite: Whether both have a finite value at any position.
+    """
+
+    index: int
+    signal: float = 0.0
+    noise: float = 0.0
+    largest: float = 0.0
+    differs: bool = False
+    nonfinite: int = 0
+    channels: int = 0
+    images: int = 0
+    finite: bool = False
+
+    def add(self, other: Powers) -> None:
+        """Add the sums of other images."""
+        self.signal += other.signal
+        self.noise += other.noise
+        self.largest = max(self.largest, other.largest)
+        self.differs |= other.differs
+        self.nonfinite += other.nonfinite
+        self.channels = max(self.channels, other.channels)
+        self.images += other.images
+        self.finite |= other.finite
+
+    @property
+    def sqnr(self) -> float:
+        """Ratio of both in dB; infinite where nothing differs, NaN where only values differ that are not finite."""
+        if not self.noise:
+            return nan if self.differs else inf
+        return 10 * (log10(self.signal) - log10(self.noise)) if self.signal else -inf
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Compared:
+    """The units of a comparison.
+
+    Attributes:
+        units: The directory, the image and the step of each.
+        powers: By step and layer.
+        apart: By step and layer, why it is not compared.
+    """
+
+    units: list[tuple[Path, str, int | None]] = field(default_factory=list)
+    powers: dict[int | None, dict[str, Powers]] = field(default_factory=dict)
+    apart: dict[int | None, dict[str, str]] = field(default_factory=dict)
+
+    @property
+    def changes(self) -> list[LayerChange]:
+        """The layers of each step, those that change most first."""
+        steps = sorted(self.powers.keys() | self.apart.keys(), key=lambda step: step or 0)
+        return [each for step in steps for each in rank_layers(self.powers.get(step, {}), self.apart.get(step, {}), step)]
+
+
+def powers_of(index: int, whole: NDArray[np.float64], powers: tuple[float, float], *, channels: int = 0) -> Powers:
+    """Return the sums of one image; see `fmapviz.types.Difference` for `whole` and `powers`."""
+    finite = not isnan(whole[0])
+    largest = min(float(whole[0]), float_info.max) if finite else 0.0
+    return Powers(index, *powers, largest, bool(whole[6]), int(whole[7]), channels, 1, finite)
+
+
+def summarize(unit: Path) -> Compared:
+    """Read the numbers of a unit's image; see `fmapviz.store.aggregates.base.Aggregate`."""
+    record = read_unit(unit)
+    if record is None:
+        raise ValueError(unit)
+    known, step = read_unit_differences(unit), record.get("step")
+    step = step if isinstance(step, int) else None
+    image = str(record["series"] if step is not None else record["unit"])
+    powers = {
+        layer.name: powers_of(layer.first or 0, whole, (float(signal), float(noise)), channels=max(layer.means))
+        for layer, whole, _, (signal, noise) in known.rows
+    }
+    apart = why_apart((layer.name, layer.second is None) for layer in known.layers if not layer.whole)
+    return Compared([(unit, image, step)], {step: powers}, {step: apart})
+
+
+def merge(summaries: Iterable[Compared]) -> Compared:
+    """Join units, and add their sums."""
+    merged = Compared()
+    for each in summaries:
+        merged.units.extend(each.units)
+        for step, layers in each.powers.items():
+            known = merged.powers.setdefault(step, {})
+            for name, own in layers.items():
+                total = known.setdefault(name, Powers(own.index))
+                total.add(own)
+        for step, apart in each.apart.items():
+            merged.apart.setdefault(step, {}).update(apart)
+    return merged
+
+
+def publish(summary: Compared, info: RunInfo) -> dict[str, Content]:
+    """Return the contents of the tables; that of `diff.parquet` if pyarrow is installed."""
+    changes = summary.changes
+    document = {
+        "fmapviz": FORMAT,
+        "model": info.model,
+        "weights": info.weights,
+        "against": dict(info.against),
+        "images": len({image for _, image, _ in summary.units}),
+        "channels": max((each.channels for layers in summary.powers.values() for each in layers.values()), default=0),
+        "steps": [
+            {
+                "step": step,
+                "layers": [
+                    {
+                        "layer": name,
+                        "sqnr": _finite(each.sqnr),
+                        "max_abs": _finite(each.largest),
+                        "same": not each.differs,
+                        "nonfinite": each.nonfinite,
+                    }
+                    for name, each in sorted(layers.items(), key=lambda item: item[1].index)
+                ],
+            }
+            for step, layers in sorted(summary.powers.items(), key=lambda item: item[0] or 0)
+        ],
+        "layers": [
+            {name: _finite(value) if isinstance(value, float) else value for name, value in asdict(each).items()}
+            for each in changes
+        ],
+    }
+    return {
+        _CSV_FILE: lambda file: write_csv(summary.units, file),
+        **({_PARQUET_FILE: lambda file: write_parquet(summary.units, file)} if find_spec("pyarrow") else {}),
+        _JSON_FILE: checksummed_json.dumps(document),
+        _LAYERS_FILE: _layers_table(changes),
+        _CKA_FILE: lambda file: _write_cka(summary, file),
+    }
+
+
+def report(run: Path) -> tuple[dict[str, Any], list[str]]:
+    """Report from `diff.json` the first step and layer that differ much, and those with values that are not finite."""
+    try:
+        document = json.loads(files.read(run / _JSON_FILE))
+        steps = document["steps"]
+    except (FileNotFoundError, ValueError, KeyError):
+        return {"differences": [], "layers": []}, []
+    found = [(step["step"], layer) for step in steps for layer in step["layers"]]
+    results = {"differences": steps, "layers": document.get("layers", [])}
+    if not found:
+        return results, ["no layer is in both networks"]
+    lines = []
+    if bad := [each for each in found if each[1].get("nonfinite")]:
+        lines.append(f"NaN or infinite values in {_counted(bad, found)}, first in {_place(bad[0])}")
+    usable = [each for each in found if not each[1]["same"] and each[1]["sqnr"] is not None]
+    below = [each for each in found if _is_below(each[1])]
+    if all(layer["same"] for _, layer in found):
+        lines.append(f"no difference in {len({layer['layer'] for _, layer in found})} layers")
+    elif document.get("against", {}).get("related", True):
+        if below:
+            lines.append(
+                f"{_place(below[0])} is the first below {ENOUGH:g} dB: {_decibels(below[0][1])}"
+                + (f"; {_counted(below, found)} are" if len(found) > 1 else "")
+            )
+        elif usable:
+            lowest = min(usable, key=lambda each: float(each[1]["sqnr"]))
+            lines.append(f"no layer is below {ENOUGH:g} dB; the lowest is {_place(lowest)}, {_decibels(lowest[1])}")
+    else:
+        lines.append(
+            "the ranking of layers is of channels that have nothing in common: a relative L2 of about 1 says no more"
+        )
+    images, channels = document.get("images", 0), document.get("channels", 0)
+    if LEAST <= images < channels:
+        lines.append(
+            f"CKA is of {counted(images, 'image')}, and layers have up to {counted(channels, 'channel')}: others vary it"
+        )
+    return results, lines
+
+
+def _is_below(layer: Mapping[str, Any]) -> bool:
+    """Return True if a layer differs much; where A is zero and B is not, its ratio is -infinite, so null."""
+    if layer["same"]:
+        return False
+    return bool(layer["max_abs"]) if layer["sqnr"] is None else layer["sqnr"] < ENOUGH
+
+
+def _place(each: tuple[int | None, Mapping[str, Any]]) -> str:
+    step, layer = each
+    return f"layer {layer['layer']}" + ("" if step is None else f" at step {step}")
+
+
+def _counted(chosen: list[tuple[int | None, Any]], found: list[tuple[int | None, Any]]) -> str:
+    """Return how many of the layers are chosen, in words; of a series, at how many steps."""
+    steps, all_steps = ({step for step, _ in each} for each in (chosen, found))
+    if len(all_steps) > 1:
+        return f"layers of {len(steps)} of {len(all_steps)} steps"
+    return f"{len(chosen)} of {counted(len(found), 'layer')}"
+
+
+def _decibels(layer: Mapping[str, Any]) -> str:
+    return "of zeros in A only" if layer["sqnr"] is None else f"{layer['sqnr']:.1f} dB"
+
+
+def align(summary: Compared, step: int | None) -> tuple[list[str], list[str], NDArray[np.float64]] | None:
+    """Return the layers of A and of B, and how they are aligned at a step; None for fewer than four images.
+
+    Samples are images, in the order of their names, and features the means of channels. Only layers that all images have
+    count.
+    """
+    units = sorted((image, unit) for unit, image, own in summary.units if own == step)
+    if len(units) < LEAST:
+        return None
+    names: list[list[str]] | None = None
+    alignment: Alignment | None = None
+    size = len(units) // max(1, len(units) // BATCH)  # no batch is smaller than that
+    for start in range(0, len(units) - len(units) % size, size):
+        end = len(units) if len(units) - start < 2 * size else start + size
+        stacked = _stack([unit for _, unit in units[start:end]])
+        if names is None or alignment is None:
+            names = [list(own) for own in stacked]
+            alignment = Alignment(len(names[0]), len(names[1]))
+        features = [
+            [own.get(name, np.zeros((end - start, 1))) for name in wanted]
+            for own, wanted in zip(stacked, names, strict=True)
+        ]
+        alignment.add(features[0], features[1])
+        if end == len(units):
+            break
+    return (names[0], names[1], alignment.matrix) if names and alignment else None
+
+
+def _stack(units: list[Path]) -> list[dict[str, NDArray[np.float64]]]:
+    """Return, of A and of B, the features of each layer that all images of a batch have, `(N, C)`."""
+    known: list[dict[str, list[NDArray[np.float64]]]] = [defaultdict(list), defaultdict(list)]
+    for unit in units:
+        differences = read_unit_differences(unit)
+        for network, own in enumerate(known):
+            for name, means in differences.features(network):
+                own[name].append(means)
+    return [
+        {name: np.stack(rows) for name, rows in own.items() if len(rows) == len(units) and len({*map(len, rows)}) == 1}
+        for own in known
+    ]
+
+
+def steps_of(summary: Compared) -> list[int | None]:
+    """Return the steps of a series, ascending; None alone if there is no series."""
+    return sorted({step for _, _, step in summary.units}, key=lambda step: step or 0)
+
+
+def _layers_table(changes: Iterable[LayerChange]) -> bytes:
+    """Return `layers.csv`: a row for each layer of each step, the largest change first."""
+    columns = ("step", "rank", "layer", "relative_l2", "sqnr", "max_abs", "nonfinite", "images", "note")
+    rows = [columns, *(tuple(_cell(getattr(each, name)) for name in columns) for each in changes)]
+    return b"".join(encode(csv_row(list(row))) + b"\n" for row in rows)
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, float):
+        return "" if isnan(value) else f"{value:.7g}"
+    return "" if value is None else str(value)
+
+
+def _write_cka(summary: Compared, file: BinaryIO) -> None:
+    """Write a row for each pair of layers."""
+    file.write(b"step,first,second,cka\n")
+    for step in steps_of(summary):
+        for row in _cka_rows(summary, step):
+            file.write(encode(row) + b"\n")
+
+
+def _cka_rows(summary: Compared, step: int | None) -> Iterator[str]:
+    known = align(summary, step)
+    if known is None:
+        return
+    for name, row in zip(known[0], known[2], strict=True):
+        for other, value in zip(known[1], row.tolist(), strict=True):
+            shown = f"{value:.6f}" if isfinite(value) else ""
+            yield f"{'' if step is None else step},{csv_row([name, other])},{shown}"
+
+
+def _finite(value: float) -> float | None:
+    return value if isfinite(value) else None

@@ -1,0 +1,116 @@
+"""The table of the images with the largest values of each channel: `top.csv` and `top.parquet`.
+
+Its rows are those of the unit that shows these images; see `fmapviz.features.top`.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from fmapviz.core import files
+from fmapviz.store.aggregates._ranker import Ranker
+from fmapviz.store.aggregates._unit_ranking import TABLE_FILE, add_image, read_ranking
+from fmapviz.store.aggregates.base import UNREADABLE
+from fmapviz.store.unit import holds_images, read_unit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+    from fmapviz.config import RunInfo
+    from fmapviz.store.aggregates._ranking import By, Ranking
+
+READS = "stats.safetensors ranking.parquet top.csv"
+RUN_FILES = "top.csv top.parquet"
+
+UNIT = "_top"  # and the kind that its record names
+KIND = "top"
+CSV_FILE, _PARQUET_FILE = "top.csv", "top.parquet"
+_KINDS = {  # columns and their Arrow types
+    "layer": "string",
+    **dict.fromkeys(("channel", "rank"), "int32"),
+    "image": "string",
+    "value": "float32",
+    **dict.fromkeys(("y", "x", "left", "top", "right", "bottom"), "int32"),
+    **dict.fromkeys(("file_left", "file_top", "file_right", "file_bottom"), "int32"),
+    "copies": "int32",
+    "note": "string",
+}
+COLUMNS = tuple(_KINDS)
+
+
+def summarize(unit: Path) -> bytes | None:
+    """Return the table of the unit that shows top images; None for all other units."""
+    if not unit.name.startswith(UNIT) or (read_unit(unit) or {}).get("kind") != KIND:
+        return None
+    return files.read(unit / CSV_FILE)
+
+
+def merge(summaries: Iterable[bytes | None]) -> bytes | None:
+    """Return the only table."""
+    return next(filter(None, list(summaries)), None)
+
+
+def publish(summary: bytes | None, _info: RunInfo) -> dict[str, bytes]:
+    """Return the contents of `top.csv`, and of `top.parquet` if pyarrow is installed."""
+    if summary is None:
+        return {}
+    return {CSV_FILE: summary, **({_PARQUET_FILE: _as_parquet(summary)} if find_spec("pyarrow") else {})}
+
+
+def report(_run: Path) -> tuple[Mapping[str, Any], list[str]]:
+    """Return nothing: what is noticed about the images is reported when they are drawn."""
+    return {}, []
+
+
+def write_rows(rows: Iterable[Mapping[str, object]]) -> bytes:
+    """Format the table, one row for each channel and rank."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, COLUMNS, restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue().encode("utf-8", "backslashreplace")
+
+
+def rank_units(units: Iterable[Path], run: Path, *, by: By, k: int) -> tuple[Ranking, list[Path]]:
+    """Rank the images of a run's units by the statistics that they keep.
+
+    Args:
+        units: The units' directories.
+        run: The run directory.
+        by: The value to rank by.
+        k: Number of images per channel; for a run with shards at most `KEPT`.
+
+    Returns:
+        The ranking, and the units left out because their files are missing or damaged.
+    """
+    ranker = Ranker(by, k)
+    left_out = []
+    for unit in units:
+        try:
+            if files.exists(unit / TABLE_FILE):
+                ranker.merge(read_ranking(unit, by, k))
+            else:
+                add_image(ranker, by, unit, unit.relative_to(run).as_posix())
+        except UNREADABLE:
+            if holds_images(read_unit(unit) or {}):
+                left_out.append(unit)
+    return ranker.finish(), left_out
+
+
+def _as_parquet(table: bytes) -> bytes:
+    import pyarrow as pa  # noqa: PLC0415  if it is installed
+    from pyarrow import csv as arrow_csv  # noqa: PLC0415
+    from pyarrow import parquet  # noqa: PLC0415
+
+    kinds = {name: pa.type_for_alias(kind) for name, kind in _KINDS.items()}
+    convert = arrow_csv.ConvertOptions(column_types=kinds, strings_can_be_null=False)
+    read = arrow_csv.read_csv(
+        io.BytesIO(table), convert_options=convert, parse_options=arrow_csv.ParseOptions(newlines_in_values=True)
+    )
+    written = io.BytesIO()
+    parquet.write_table(read, written, compression="zstd")
+    return written.getvalue()

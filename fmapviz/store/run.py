@@ -1,0 +1,353 @@
+"""The directory of a run: find the one with the same settings, or create it."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+from contextlib import ExitStack, contextmanager, suppress
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+from fmapviz.config import Style, options_of
+from fmapviz.config.positions import parse_seed
+from fmapviz.core import checksummed_json, files, registry
+from fmapviz.core.checksummed_json import FORMAT
+from fmapviz.core.file_names import HIDDEN, RUN_FILE, UNIT_FILE, UNIT_TABLE, own_run_files
+from fmapviz.core.files import locked, stage, writing_to
+from fmapviz.core.registry import VIEWS
+from fmapviz.errors import OutputError, RefusedError, RequestError, printable, quote
+from fmapviz.store.unfinished import is_record
+from fmapviz.store.unit import read_unit, sweep
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from fmapviz.config import RunInfo
+
+_GOOD_NAME = "1 to 200 printable bytes, without slashes and double quotes, not starting with a dot"
+_LONGEST_STEM = 180  # bytes; file systems allow 255
+IN_TRAINING = "in training"  # the weights of a run that is drawn while its network is trained
+_OTHER_VALUES = "network: other weights, code, attributes or hooks"  # one digest is of all
+_REMEDIES = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "make room, and the same call continues"),
+    **dict.fromkeys((errno.EISDIR, errno.ELOOP, errno.EINVAL, errno.ENXIO), "move that away, and the same call continues"),
+    errno.EFBIG: "allow larger files (ulimit -f), and the same call continues",
+}
+
+
+def check_output(out: Path) -> None:
+    """Check, without writing, that a directory can be created and written to.
+
+    Raises:
+        OutputError: It cannot.
+    """
+    path = out.absolute()
+    with writing_to(out), suppress(FileNotFoundError, NotADirectoryError):
+        path.lstat()  # fails for a name that is too long
+    while not os.path.lexists(path):
+        path = path.parent
+    if not path.is_dir():
+        raise OutputError(f"not a directory: {quote(path)}", hint="choose another out=")
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise OutputError(f"cannot write to {quote(path)}: read-only, or not permitted", hint="choose another out=")
+
+
+def check_name(name: str | None) -> None:
+    """Check the name of a run's directory.
+
+    Raises:
+        RequestError: A directory cannot have it on every system, or it would be hidden.
+    """
+    if name is None:
+        return
+    fits = 0 < len(os.fsencode(name)) <= 200
+    if not fits or not name.isprintable() or name.startswith(".") or set(name) & {"/", "\\", '"'}:
+        raise RequestError(f"not a directory name: {quote(name)}", hint=_GOOD_NAME)
+
+
+def open_run(out: Path, info: RunInfo, *, name: str | None = None, sync: bool = False) -> Path:
+    """Find the run with the same settings, or create it.
+
+    Args:
+        out: The directory of all runs.
+        info: The settings.
+        name: The run's directory in `out`. None: the model's name, or the first of `alexnet-2`, `alexnet-3`, ... that has
+            the same settings or is free.
+        sync: Wait until the run would survive a power failure.
+
+    Raises:
+        RefusedError: The named directory belongs to a run with other settings, was not made by fmapviz, or was made by a
+            newer version.
+        OutputError: It could not be written.
+    """
+    check_name(name)
+    for candidate in names_of(info, name):
+        directory = out / candidate
+        if _create(directory, info, sync=sync) or _is_same(directory, info, sync=sync):
+            with writing_to(directory):
+                sweep(out)
+                sweep(directory)
+            return directory
+    raise _refusal(directory, info)
+
+
+def find_run(out: Path, info: RunInfo, *, name: str | None = None) -> Path:
+    """Return the directory that a run with these settings would continue, or create.
+
+    Raises:
+        RefusedError: The named directory belongs to another run, or was not made by fmapviz.
+    """
+    for candidate in names_of(info, name):
+        directory = out / candidate
+        if not files.exists(directory) or (read_run(directory) or {}).get("fingerprint") == info.fingerprint:
+            return directory
+    raise _refusal(directory, info)
+
+
+def names_of(info: RunInfo, name: str | None = None) -> Iterator[str]:
+    """Yield the names that a run with these settings may have."""
+    if name is not None:
+        yield name
+        return
+    model = re.sub(r"^[^(]*/(?=[^(/]*\.py:)", "", info.model)  # the folder of user code
+    stem = "".join(ch if ch.isalnum() or ch in "._-" else "_" for ch in model).lstrip(".").rstrip("_") or "model"
+    stem = f"{stem}-diff" if info.against else stem
+    stem = stem.encode()[:_LONGEST_STEM].decode(errors="ignore")
+    yield stem
+    yield from (f"{stem}-{number}" for number in count(2))
+
+
+def describe_contents(directory: Path, info: RunInfo) -> str:
+    """Return what a directory holds in place of the run with these settings, with the settings that differ."""
+    if read_run(directory) is None:
+        return "files that fmapviz did not make"
+    different = differences(_settings(directory), json.loads(json.dumps(info.settings)))
+    if not different:  # its record is damaged
+        return "a run with other settings"
+    more = f"; {len(different) - 3} more" if len(different) > 3 else ""
+    return f"a run with other settings ({'; '.join(different[:3])}{more})"
+
+
+@contextmanager
+def removed_if_refused(run: Path, *, out_too: bool) -> Iterator[None]:
+    """Remove a run's directory on a `RequestError`, if it holds nothing but `run.json`.
+
+    Args:
+        run: The directory.
+        out_too: Whether to remove the directory around it too, if that is empty.
+    """
+    try:
+        yield
+    except RequestError:
+        with suppress(OSError):  # what is left does no harm
+            if [entry.name for entry in run.iterdir()] == [RUN_FILE]:
+                files.remove(run / RUN_FILE)
+                files.remove_folder(run)
+                if out_too:
+                    files.remove_folder(run.parent)
+        raise
+
+
+@contextmanager
+def marked(run: Path) -> Iterator[None]:
+    """Keep an empty hidden directory in a run, by which others see that it is being written, or its command was killed."""
+    with ExitStack() as stack:
+        with suppress(OSError), locked(run / RUN_FILE):  # a finished run may be read-only; not while it is removed
+            stack.enter_context(stage(run))
+        yield
+
+
+def is_surveyed(settings: Mapping[str, Any]) -> bool:
+    """Return True if pictures of a run with these settings depend on others of its images."""
+    return shares_ranges(settings) or shares_components(settings) or shares_values(settings)
+
+
+def is_series(settings: Mapping[str, Any]) -> bool:
+    """Return True for a comparison of the checkpoints of a training."""
+    against = settings.get("against")
+    return isinstance(against, dict) and bool(against.get("series"))
+
+
+def shares_values(settings: Mapping[str, Any]) -> bool:
+    """Return True if values depend on other images of the run, not only pictures: clusters, and a seed in one of them."""
+    seed = settings["style"].get("seed")
+    return bool(clusters_of(settings) or (seed and parse_seed(str(seed)).image))
+
+
+def clusters_of(settings: Mapping[str, Any]) -> int:
+    """Return the number of clusters of all images of a run; 0 if there are none."""
+    clustered = registry.any_has(VIEWS, settings["views"], "SURVEYED")
+    return int(settings["style"].get("clusters", Style().clusters)) if clustered else 0
+
+
+def shares_ranges(settings: Mapping[str, Any]) -> bool:
+    """Return True if all images of a run have one range."""
+    return settings["style"]["norm"] in {"run", "signed-run"}
+
+
+def shares_components(settings: Mapping[str, Any]) -> bool:
+    """Return True if all images of a run share their principal components."""
+    return settings["style"]["pca"] == "shared" and registry.any_has(VIEWS, settings["views"], "SHARES")
+
+
+def remedy_of(error: OutputError) -> str:
+    """Return a hint for a failure to write."""
+    return _REMEDIES.get(getattr(error.__cause__, "errno", None) or 0, "the same call continues")
+
+
+def _create(directory: Path, info: RunInfo, *, sync: bool) -> bool:
+    """Create a run; return False if its name is taken. The rename decides between many processes."""
+    if files.exists(directory / RUN_FILE):
+        return False
+    with writing_to(directory):
+        files.make_folders(directory.parent)
+        with stage(directory.parent) as staging:
+            files.write(staging / RUN_FILE, _record(info))
+            if sync:
+                files.sync(staging / RUN_FILE)
+                files.sync(staging)
+            try:
+                files.rename(staging, directory)
+            except OSError as error:
+                if error.errno in {errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR}:
+                    return False
+                raise
+        if sync:
+            files.sync_folders(directory.parent, directory.parent.parent)
+    return True
+
+
+def _record(info: RunInfo) -> bytes:
+    return checksummed_json.dumps(
+        {
+            "fmapviz": FORMAT,
+            "fingerprint": info.fingerprint,
+            "settings": info.settings,
+            **({"request": dict(info.request)} if info.request else {}),
+            "versions": dict(info.versions),
+        }
+    )
+
+
+def _is_same(directory: Path, info: RunInfo, *, sync: bool) -> bool:
+    """Return True if a directory holds the run with these settings; its damaged `run.json` is rewritten."""
+    if checksummed_json.load(directory / RUN_FILE, intact=True) is None and _belongs(directory, info):
+        with writing_to(directory):
+            files.write_over(directory / RUN_FILE, _record(info), sync_too=sync)
+    document = read_run(directory)
+    if document is None:
+        return False
+    if document["fmapviz"] > FORMAT:
+        raise RefusedError(
+            f"{quote(directory)} was made by a newer version of fmapviz", hint="pip install --upgrade fmapviz"
+        )
+    return bool(document.get("fingerprint") == info.fingerprint)
+
+
+def _belongs(directory: Path, info: RunInfo) -> bool:
+    """Return True if a run without a readable `run.json` has these settings: its units say so, or it is empty."""
+    try:
+        data = checksummed_json.read(directory / RUN_FILE)
+        document = checksummed_json.parse(data)
+    except FileNotFoundError:
+        data, document = None, None
+    except OSError:
+        return False
+    if data is not None and (not checksummed_json.is_truncated(data) or (document and _version(document) > FORMAT)):
+        return False
+    unit = next((record for path in directory.rglob(UNIT_FILE) if (record := read_unit(path.parent))), None)
+    if unit is not None:
+        return bool(unit.get("run") == info.fingerprint)
+    if data is None:
+        return False
+    visible = (path for path in directory.rglob("*") if HIDDEN not in str(path.relative_to(directory)))
+    own = own_run_files() | {UNIT_FILE, UNIT_TABLE}
+    return all(
+        path.is_dir() or path.name in own or is_record(path.name) or (path.parent / UNIT_FILE).exists() for path in visible
+    )
+
+
+def read_run(directory: Path) -> dict[str, Any] | None:
+    """Read `run.json`; None if it is missing or cannot be read."""
+    document = checksummed_json.load(directory / RUN_FILE)
+    return document if document and _version(document) else None
+
+
+def is_run(directory: Path) -> bool:
+    """Return True for the directory of a run; its `run.json` may be damaged, but not that of another program."""
+    try:
+        data = checksummed_json.read(directory / RUN_FILE)
+    except OSError:
+        return False
+    return read_run(directory) is not None or checksummed_json.is_truncated(data)
+
+
+def _version(document: Mapping[str, Any]) -> int:
+    version = document.get("fmapviz")
+    return version if isinstance(version, int) else 0
+
+
+def _refusal(directory: Path, info: RunInfo) -> RefusedError:
+    hint = "choose another name=, or none for a free one"
+    if _OTHER_VALUES in differences(_settings(directory), info.settings):
+        hint = "choose another name= for the network as it is now, or none for a free one, or remove the directory first"
+    return RefusedError(f"{quote(directory)} holds {describe_contents(directory, info)}", hint=hint)
+
+
+def _settings(directory: Path) -> object:
+    return (read_run(directory) or {}).get("settings")
+
+
+def differences(settings: object, others: object) -> list[str]:
+    """Return the settings of a run that differ from those of another one, with both values.
+
+    Settings that differ only in consequence of others are left out.
+
+    Args:
+        settings: As `run.json` records them; it may be damaged.
+        others: Those of the other run.
+
+    Example:
+        >>> differences({"views": ["maps"], "top": 3}, {"views": [], "top": 3})
+        ['views: maps, not default']
+    """
+    recorded, wanted = flat_settings(settings), flat_settings(others)
+    names = [name for name in wanted if name in recorded and recorded[name] != wanted[name]]
+    if "model" in names:
+        names = ["model"]
+    elif "weights" in names:
+        names = [name for name in names if name not in {"sha256", "preparation"}]
+    if {"layers", "exclude"} & {*names}:
+        names = [name for name in names if name != "top"]  # its default depends on them
+    if "against" in names and None in {recorded["against"], wanted["against"]}:
+        names = [name for name in names if name not in {"views", "formats", "types", "top"}]  # a comparison has its own
+    unnamed = {"sha256": _OTHER_VALUES, "preparation": "another preprocessing"}
+    return [
+        unnamed.get(name) or f"{printable(name)}: {_shown(name, recorded[name])}, not {_shown(name, wanted[name])}"
+        for name in names
+    ]
+
+
+def flat_settings(settings: object) -> dict[str, object]:
+    """Return the settings of a run with those of its style, also from a damaged record."""
+    own: dict[str, object] = settings if isinstance(settings, dict) else {}
+    style, other = own.get("style"), own.get("against")
+    if isinstance(other, dict):
+        facts = other.get("weights"), str(other.get("sha256") or "")[:8]
+        named = f"{other.get('model')} ({', '.join(str(fact) for fact in facts if fact)})"
+        own = {**own, "against": f"the {other.get('reference')}" if other.get("series") else named}
+    elif own:
+        own = {**own, "against": None}
+    if not isinstance(style, dict):
+        return {**own, "style": None}
+    left_out = [name for name, each in options_of(Style).items() if each.sparse and name not in style]
+    return {**own, "style": None, **style, **{name: getattr(Style(), name) for name in left_out}}
+
+
+def _shown(name: str, value: object) -> str:
+    if value in (None, []):
+        return {"layers": "all", "exclude": "none", "shard": "none", "against": "nothing"}.get(name, "default")
+    return printable(",".join(map(str, value)) if isinstance(value, list) else str(value))

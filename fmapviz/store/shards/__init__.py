@@ -1,0 +1,1 @@
+"""Shards: units of many images in one directory."""

@@ -1,0 +1,46 @@
+"""Find out whether results that were drawn from all images of a run are older than its images."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from typing import TYPE_CHECKING
+
+from fmapviz.core import registry
+from fmapviz.core.registry import AGGREGATES
+from fmapviz.store.run_files import find_units
+from fmapviz.store.unit import holds_images, read_unit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+
+def state_of_images(run: Path, units: Iterable[Path]) -> str:
+    """Return a digest of the images of units: of the units' names, and of the size and time of each image."""
+    state = hashlib.sha256()
+    for unit in units:
+        record = read_unit(unit)
+        if record and holds_images(record):
+            source = record["source"]
+            state.update(os.fsencode(str(unit.relative_to(run))))
+            state.update(f"\0{source.get('size')}\0{source.get('mtime_ns')}\0".encode())
+    return state.hexdigest()
+
+
+def stale_files(run: Path) -> list[str]:
+    """Return the run-level files whose unit was drawn from other images than the run has now.
+
+    Of units that earlier versions drew, this is not known; they are left out.
+    """
+    files = registry.constants(AGGREGATES, "RUN_FILES")
+    made = {name: (read_unit(run / unit) or {}).get("of") for name, unit in registry.constants(AGGREGATES, "UNIT").items()}
+    known = {name: of for name, of in made.items() if of is not None}
+    state = state_of_images(run, find_units(run)) if known else ""
+    return sorted(file for name, of in known.items() if of != state for file in files[name].split() if (run / file).exists())
+
+
+def describe_stale(run: Path, where: object) -> str | None:
+    """Return a notice of the stale files of a run at an address, and the command that draws them; None without any."""
+    stale = ", ".join(stale_files(run))
+    return f"{stale} and their pages show fewer or other images: fmapviz top {where} draws them again" if stale else None

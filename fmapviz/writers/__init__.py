@@ -1,1 +1,0 @@
-"""Output formats: one module per format, see `fmapviz.writers.base`."""

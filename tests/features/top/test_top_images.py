@@ -1,0 +1,627 @@
+"""The top images of a run: those of a plain sort, where NumPy finds them, however the run came about."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import shutil
+from itertools import count, product
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from extras import needs
+from image_files import paint, pixels_of, prepared, save_pixels
+from PIL import Image
+from safetensors.numpy import load_file
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tiny_runs import AS_IT_IS
+from torch import nn
+from trees import difference, problems, snapshot
+
+import fmapviz as facade
+from fmapviz import RequestError, TopImages, top_images, visualize
+from fmapviz.capture.layers import find_layers
+from fmapviz.capture.receptive_field import trace_fields
+from fmapviz.config import InputOptions, Part
+from fmapviz.errors import NothingToDoError, RefusedError
+from fmapviz.events import Notice
+from fmapviz.features.top.locate import Position
+from fmapviz.features.top.options import TopOptions
+from fmapviz.features.top.tiles import draw_tile
+from fmapviz.images.find import in_natural_order
+
+NUMBERS = ("channel", "rank", "y", "x", "left", "top", "right", "bottom", "copies")
+SIDE = 96  # of a tile
+
+
+class TwoMaps(nn.Module):
+    """A convolution, an in-place ReLU, and a convolution that runs twice."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first = nn.Conv2d(3, 5, 3, stride=2, padding=1)
+        self.again = nn.Conv2d(5, 5, 3, padding=1)
+        self.relu = nn.ReLU(inplace=True)
+
+    def forward(self, x):
+        return self.relu(self.again(self.relu(self.again(self.relu(self.first(x))))))
+
+
+@pytest.fixture
+def pictures(tmp_path):
+    """Pictures whose names are not in the order of the alphabet; two are equal."""
+    paths = [paint(tmp_path / f"pictures/x{number}.png", number) for number in (1, 2, 10, 3, 21, 4, 5)]
+    shutil.copy(paths[0], tmp_path / "pictures/copy.png")
+    return tmp_path / "pictures"
+
+
+def draw(inputs, out, model=None, **options):
+    common = {"views": ["top"], "to": ["png"], "types": ["Conv2d", "ReLU"], "options": AS_IT_IS, "workers": 2}
+    return visualize(model or TwoMaps(), inputs, out=out, **{**common, **options})
+
+
+def table(run):
+    with (Path(run) / "top.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    return [{name: int(text) if name in NUMBERS and text else text for name, text in row.items()} for row in rows]
+
+
+def expected(run, k, by=np.max):
+    """Rank the raw values of a run with NumPy, and find where they are."""
+    values = {
+        path.parent.relative_to(run).as_posix(): load_file(path)
+        for path in sorted(Path(run).rglob("raw.safetensors"), key=lambda path: in_natural_order(path.parent.parts))
+    }
+    names = [name for name in values if name != "x1.png"]  # equal to copy.png, which comes first
+    rows = []
+    for layer in next(iter(values.values())):
+        maps = np.stack([values[name][layer] for name in names])
+        scores = by(maps.astype(np.float64 if by is np.mean else np.float32), axis=(2, 3)).astype(np.float32)
+        scores = -scores if by is np.min else scores
+        for channel in range(maps.shape[1]):
+            if (scores[:, channel] == scores[0, channel]).all():
+                continue
+            order = np.lexsort((np.arange(len(names)), -scores[:, channel]))[:k]
+            for rank, place in enumerate(order):
+                own = maps[place, channel]
+                y, x = divmod(int(own.argmin() if by is np.min else own.argmax()), own.shape[1])
+                rows.append((layer, channel, rank, names[place], y, x))
+    return rows
+
+
+def in_order(rows):
+    """Sort rows by layer, channel and rank: a file of raw values has its layers in another order."""
+    return sorted(rows, key=lambda row: row[:3])
+
+
+@pytest.mark.parametrize(("name", "by"), [("max", np.max), ("mean", np.mean), ("min", np.min)])
+def test_the_table_is_that_of_a_sort_of_all_values(pictures, tmp_path, name, by):
+    run = draw(pictures, tmp_path / "out", views=["maps"], to=["raw", "stats"]).directory
+    summary = top_images(run, k=3, by=name, model=TwoMaps(), options=AS_IT_IS)
+    found = in_order(tuple(row[key] for key in ("layer", "channel", "rank", "image", "y", "x")) for row in table(run))
+    wanted = in_order(expected(run, 3, by))
+    if by is np.mean:  # sums depend on their order in the last digit, and so may the order of nearly equal images
+        assert [row[:3] for row in found] == [row[:3] for row in wanted]
+        assert np.mean([own[3:] == other[3:] for own, other in zip(found, wanted, strict=True)]) > 0.95
+    else:
+        assert found == wanted
+    assert not summary.lost
+    assert not any(row["note"] for row in table(run))
+    assert {row["copies"] for row in table(run) if row["image"] == "copy.png"} == {2}
+    assert problems(run.parent) == []
+
+
+def test_values_and_boxes_are_those_of_the_layer(pictures, tmp_path):
+    run = draw(pictures, tmp_path / "out", to=["raw", "png"], views=["maps", "top"]).directory
+    for row in table(run):
+        raw = load_file(run / row["image"] / "raw.safetensors")[row["layer"]]
+        assert np.float32(row["value"]) == raw[row["channel"], row["y"], row["x"]] == raw[row["channel"]].max()
+        reach = {"first": 1, "relu": 1, "again": 3, "relu#2": 3, "again#2": 5, "relu#3": 5}[row["layer"]]
+        top, left = 2 * row["y"] - reach, 2 * row["x"] - reach
+        box = tuple(row[side] for side in ("left", "top", "right", "bottom"))
+        assert box == (max(0, left), max(0, top), min(20, left + 2 * reach + 1), min(16, top + 2 * reach + 1))
+        assert box == tuple(int(row[f"file_{side}"]) for side in ("left", "top", "right", "bottom"))
+
+
+WAYS = {
+    "one worker": {"workers": 1},
+    "four workers": {"workers": 4},
+    "other formats": {"to": ["stats"]},
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_it_does_not_matter_how_a_run_is_executed(pictures, tmp_path, way):
+    plain = draw(pictures, tmp_path / "plain").directory
+    other = draw([*sorted(pictures.iterdir(), reverse=True)], tmp_path / "other", **WAYS[way]).directory
+    assert (plain / "top.csv").read_bytes() == (other / "top.csv").read_bytes()
+
+
+@needs("pyarrow", "scale")
+@pytest.mark.parametrize("size", [1, 3, 100])
+def test_shards_keep_who_was_who(pictures, tmp_path, size):
+    plain = draw(pictures, tmp_path / "plain", to=["stats"]).directory
+    sharded = draw(pictures, tmp_path / "sharded", to=["stats"], shard=size).directory
+    assert (plain / "top.csv").read_bytes() == (sharded / "top.csv").read_bytes()
+    assert problems(sharded.parent) == []
+    with pytest.raises(RequestError, match="rank 16 images per channel, not 17"):
+        top_images(sharded, k=17, model=TwoMaps(), options=AS_IT_IS)
+
+
+def test_batches_round_in_another_way_and_that_is_no_difference(pictures, tmp_path):
+    run = draw(pictures, tmp_path / "out", batch_size=3).directory
+    assert not any(row["note"] for row in table(run))
+
+
+def test_parts_make_the_table_of_the_whole(pictures, tmp_path):
+    plain = draw(pictures, tmp_path / "plain").directory
+    for number in (2, 1, 3):
+        parted = draw(pictures, tmp_path / "parted", part=Part(number, 3)).directory
+    assert (plain / "top.csv").read_bytes() == (parted / "top.csv").read_bytes()
+    assert problems(parted.parent) == []
+
+
+def test_new_images_are_ranked_among_the_old_ones(pictures, tmp_path):
+    plain = draw(pictures, tmp_path / "plain").directory
+    some = sorted(pictures.iterdir())[:3]
+    first = draw(some, tmp_path / "grown")
+    assert first.done == 3
+    before = (first.directory / "top.csv").read_bytes()
+    again = draw(some, tmp_path / "grown")
+    assert (again.skipped, again.pictures) == (3, 0)  # nothing is drawn again
+    grown = draw(pictures, tmp_path / "grown").directory
+    assert before != (grown / "top.csv").read_bytes() == (plain / "top.csv").read_bytes()
+    assert problems(grown.parent) == []
+
+
+@needs("ray", "ray")
+@pytest.mark.thorough
+def test_ray_makes_the_same_table(pictures, tmp_path):
+    plain = visualize("shapesnet", pictures, out=tmp_path / "plain", views="top", to="stats").directory
+    engine = facade.Engine(workers=2)
+    spread = visualize("shapesnet", pictures, out=tmp_path / "ray", views="top", to="stats", engine=engine).directory
+    assert (plain / "top.csv").read_bytes() == (spread / "top.csv").read_bytes()
+
+
+@needs("moto", "oracles")
+def test_a_remote_run_has_the_same_table(bucket, pictures, tmp_path):
+    plain = visualize("shapesnet", pictures, out=tmp_path / "plain", views="top", to="stats").directory
+    remote = visualize("shapesnet", pictures, out="s3://photos/runs", to="stats").directory
+    summary = top_images(str(remote))
+    assert str(summary.table) == "s3://photos/runs/shapesnet/top.csv"
+    assert bucket.get("runs/shapesnet/top.csv") == (plain / "top.csv").read_bytes()
+
+
+def test_a_template_is_found_and_cut_out(tmp_path):
+    """One of thirty pictures of noise contains what the filter looks for."""
+    rng = np.random.default_rng(0)
+    template = rng.integers(0, 256, (7, 7, 3)).astype(np.float64)
+    kernel = (template - template.mean((0, 1))).transpose(2, 0, 1)
+    net = nn.Sequential(nn.Conv2d(3, 2, 7))
+    with torch.no_grad():
+        net[0].weight.copy_(torch.tensor(np.stack([kernel, -kernel])) / 255)
+        net[0].bias.zero_()
+    for number in range(30):
+        pixels = rng.integers(96, 160, (40, 48, 3)).astype(np.uint8)
+        if number == 17:
+            pixels[21:28, 33:40] = template
+        save_pixels(tmp_path / f"noise/{number}.png", pixels)
+    run = draw(tmp_path / "noise", tmp_path / "out", net, types=["Conv2d"]).directory
+    first = table(run)[0]
+    assert (first["image"], first["y"], first["x"]) == ("17.png", 21, 33)
+    assert [first[f"file_{side}"] for side in ("left", "top", "right", "bottom")] == ["33", "21", "40", "28"]
+    page = pixels_of(next((run / "_top").glob("*.png")))
+    tiles = [tile for tile in tiles_of(page, 7, template.astype(np.uint8)) if tile]
+    assert tiles == [True]
+
+
+def tiles_of(page, side, wanted):
+    """Return for each place of a page whether the tile there shows the wanted pixels, each as a sharp rectangle."""
+    shown = np.asarray(Image.fromarray(wanted).resize((SIDE, SIDE), Image.Resampling.NEAREST))
+    views = np.lib.stride_tricks.sliding_window_view(page, shown.shape)[:, :, 0]
+    corner = (views[:, :, 0, 0] == shown[0, 0]).all(2)
+    return [bool((views[y, x] == shown).all()) for y, x in zip(*np.nonzero(corner), strict=True)]
+
+
+def test_boxes_are_in_the_pixels_of_the_file(tmp_path):
+    """A rotated photo: what the camera stored is what is cut out."""
+    upright = np.full((60, 120, 3), 40, np.uint8)
+    upright[10:20, 70:80] = 255
+    (tmp_path / "photos").mkdir()
+    exif = Image.Exif()
+    exif[274] = 6  # stored on its side
+    Image.fromarray(np.rot90(upright, 1)).save(tmp_path / "photos/a.png", exif=exif)
+    net = nn.Sequential(nn.Conv2d(3, 1, 5))
+    nn.init.ones_(net[0].weight)
+    run = draw(tmp_path / "photos", tmp_path / "out", net, types=["Conv2d"], options=InputOptions(size=60)).directory
+    (row,) = table(run)
+    left, top, right, bottom = (int(row[f"file_{side}"]) for side in ("left", "top", "right", "bottom"))
+    stored = np.asarray(Image.open(tmp_path / "photos/a.png"))
+    assert stored[top:bottom, left:right].mean() > 200
+    assert 5 <= right - left <= 7
+    assert 5 <= bottom - top <= 7
+
+
+def test_fewer_images_than_asked_for_leave_blanks(pictures, tmp_path):
+    run = draw(sorted(pictures.iterdir())[1:3], tmp_path / "out").directory
+    ranks = {(row["layer"], row["channel"]): [] for row in table(run)}
+    for row in table(run):
+        ranks[row["layer"], row["channel"]].append(row["rank"])
+    assert all(listed == [0, 1] for listed in ranks.values())
+
+
+def test_one_image_is_a_top_image(pictures, tmp_path):
+    run = draw(pictures / "x2.png", tmp_path / "out").directory
+    assert {row["image"] for row in table(run)} == {"x2.png"}
+
+
+def test_a_constant_channel_has_no_top_images(pictures, tmp_path):
+    net = nn.Sequential(nn.Conv2d(3, 2, 1))
+    nn.init.zeros_(net[0].weight[0])
+    with torch.no_grad():
+        net[0].weight[0] = 0
+    run = draw(pictures, tmp_path / "out", net, types=["Conv2d"]).directory
+    assert {row["channel"] for row in table(run)} == {1}
+    drawn = json.loads((run / "_top/unit.json").read_text())
+    assert drawn["kind"] == "top"
+
+
+def test_an_image_that_is_gone_is_named(pictures, tmp_path):
+    run = visualize("shapesnet", pictures, out=tmp_path / "out", to="stats").directory
+    (pictures / "x3.png").unlink()
+    summary = top_images(run)
+    assert summary.lost == ("x3.png",)
+    assert summary.exit_code == 3
+    gone = [row for row in table(run) if row["image"] == "x3.png"]
+    assert gone
+    assert {(row["note"], row["y"]) for row in gone} == {("the file is gone", "")}
+    assert top_images(run).exit_code == 3  # still
+    assert {row["note"] for row in table(run) if row["image"] != "x3.png"} == {""}
+    assert any("x3.png" in notice for notice in summary.notices)
+
+
+@pytest.mark.parametrize("inside", [False, True])
+@pytest.mark.parametrize("size", [None, 3])
+def test_an_image_that_has_changed_is_not_taken_for_the_ranked_one(pictures, tmp_path, inside, size):
+    run = visualize("shapesnet", pictures, out=tmp_path / "out", to="stats", shard=size).directory
+    before = (pictures / "x3.png").stat()
+    kept = (pictures / "x3.png").read_bytes()
+    shutil.copy(pictures / "x4.png", pictures / "x3.png")
+    (pictures / "x5.png").unlink()
+    summary = top_images(run, inside=inside)
+    assert (summary.lost, summary.exit_code) == (("x3.png", "x5.png"), 3)
+    notes = {row["note"] for row in table(run) if row["image"] == "x3.png"}
+    assert notes == (set() if inside else {"the file has changed"})
+    (pictures / "x3.png").write_bytes(kept)
+    os.utime(pictures / "x3.png", ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert top_images(run, inside=inside).lost == ("x5.png",)
+    assert {row["note"] for row in table(run) if row["image"] == "x3.png"} <= {""}
+
+
+def test_where_all_images_are_gone_nothing_is_said_to_be_done(pictures, tmp_path):
+    run = visualize("shapesnet", pictures, out=tmp_path / "out", to="stats").directory
+    shutil.rmtree(pictures)
+    with pytest.raises(NothingToDoError):
+        top_images(run, inside=True)
+    assert top_images(run).exit_code == 3
+
+
+def test_channels_that_do_not_exist_are_refused(pictures, tmp_path):
+    run = visualize("shapesnet", pictures, out=tmp_path / "out", to="stats").directory
+    with pytest.raises(RequestError, match="no layer has channel 999"):
+        top_images(run, channels="999")
+
+
+def test_pages_are_numbered_as_in_the_run(pictures, tmp_path):
+    run = visualize("shapesnet", pictures, out=tmp_path / "out", to="stats").directory
+    for inside in (False, True):
+        pages = top_images(run, layers="*.7.conv", inside=inside).pages
+        assert {path.name.partition("_")[0] for path in pages.glob("*.png")} == {"07"}
+
+
+PASSES = []  # of the network below, with pictures: fields are followed with a grey one
+
+
+class Counted(TwoMaps):
+    def forward(self, x):
+        if len(x.unique()) > 1:
+            PASSES.append(len(x))
+        return super().forward(x)
+
+
+def test_each_ranked_image_is_forwarded_once_and_no_other(pictures, tmp_path):
+    net = Counted()
+    run = draw(pictures, tmp_path / "out", net, to=["stats"], views=["maps"]).directory
+    PASSES.clear()
+    summary = top_images(run, k=1, model=net, options=AS_IT_IS)
+    ranked = {row["image"] for row in table(run)}
+    assert 1 < len(ranked) < 7
+    assert [1] * len(ranked) == PASSES
+    assert summary.images == len(ranked)
+    PASSES.clear()
+    top_images(run, k=1, model=net, options=AS_IT_IS)  # it is drawn
+    assert PASSES == []
+
+
+def test_pages_are_steps_in_tensorboard(pictures, tmp_path):
+    run = visualize("shapesnet", pictures, out=tmp_path, views="top", to="png,tensorboard", layers="*.3.conv").directory
+    events = EventAccumulator(str(run / "_top"), size_guidance={"tensors": 0}).Reload()
+    (tag,) = events.Tags()["tensors"]
+    assert tag == "top/00 features.3.conv"
+    steps = events.Tensors(tag)
+    assert [step.step for step in steps] == [0, 1]  # 48 channels, 32 on a page
+    pages = sorted((run / "_top").glob("*.png"), key=lambda path: path.name.count("."))
+    assert [page.name for page in pages] == ["00_features.3.conv.top.png", "00_features.3.conv.top.2.png"]
+    assert [step.tensor_proto.string_val[2] for step in steps] == [page.read_bytes() for page in pages]
+
+
+def test_what_is_shown_of_an_image_may_be_chosen(samples, tmp_path):
+    run = visualize("shapesnet", samples / "shapes", out=tmp_path, to="png,stats", layers="*.[07].conv").directory
+    pages = {}
+    for crop in ("auto", "field", "whole"):
+        folder = top_images(run, crop=crop, k=3).pages
+        for layer in ("00_features.0.conv", "01_features.7.conv"):
+            pages[crop, layer] = pixels_of(folder / f"{layer}.top.png")
+    for layer, like in (("00_features.0.conv", "field"), ("01_features.7.conv", "whole")):
+        np.testing.assert_array_equal(pages["auto", layer], pages[like, layer])
+        assert (pages["field", layer] != pages["whole", layer]).any()
+    first = next(row for row in table(run) if row["layer"] == "features.7.conv")
+    seen = pixels_of(run / first["image"] / "input.png")
+    windows = np.lib.stride_tricks.sliding_window_view(pages["whole", "01_features.7.conv"][:320, 200:340], (SIDE, SIDE, 3))
+    same = max((window == seen).all(2).mean() for row in windows[60:, :, 0] for window in row)
+    assert 0.7 < same < 1  # all but the contour
+
+
+def test_a_killed_command_is_completed_by_the_next(begin, fmapviz, pictures, tmp_path):
+    arguments = ["shapesnet", pictures, "--view", "top", "--to", "png,html", "--out"]
+    assert fmapviz(*arguments, "plain").returncode == 0
+    with begin(*arguments, "out") as command:
+        while b"top images of" not in (line := command.stderr.readline()):
+            assert line
+        command.process.kill()
+        command.process.wait()
+    run = tmp_path / "out/shapesnet"
+    assert not (run / "top.csv").exists()
+    assert fmapviz(*arguments, "out").returncode == 0
+    assert difference(snapshot(run), snapshot(tmp_path / "plain/shapesnet")) == []
+    assert problems(run.parent) == []
+
+
+def test_a_damaged_page_is_drawn_again(fmapviz, pictures, tmp_path):
+    run = visualize("shapesnet", pictures, out=tmp_path / "out", to=["png", "stats"]).directory
+    top_images(run, layers="*.3.conv", k=2)
+    page = next((run / "_top").glob("*.png"))
+    whole, names = page.read_bytes(), sorted(path.name for path in (run / "_top").iterdir())
+    page.write_bytes(whole[:-100])
+    assert len(problems(run.parent)) == 1
+    fmapviz("shapesnet", pictures, "--out", "out", "--to", "png,stats", "--repair", cwd=tmp_path)
+    assert problems(run.parent) == []
+    assert page.read_bytes() == whole
+    assert sorted(path.name for path in (run / "_top").iterdir()) == names
+
+
+def test_a_run_in_a_store_draws_them_as_it_ends(bucket, pictures, tmp_path):
+    options = {"views": ["top"], "to": ["png"], "layers": "*.3.conv"}
+    plain = visualize("shapesnet", pictures, out=tmp_path / "plain", **options).directory
+    for number in (1, 2):
+        visualize("shapesnet", pictures, out="s3://photos/runs", part=Part(number, 2), **options)
+    saved = bucket.save("runs/", tmp_path / "saved") / "shapesnet"
+    assert (plain / "top.csv").read_bytes() == (saved / "top.csv").read_bytes()
+    pages = [path.relative_to(plain) for path in (plain / "_top").glob("*.png")]
+    assert pages
+    assert all((plain / page).read_bytes() == (saved / page).read_bytes() for page in pages)
+
+
+def test_a_run_without_statistics_is_refused(fmapviz, pictures, tmp_path):
+    visualize("shapesnet", pictures, out=tmp_path / "out", to="png")
+    refused = fmapviz("top", "out/shapesnet")
+    assert refused.returncode == 2
+    assert b"keeps no statistics" in refused.stderr
+    assert b"`fmapviz shapesnet INPUT... --to png,stats` makes them" in refused.stderr
+
+
+NET = """
+import torch
+def build():
+    return torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU())
+"""
+
+
+def test_a_network_of_a_file_is_found_again(fmapviz, pictures, tmp_path):
+    (tmp_path / "net.py").write_text(NET)
+    torch.manual_seed(0)
+    torch.save(nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()).state_dict(), tmp_path / "one.pth")
+    drawn = fmapviz("net.py:build", "pictures", "--weights", "one.pth", "--to", "stats", "--size", "16", cwd=tmp_path)
+    assert drawn.returncode == 0
+    run = tmp_path / "runs/net.py_build"
+    elsewhere = fmapviz("top", run, cwd=pictures)
+    assert elsewhere.returncode == 2
+    assert b"relative to the directory where it was made" in elsewhere.stderr
+    (tmp_path / "one.pth").rename(tmp_path / "two.pth")
+    assert fmapviz("top", run, cwd=tmp_path).returncode == 2
+    found = fmapviz("top", run, "--weights", "two.pth", cwd=tmp_path)
+    assert found.returncode == 0, found.stderr.decode()
+    assert [Path(line).name for line in found.stdout.decode().splitlines()] == ["_top", "top.csv"]
+    assert table(run)
+
+
+def test_other_weights_are_refused(pictures, tmp_path):
+    run = visualize("shapesnet", pictures, out=tmp_path / "out", to="stats").directory
+    with pytest.raises(RefusedError, match="drawn with something else"):
+        top_images(run, weights="random")
+    assert not (run / "_top").exists()
+
+
+ROLLS = count(1)
+
+
+class Rolls(nn.Module):
+    """Not the same twice."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 2, 1)
+
+    def forward(self, x):
+        return self.conv(x) * next(ROLLS)
+
+
+def test_values_that_do_not_reproduce_are_told(pictures, tmp_path):
+    told = []
+    net = nn.Sequential(Rolls())
+    run = draw(pictures, tmp_path / "out", net, types=["Rolls"], workers=1, on_event=told.append).directory
+    notices = [event.message for event in told if isinstance(event, Notice)]
+    assert any("were not the same when drawn again" in notice for notice in notices)
+    assert all("when drawn again" in row["note"] for row in table(run))
+
+
+class Nothing(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 2, 1)
+
+    def forward(self, x):
+        return self.conv(x * torch.nan)
+
+
+def test_where_no_value_is_finite_there_are_no_top_images(pictures, tmp_path):
+    summary = draw(pictures, tmp_path / "out", Nothing(), types=["Conv2d"])
+    assert table(summary.directory) == []
+    assert len([*(summary.directory / "_top").glob("*.png")]) == 1  # it says so
+    assert any("no finite one" in notice for notice in summary.notices)
+    assert summary.exit_code == 0
+
+
+def test_inside_takes_only_positions_whose_field_lies_within_the_picture(pictures, tmp_path):
+    run = draw(pictures, tmp_path / "out", views=["maps"], to=["raw", "stats"]).directory
+    top_images(run, k=2, inside=True, model=TwoMaps(), options=AS_IT_IS)
+    rows = table(run)
+    assert rows
+    for row in rows:
+        reach = {"first": 1, "relu": 1, "again": 3, "relu#2": 3, "again#2": 5, "relu#3": 5}[row["layer"]]
+        box = tuple(row[side] for side in ("left", "top", "right", "bottom"))
+        assert box[2] - box[0] == box[3] - box[1] == 2 * reach + 1
+        raw = load_file(run / row["image"] / "raw.safetensors")[row["layer"]][row["channel"]]
+        ys, xs = (
+            [p for p in range(n) if 2 * p >= reach and 2 * p + reach < side]
+            for n, side in zip(raw.shape, (16, 20), strict=True)
+        )
+        inner = max((raw[y, x], -y, -x) for y, x in product(ys, xs))
+        assert (np.float32(row["value"]), row["y"], row["x"]) == (inner[0], -inner[1], -inner[2])
+
+
+def test_the_ranking_of_ones_own_loop_is_that_of_the_run(pictures, tmp_path):
+    net = TwoMaps()
+    run = draw(pictures, tmp_path / "out", net, to=["stats"]).directory
+    own, half, other = TopImages(k=9), TopImages(k=9), TopImages(k=9)
+    names = sorted(path.name for path in pictures.iterdir())
+    with facade.capture(net, types=["Conv2d", "ReLU"]) as maps, torch.no_grad():
+        for number, name in enumerate(names):
+            batch = facade.load_image(pictures / name, facade.load_model("alexnet", weights="random", options=AS_IT_IS))
+            net(batch)
+            own.add([name], maps, inputs=batch)
+            (half if number % 2 else other).add(name, maps, inputs=batch)
+    half.merge(other)
+    read = TopImages.read(run)
+    for top in (own, half):
+        assert [*top] == [*read]
+        for layer in read:
+            assert top[layer].images == read[layer].images
+            np.testing.assert_array_equal(top[layer].values, read[layer].values)
+            assert top[layer].copies == read[layer].copies == {"copy.png": 2}
+    shown = [(row["layer"], row["channel"], row["image"]) for row in table(run)]
+    assert shown == [
+        (layer, channel, name)
+        for layer in read
+        for channel, listed in enumerate(read[layer].images)
+        if not read[layer].constant[channel]
+        for name in listed
+    ]
+
+
+def test_wrong_arguments_are_explained(tmp_path):
+    for wrong in ({"k": 0}, {"k": 101}, {"by": "sum"}):
+        with pytest.raises(RequestError):
+            TopImages(**wrong)
+    with pytest.raises(RequestError, match="no run of fmapviz"):
+        TopImages.read(tmp_path)
+    top = TopImages()
+    with pytest.raises(RequestError, match=r"not \(1, C, H, W\)"):
+        top.add("x", {"a": torch.zeros(2, 3, 4, 4)})
+    with pytest.raises(RequestError, match="other kinds"):
+        top.merge(TopImages(k=3))
+    with pytest.raises(KeyError):
+        top["nothing"]
+
+
+@needs("pyarrow", "scale")
+def test_the_parquet_file_holds_the_same_rows(pictures, tmp_path):
+    from pyarrow import parquet
+
+    run = draw(pictures, tmp_path / "out").directory
+    rows = parquet.read_table(run / "top.parquet").to_pylist()
+    assert len(rows) == len(table(run))
+    for row, text in zip(rows, table(run), strict=True):
+        assert row["value"] == np.float32(text["value"])
+        assert {name: row[name] for name in ("layer", "channel", "image", "y", "right", "note")} == {
+            name: text[name] for name in ("layer", "channel", "image", "y", "right", "note")
+        }
+
+
+# --- what must not be taken for right
+
+
+def test_plain_hooks_find_the_same_only_with_a_copy(pictures, tmp_path):
+    """The in-place ReLU behind a convolution overwrites what a hook has stored."""
+    net = TwoMaps()
+    run = draw(pictures, tmp_path / "out", net, to=["stats"]).directory
+    names = sorted((path.name for path in pictures.iterdir()), key=lambda name: in_natural_order([name]))
+    values = {True: [], False: []}
+    for name, copied in product(names, values):
+        kept = []
+        hook = net.first.register_forward_hook(
+            lambda _, __, out, copied=copied, kept=kept: kept.append(out.clone() if copied else out)
+        )
+        with torch.no_grad():
+            net(prepared(pictures / name))
+        hook.remove()
+        values[copied].append(kept[0][0].amin((1, 2)).numpy())
+    lowest = TopImages.read(run, by="min")["first"]
+    for copied, found in values.items():
+        order = np.lexsort((np.arange(len(names)), np.stack(found)[:, 0]))
+        shown = [names[place] for place in order if names[place] != "x1.png"]
+        assert (shown == list(lowest.images[0])) == copied
+
+
+def test_a_contour_lies_where_the_fields_do_and_not_at_aligned_corners():
+    """One position of a map is large: the contour surrounds the centre of what it sees, also near the border."""
+    net = nn.Sequential(nn.Conv2d(1, 1, 11, stride=8, padding=0))
+    field = find_field(net, (96, 96))
+    values = np.zeros((11, 11), np.float32)
+    values[0, 9] = 1.0
+    position = Position(0, 9, field.box(0, 9), (96, 96))
+    plain = np.full((96, 96), 128, np.uint8)
+    tile = draw_tile(plain, values, field, position, TopOptions(crop="whole"), centres=field.centres, side=96)
+    rows, columns = np.nonzero((tile == (255, 230, 0)).all(2))
+    centre = rows.mean() + 0.5, columns.mean() + 0.5
+    left, _, right, bottom = field.box(0, 9)
+    assert abs(centre[1] - (left + right) / 2) < 1
+    assert rows.max() + 0.5 < bottom
+    aligned = 95 * 9 / 10
+    assert abs(centre[1] - aligned) > 5
+
+
+def find_field(net, size):
+    layers = find_layers(net)
+    return trace_fields(net.to("meta"), layers, torch.zeros(1, 1, *size, device="meta"), forward=lambda net, x: net(x))["0"]
+
+
+def test_a_counter_in_place_of_a_name_would_mix_two_calls(pictures, tmp_path):
+    run = draw(pictures, tmp_path / "out", types=["Conv2d"], to=["stats"]).directory
+    once, twice = (TopImages.read(run)[name] for name in ("again", "again#2"))
+    assert once.images != twice.images
+    assert not np.array_equal(once.values, twice.values)

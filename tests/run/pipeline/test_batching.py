@@ -1,0 +1,538 @@
+from __future__ import annotations
+
+import itertools
+import json
+from collections import Counter
+from itertools import count, islice
+
+import numpy as np
+import pytest
+import torch
+from cases import thorough
+from image_files import paint
+from PIL import Image
+from results import drawn_layer, result_of
+from torch import nn
+
+import fmapviz
+from fmapviz.config import InputOptions
+from fmapviz.core.drawings import Grid, Panels
+from fmapviz.events import Notice
+from fmapviz.run.forward_pass import ForwardError
+from fmapviz.run.layer_results import MixedBatchError
+from fmapviz.run.loop import visualize
+from fmapviz.run.pipeline.batching import IMAGES, PICTURE_BYTES, Sharing, is_mixed
+from fmapviz.types import Measures, Statistics
+
+# Of less than 20,480 values torch computes a batch otherwise than one image.
+SMALL = InputOptions(size=(96, 96), mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
+
+
+class Log(list):
+    """Is no state of the network, which would be set back: its copies share it."""
+
+    def __deepcopy__(self, _memo):
+        return self
+
+
+class Ticks:
+    """Counts, likewise; how far, does not make another network."""
+
+    def __init__(self):
+        self.numbers = count()
+
+    def __deepcopy__(self, _memo):
+        return self
+
+
+class Net(nn.Module):
+    """Notes how many images each forward pass has."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.conv = nn.Conv2d(3, 4, 3)
+        self.passes = Log()
+
+    def forward(self, x):
+        self.passes.append(len(x))
+        return self.conv(x)
+
+
+class Otherwise(Net):
+    """Computes a batch otherwise than one image: by as little as a rounding."""
+
+    def forward(self, x):
+        return super().forward(x * (1 + 1e-6) if len(x) > 1 else x)
+
+
+class Uneven(Net):
+    """Computes the last image of a batch otherwise than the others."""
+
+    def forward(self, x):
+        return super().forward(torch.cat([x[:-1], x[-1:] * (1 + 1e-6)]) if len(x) > 1 else x)
+
+
+class Mixing(Net):
+    """Compares every image with the mean of all."""
+
+    def forward(self, x):
+        return super().forward(x - x.mean())
+
+
+class Brightest(Net):
+    """Compares every image with the brightest value of all."""
+
+    def forward(self, x):
+        return super().forward(x / x.amax())
+
+
+class Darkest(Net):
+    """Compares every image with the darkest value of all."""
+
+    def forward(self, x):
+        return super().forward(x / x.amin())
+
+
+class Alone(Net):
+    """Takes one image only."""
+
+    def forward(self, x):
+        return super().forward(x.reshape(1, 3, 96, 96))
+
+
+class Greedy(Net):
+    """Has no memory for two images."""
+
+    def forward(self, x):
+        if len(x) > 1:
+            raise torch.OutOfMemoryError
+        return super().forward(x)
+
+
+class Noisy(Net):
+    """Draws random numbers."""
+
+    def forward(self, x):
+        return super().forward(x + torch.rand_like(x))
+
+
+class Counting(Net):
+    """Counts its passes in a buffer, and depends on the count."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("count", torch.zeros(()))
+
+    def forward(self, x):
+        self.count += 1
+        return super().forward(x * self.count)
+
+
+class Averaging(Net):
+    """Keeps a mean of what it saw."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(()))
+
+    def forward(self, x):
+        self.mean.lerp_(x.mean(), 0.1)
+        return super().forward(x - self.mean)
+
+
+class Remembering(Net):
+    """Keeps the image before."""
+
+    before = 0
+
+    def forward(self, x):
+        result = super().forward(x - self.before)
+        self.before = x
+        return result
+
+
+class Picky(Net):
+    """Fails at white images, and is as precise as `Otherwise` with a batch that is not whole."""
+
+    def forward(self, x):
+        if (x.amin((1, 2, 3)) > 2).any():
+            self.passes.append(-len(x))
+            raise ValueError("white")
+        return super().forward(x * (1 + 1e-6) if 1 < len(x) < IMAGES else x)
+
+
+class Short(Net):
+    """Runs out of memory at the fifth pass."""
+
+    def __init__(self):
+        super().__init__()
+        self.ticks = Ticks()
+
+    def forward(self, x):
+        if next(self.ticks.numbers) == 4:
+            self.passes.append(-len(x))
+            raise torch.OutOfMemoryError
+        return super().forward(x)
+
+
+def paint_many(folder, count, size=(96, 96)):
+    for seed in range(count):
+        paint(folder / f"{size[0]}-{seed}.png", seed, size)
+    return folder
+
+
+def look(inputs, model, out, **options):
+    summary = visualize(model, inputs, out=out, to="png", **{"options": SMALL, "workers": 1, **options})
+    assert summary.exit_code == 0
+    return {
+        str(path.relative_to(summary.directory)): path.read_bytes()
+        for path in summary.directory.rglob("*")
+        if path.is_file() and path.name != "run.json"
+    }
+
+
+# --- in a run
+
+
+def test_images_of_a_small_network_share_a_pass_once_that_is_proven(tmp_path):
+    shared, alone = Net(), Net()
+    pictures = paint_many(tmp_path / "pictures", 9)
+    assert look(pictures, shared, tmp_path / "a") == look(pictures, alone, tmp_path / "b", batch_size=1)
+    assert shared.passes == [1, 1, 4, 1, 4, 1, 1, 1]  # the second and third pass are the proof
+    assert alone.passes == [1] * 9
+
+
+@pytest.mark.parametrize("kind", [Otherwise, Uneven, Mixing, Brightest, Darkest, Alone, Greedy])
+def test_images_do_not_share_a_pass_that_would_change_them(kind, tmp_path):
+    tried, alone = kind(), kind()
+    pictures = paint_many(tmp_path / "pictures", 6)
+    notices = []
+    tree = look(pictures, tried, tmp_path / "a", on_event=lambda event: notices.append(type(event).__name__))
+    assert tree == look(pictures, alone, tmp_path / "b", batch_size=1)
+    assert sum(count == 1 for count in tried.passes) == 6 + 1
+    assert sum(tried.passes) <= 7 + 4
+    assert Counter(notices) == {"Started": 1, "Counted": 1, "Outcome": 6}  # nobody need know
+
+
+def test_images_of_a_network_that_draws_random_numbers_share_nothing(tmp_path):
+    model, events = Noisy(), []
+    pictures = paint_many(tmp_path / "pictures", 5)
+    tree = look(pictures, model, tmp_path / "a", on_event=events.append)
+    assert model.passes == [1] * (1 + 5)  # the first shows that numbers are drawn; then each has the seed of its name
+    assert [event.message for event in events if isinstance(event, Notice)] == [
+        "the network draws random numbers when it runs: they are seeded for each image by its name"
+    ]
+    for name, options in (("b", {"workers": 2}), ("c", {"batch_size": 4})):
+        assert look(pictures, Noisy(), tmp_path / name, **options) == tree
+
+
+def test_what_is_asked_for_is_done(tmp_path):
+    model = Otherwise()
+    look(paint_many(tmp_path / "pictures", 9), model, tmp_path / "out", batch_size=3)
+    assert model.passes == [3, 3, 3, 3]  # the second is the first image beside noise
+
+
+def test_one_image_is_drawn_once(tmp_path):
+    model = Net()
+    look(paint_many(tmp_path / "pictures", 1) / "96-0.png", model, tmp_path / "out")
+    assert model.passes == [1]
+
+
+@pytest.mark.parametrize("limit", ["DRAWN_BYTES", "PICTURE_BYTES"])
+def test_a_large_network_is_not_tried(limit, tmp_path, monkeypatch):
+    monkeypatch.setattr(f"fmapviz.run.pipeline.batching.{limit}", 1023)
+    model = Net()
+    look(paint_many(tmp_path / "pictures", 4), model, tmp_path / "out")
+    assert model.passes == [1] * 4
+
+
+def test_only_images_of_the_size_of_the_first_share_a_pass(tmp_path):
+    model, alone, options = Net(), Net(), InputOptions(fit="none")
+    pictures = paint_many(tmp_path / "pictures", 6, (96, 96))
+    paint_many(tmp_path / "pictures", 5, (100, 104))
+    tree = look(pictures, model, tmp_path / "a", options=options)
+    assert Counter(model.passes) == {1: 3 + 5, 4: 1 + 1}
+    assert tree == look(pictures, alone, tmp_path / "b", options=options, batch_size=1)
+
+
+def test_the_first_image_that_can_be_drawn_is_the_sample(tmp_path):
+    pictures = paint_many(tmp_path / "pictures", 6)
+    (pictures / "0.png").write_text("no picture")
+    model = Net()
+    summary = visualize(model, pictures, out=tmp_path / "out", to="png", options=SMALL, workers=1)
+    assert (summary.done, summary.failed) == (6, 1)
+    assert model.passes == [1, 1, 4, 1, 4]
+
+
+def test_an_image_that_fails_in_a_shared_pass_fails_alone(tmp_path):
+    pictures = paint_many(tmp_path / "pictures", 10)
+    Image.new("RGB", (96, 96), "white").save(pictures / "96-4.png")
+    model, trees = Picky(), []
+    for name, options in (("a", {"workers": 1}), ("b", {"batch_size": 1})):
+        summary = visualize(model, pictures, out=tmp_path / name, to="png", options=SMALL, **options)
+        assert (summary.done, summary.failed) == (9, 1)
+        trees.append({path.relative_to(tmp_path / name): path.read_bytes() for path in (tmp_path / name).rglob("*.png/*")})
+    assert model.passes[:12] == [1, 1, 4, 1, -4, 1, 1, -1, 1, 4, *model.passes[10:12]]
+    assert trees[0] == trees[1]
+
+
+def test_without_the_memory_for_a_shared_pass_each_is_drawn_alone(tmp_path):
+    pictures, model, alone, events = paint_many(tmp_path / "pictures", 10), Short(), Short(), []
+    list(islice(alone.ticks.numbers, 5))  # has what it needs
+    tree = look(pictures, model, tmp_path / "a", on_event=events.append)
+    assert model.passes == [1, 1, 4, 1, -4, *[1] * 8]
+    assert [event.message for event in events if isinstance(event, Notice)] == [
+        "out of memory with 4 images at once: going on with 1"
+    ]
+    assert tree == look(pictures, alone, tmp_path / "b", batch_size=1)
+
+
+def test_an_image_that_proves_nothing_proves_nothing(tmp_path):
+    """Of black, given as zeros, every convolution without a bias makes zeros in whatever way it is computed."""
+    model = fmapviz.load_model("squeezenet1_1", weights="random", options=InputOptions(size=(64, 64), mean=(0,), std=(1,)))
+    pictures = paint_many(tmp_path / "pictures", 5, (64, 64))
+    Image.new("RGB", (64, 64)).save(pictures / "0.png")
+    assert look(pictures, model, tmp_path / "a") == look(pictures, model, tmp_path / "b", batch_size=1)
+
+
+@pytest.mark.parametrize("kind", [Counting, Averaging, Remembering])
+def test_a_network_that_changes_by_being_run_is_not_run_more_often(kind, tmp_path):
+    tried, alone = kind(), kind()
+    pictures = paint_many(tmp_path / "pictures", 6)
+    assert look(pictures, tried, tmp_path / "a") == look(pictures, alone, tmp_path / "b", batch_size=1)
+    assert tried.passes == [1] * 6
+
+
+def test_an_image_alone_gives_the_same_as_in_a_folder(tmp_path):
+    model = fmapviz.load_model("squeezenet1_1", weights="random", options=InputOptions(size=(64, 64)))
+    pictures = paint_many(tmp_path / "pictures", 5, (64, 64))
+    folder = look(pictures, model, tmp_path / "a", workers=2)
+    for name in ("64-0.png", "64-4.png"):
+        alone = look(pictures / name, model, tmp_path / f"b{name}", workers=2)
+        assert alone.items() <= folder.items()
+
+
+@pytest.mark.parametrize("workers", [2, 4])
+def test_several_threads_give_the_same(workers, tmp_path):
+    pictures = paint_many(tmp_path / "pictures", 21)
+    many = look(pictures, Net(), tmp_path / "a", workers=workers)
+    assert many == look(pictures, Net(), tmp_path / "b", batch_size=1)
+
+
+@pytest.mark.parametrize("name", ["mobilenet_v3_small", "squeezenet1_1", *thorough("regnet_y_400mf", "googlenet")])
+def test_networks_give_each_image_the_same_whatever_is_beside_it(name, tmp_path):
+    model = fmapviz.load_model(name, weights="random", options=InputOptions(size=(64, 64)))
+    pictures = paint_many(tmp_path / "pictures", 7, (64, 64))
+    trees = [look(pictures, model, tmp_path / f"{size}", batch_size=size) for size in (None, 1)]
+    assert trees[0].keys() == trees[1].keys()
+    for path, data in trees[0].items():
+        assert data == trees[1][path], path
+    assert json.loads(trees[0]["64-5.png/unit.json"])["layers"]
+
+
+# --- with a size of batches that is asked for
+
+
+class Normalising(Net):
+    """Normalises by what is in the batch, in an early branch."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm2d(3, track_running_stats=False)
+
+    def forward(self, x):
+        return super().forward(self.norm(x))
+
+
+class Attending(Net):
+    """Attends from each image to all others."""
+
+    def forward(self, x):
+        tokens = x.flatten(1)
+        return super().forward(((tokens @ tokens.T / 1e4).softmax(1) @ tokens).reshape(x.shape))
+
+
+class Contrasting(Net):
+    """Scales each image by how it resembles the others."""
+
+    def forward(self, x):
+        near = nn.functional.normalize(x.flatten(1))
+        return super().forward(x * (near @ near.T).sum(1)[:, None, None, None])
+
+
+MIXES = "the network mixes the images of a batch: each image is passed through it alone"
+
+
+def notices_of(events):
+    return [event.message for event in events if isinstance(event, Notice)]
+
+
+@pytest.mark.parametrize("kind", [Mixing, Brightest, Darkest, Normalising, Attending, Contrasting])
+@pytest.mark.parametrize("workers", [1, 3])
+def test_images_of_a_network_that_mixes_a_batch_are_passed_alone_and_that_is_said(kind, workers, tmp_path):
+    pictures, events = paint_many(tmp_path / "pictures", 7), []
+    tree = look(pictures, kind(), tmp_path / "a", batch_size=3, workers=workers, on_event=events.append)
+    assert tree == look(pictures, kind(), tmp_path / "b", batch_size=1, workers=workers)
+    assert notices_of(events) == [MIXES]
+
+
+@pytest.mark.parametrize("kind", [Counting, Averaging, Remembering])
+def test_images_of_a_network_that_remembers_are_passed_alone_and_that_is_said(kind, tmp_path):
+    pictures, events = paint_many(tmp_path / "pictures", 7), []
+    tree = look(pictures, kind(), tmp_path / "a", batch_size=3, on_event=events.append)
+    assert tree == look(pictures, kind(), tmp_path / "b", batch_size=1)
+    (notice,) = notices_of(events)
+    assert notice.endswith("from one image to the next: each image is drawn alone, from the state of the start")
+
+
+@pytest.mark.parametrize("kind", [Net, Otherwise])
+def test_rounding_of_a_batch_is_no_mixing(kind, tmp_path):
+    model, events = kind(), []
+    look(paint_many(tmp_path / "pictures", 7), model, tmp_path / "a", batch_size=3, on_event=events.append)
+    assert notices_of(events) == []
+    assert sorted(model.passes) == [1, 3, 3, 3]
+
+
+def test_a_network_that_takes_one_image_only_is_given_one(tmp_path):
+    pictures = paint_many(tmp_path / "pictures", 4)
+    assert look(pictures, Alone(), tmp_path / "a", batch_size=3) == look(pictures, Alone(), tmp_path / "b", batch_size=1)
+
+
+@pytest.mark.parametrize("mixes", [False, True])
+def test_what_differs_each_time_is_told_from_mixing_by_its_size(mixes):
+    """As gradients on a GPU do."""
+    times = itertools.count()
+
+    def draw(images):
+        values = images[:1].numpy() + (images.numpy().mean(0) if mixes else 0) + 1e-6 * next(times)
+        return [drawn(pixels=values[0])] * len(images)
+
+    images = torch.rand(3, 3, 4, 4)
+    assert is_mixed(images, draw(images)[0], draw) == mixes
+
+
+# --- the proof
+
+IMAGE = torch.zeros(3, 4, 4)
+
+
+def drawn(**changes):
+    pixels = changes.pop("pixels", np.zeros((2, 2), np.uint8))
+    grid = Grid(pixels, channels=changes.pop("channels", None))
+    return result_of(drawn_layer(changes.pop("layer", "a"), grid, **changes))
+
+
+def several(images):
+    return [drawn() for _ in images]
+
+
+def sharing_with(draw, image=IMAGE, noted=None):
+    sharing = Sharing(nn.Identity())
+    sharing.note(image, noted or drawn())
+    return sharing, sharing.try_out(draw)
+
+
+def test_what_is_alike_may_share():
+    sharing, batches = Sharing(nn.Identity()), []
+
+    def draw(images):
+        batches.append(images)
+        return several(images)
+
+    assert sharing.try_out(draw) is None  # no size yet
+    assert sharing.allows([IMAGE])
+    assert not sharing.allows([IMAGE] * IMAGES)
+    sharing.note(IMAGE, drawn())
+    sharing.note(torch.zeros(3, 4, 5), drawn())  # too late
+    assert sharing.try_out(draw) == IMAGES
+    assert sharing.try_out(draw) is None
+    alone, batch = batches
+    assert [len(alone), len(batch)] == [1, IMAGES]
+    assert [torch.equal(image, alone[0]) for image in batch] == [True, *[False] * (IMAGES - 2), True]
+    assert all(image.shape == IMAGE.shape and image.std() > 0.5 for image in batch)
+    assert sharing.allows([IMAGE] * IMAGES)
+    assert sharing.allows([IMAGE])
+    assert not sharing.allows([IMAGE] * (IMAGES + 1))
+    assert not sharing.allows([torch.zeros(3, 4, 5)] * IMAGES)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        drawn(pixels=np.eye(2, dtype=np.uint8)),
+        drawn(pixels=np.zeros((2, 3), np.uint8)),
+        drawn(statistics=Statistics(0.0, 1.0, 0.5 + 2**-24, (), 0)),
+        drawn(layer="b"),
+        drawn(view="inputs"),
+        drawn(shape=(1, 2, 3)),
+        drawn(channels=(0,)),
+        drawn(samples=2),
+        result_of(),
+        result_of(*drawn().layers * 2),
+        result_of(*drawn().layers, not_executed=("b",)),
+        result_of(*drawn().layers, undrawn={"b": "a vector"}),
+    ],
+)
+@pytest.mark.parametrize("last", [False, True])
+def test_what_differs_in_anything_may_not_share(other, last):
+    same = [drawn()] * (IMAGES - 1)
+
+    def draw(images):
+        if len(images) == 1:
+            return [drawn()]
+        return [*same, other] if last else [other, *same]
+
+    sharing, shared = sharing_with(draw)
+    assert shared is None
+    assert not sharing.allows([IMAGE] * IMAGES)
+
+
+NUMBERS = np.arange(3, dtype=np.float32)
+
+
+def of_pair(*grids):
+    return Panels(grids, ("A", "B"), limits=(0.0, 1.0), largest=1.0)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "alike"),
+    [
+        ({"measures": Measures(9, *[NUMBERS] * 6)}, {"measures": Measures(9, *[NUMBERS] * 6, rest=NUMBERS)}, False),
+        ({"measures": Measures(9, *[NUMBERS] * 6, rest=NUMBERS)}, {"measures": Measures(9, *[NUMBERS] * 7)}, True),
+        ({"content": of_pair(NUMBERS, NUMBERS)}, {"content": of_pair(NUMBERS, NUMBERS + 0)}, True),
+        ({"content": of_pair(NUMBERS, NUMBERS)}, {"content": of_pair(NUMBERS, NUMBERS + 1)}, False),
+        ({"content": of_pair(NUMBERS, NUMBERS)}, {"content": of_pair(NUMBERS)}, False),
+    ],
+)
+def test_arrays_are_compared_wherever_they_stand_and_also_where_one_is_missing(one, other, alike):
+    alone, beside = (result_of(drawn_layer("a", each.pop("content", None), **each)) for each in (dict(one), dict(other)))
+    for first, second in ((alone, beside), (beside, alone)):
+        _, shared = sharing_with(
+            lambda images, first=first, second=second: [second if len(images) > 1 else first] * len(images)
+        )
+        assert shared == (IMAGES if alike else None)
+
+
+@pytest.mark.parametrize("error", [ForwardError("no"), MixedBatchError(), torch.OutOfMemoryError(), MemoryError()])
+def test_a_network_that_cannot_take_a_batch_may_not_share(error):
+    sharing, shared = sharing_with(throw(error))
+    assert shared is None
+    assert not sharing.allows([IMAGE] * IMAGES)
+
+
+def test_any_other_exception_comes_out():
+    with pytest.raises(IndexError):
+        sharing_with(throw(IndexError("x")))
+
+
+def test_what_takes_long_to_draw_is_not_worth_while():
+    _, shared = sharing_with(several, noted=drawn(pixels=np.zeros((PICTURE_BYTES + 1, 1), np.uint8)))
+    assert shared is None
+
+
+def throw(error):
+    def draw(_images):
+        raise error
+
+    return draw

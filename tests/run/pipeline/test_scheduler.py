@@ -1,0 +1,692 @@
+from __future__ import annotations
+
+import random
+import signal
+import threading
+import time
+from collections import Counter
+from dataclasses import dataclass
+from itertools import count, pairwise
+from threading import Barrier, Event, Lock
+from types import SimpleNamespace
+
+import pytest
+from cases import thorough
+from waiting import PATIENCE, wait_until, without_hanging
+
+from fmapviz.run.pipeline import scheduler
+from fmapviz.run.pipeline.scheduler import Limits, Schedule
+
+pytestmark = pytest.mark.usefixtures("no_thread_is_left")
+
+
+@dataclass(frozen=True)
+class Thing:
+    """What is listed, read, drawn and written here."""
+
+    number: int
+    shape: str = "square"
+    bytes: int = 30
+
+
+class Fake:
+    """Steps that only note what is done; tests override what matters to them."""
+
+    held = 0
+
+    def __init__(self, threads=2, drawing=None, batch_size=1, drawn_ahead=0):
+        self.limits = Limits(threads, drawing or threads, batch_size, drawn_ahead)
+        self.log = []
+        self.schedule = Schedule(Reading(self), self, self)
+
+    def listed(self, item):
+        self.log.append(("listed", item.number))
+        return item
+
+    def read(self, item, _tell):
+        self.log.append(("read", item.number))
+        return item
+
+    def draw(self, batch, _tell):
+        self.log += [("draw", item.number) for item in batch]
+        return [], batch
+
+    def write(self, item, tell):
+        self.log.append(("write", item.number))
+        tell(item)
+
+    def run(self, found):
+        return self.schedule.run(map(self.listed, found))
+
+    def numbers(self, step):
+        return [number for kind, number in self.log if kind == step]
+
+
+class Reading:
+    """The reader of steps, whose images are all drawn."""
+
+    def __init__(self, steps):
+        self.steps = steps
+
+    def read(self, _number, item, tell):
+        item = self.steps.read(item, tell)
+        return [item] if item else [], []
+
+
+class Peak:
+    """Counts how many threads are in a `with` block at once."""
+
+    def __init__(self):
+        self._lock = Lock()
+        self._now = 0
+        self.most = 0
+
+    def __enter__(self):
+        with self._lock:
+            self._now += 1
+            self.most = max(self.most, self._now)
+            return self._now
+
+    def __exit__(self, *_exception):
+        with self._lock:
+            self._now -= 1
+
+
+def things(number, shapes=("square",), **fields):
+    return [Thing(n, shapes[n % len(shapes)], **fields) for n in range(number)]
+
+
+def endless():
+    return map(Thing, count())
+
+
+# --- everything is done, once
+
+
+@pytest.mark.parametrize("batch_size", [1, 3])
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_everything_is_read_drawn_and_written_once(threads, batch_size):
+    steps = Fake(threads, batch_size=batch_size)
+    everything = things(60, ("square", "wide", "wide"))
+    assert Counter(steps.run(everything)) == Counter(everything)
+    for step in ("listed", "read", "draw", "write"):
+        assert sorted(steps.numbers(step)) == list(range(60)), step
+    assert steps.numbers("listed") == list(range(60))
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_nothing_to_do_comes_to_an_end(threads):
+    assert list(Fake(threads).run([])) == []
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_what_is_done_with_after_reading_or_drawing_goes_no_further(threads):
+    class Some(Fake):
+        def read(self, item, tell):
+            tell(("read", item.number))
+            return super().read(item, tell) if item.number % 3 else None
+
+        def draw(self, batch, tell):
+            back, drawn = super().draw(batch, tell)
+            return back, [item for item in drawn if item.number % 3 == 1]
+
+    steps = Some(threads, batch_size=4)
+    told = list(steps.run(things(30)))
+    assert sorted(event[1] for event in told if isinstance(event, tuple)) == list(range(30))
+    assert sorted(event.number for event in told if isinstance(event, Thing)) == list(range(1, 30, 3))
+    assert sorted(steps.numbers("draw")) == [number for number in range(30) if number % 3]
+    assert sorted(steps.numbers("write")) == list(range(1, 30, 3))
+
+
+def test_one_thread_keeps_the_order_and_finishes_each_before_it_begins_another():
+    steps = Fake(1)
+    assert list(steps.run(things(20))) == things(20)
+    done = [step for step in steps.log if step[0] != "listed"]
+    assert done == [(kind, number) for number in range(20) for kind in ("read", "draw", "write")]
+
+
+def test_what_the_reader_says_is_to_be_written_is_not_drawn():
+    class Undrawn(Fake):
+        def __init__(self):
+            super().__init__()
+            self.schedule = Schedule(self, self, self)
+
+        def read(self, number, item, _tell):
+            assert number == item.number
+            return ([], [item]) if number % 2 else ([item], [])
+
+    steps = Undrawn()
+    assert sorted(item.number for item in steps.run(things(9))) == list(range(9))
+    assert sorted(steps.numbers("draw")) == [0, 2, 4, 6, 8]
+
+
+def test_what_is_told_on_the_way_arrives_in_the_order_of_telling():
+    class Talkative(Fake):
+        def read(self, item, tell):
+            for part in range(30):  # more than wait at once
+                tell((item.number, part))
+            return item
+
+        def write(self, item, tell):
+            tell((item.number, 30))
+
+    told = list(Talkative(3).run(things(5)))
+    for number in range(5):
+        assert [part for own, part in told if own == number] == list(range(31))
+
+
+# --- batches
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_batch_holds_one_shape_and_no_more_than_its_size(threads):
+    dice, batches = random.Random(0), []
+
+    class Noting(Fake):
+        def draw(self, batch, tell):
+            batches.append(batch)
+            return super().draw(batch, tell)
+
+    everything = [Thing(number, dice.choice(("square", "wide"))) for number in range(80)]
+    assert len(list(Noting(threads, batch_size=3).run(everything))) == 80
+    assert all(1 <= len(batch) <= 3 and len({item.shape for item in batch}) == 1 for batch in batches)
+
+
+@pytest.fixture
+def stopped_clock(monkeypatch):
+    """Stop the scheduler's clock: an incomplete batch that waits for another image waits forever."""
+    monkeypatch.setattr(scheduler, "time", SimpleNamespace(monotonic=lambda: 0.0))
+
+
+def test_batches_are_as_large_as_they_may_be(stopped_clock):
+    batches = []
+
+    class Noting(Fake):
+        def draw(self, batch, tell):
+            batches.append([item.number for item in batch])
+            return super().draw(batch, tell)
+
+    told = without_hanging(lambda: list(Noting(1, batch_size=4).run(things(10))))
+    assert len(told) == 10
+    assert batches == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+
+
+def test_a_smaller_batch_size_holds_from_then_on():
+    sizes = []
+
+    class Shrinking(Fake):
+        def draw(self, batch, tell):
+            sizes.append(len(batch))
+            self.limits.batch_size = 2
+            return super().draw(batch, tell)
+
+    assert len(list(Shrinking(1, batch_size=6).run(things(20)))) == 20
+    assert max(sizes[1:]) <= 2
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_an_incomplete_batch_is_drawn_after_a_while_though_the_list_goes_on(threads):
+    written, waited = Event(), []
+
+    class Noting(Fake):
+        def write(self, item, tell):
+            super().write(item, tell)
+            if item.number % 2:
+                written.set()
+
+    def slowly():
+        for number in range(0, 6, 2):
+            yield Thing(number)
+            yield Thing(number + 1)
+            waited.append(written.wait(PATIENCE))
+            written.clear()
+
+    assert len(list(Noting(threads, batch_size=8).run(slowly()))) == 6
+    assert waited == [True] * 3
+
+
+def test_a_batch_that_no_more_may_be_read_for_is_not_waited_for(monkeypatch, stopped_clock):
+    monkeypatch.setattr(scheduler, "READ_BYTES", 100)
+    told = Fake(2, drawing=1, batch_size=50).run(endless())
+    assert without_hanging(lambda: next(told)) == Thing(0)
+    told.close()
+
+
+def test_what_could_not_be_drawn_is_drawn_again_in_its_turn():
+    class Halving(Fake):
+        def draw(self, batch, tell):
+            half = (len(batch) + 1) // 2
+            super().draw(batch[:half], tell)
+            return batch[half:], batch[:half]
+
+    steps = Halving(1, batch_size=5)
+    assert list(steps.run(things(23))) == things(23)
+    assert steps.numbers("draw") == list(range(23))
+
+
+def test_what_could_not_be_drawn_is_drawn_again_by_several_threads():
+    class Refusing(Fake):
+        def __init__(self, *args, **limits):
+            super().__init__(*args, **limits)
+            self.tried = Counter()
+
+        def draw(self, batch, _tell):
+            self.tried.update(item.number for item in batch)
+            drawn = [item for item in batch if self.tried[item.number] == 3]
+            return [item for item in batch if item not in drawn], drawn
+
+    steps = Refusing(4, batch_size=3)
+    assert Counter(steps.run(things(30, ("square", "wide")))) == Counter(things(30, ("square", "wide")))
+    assert steps.tried == Counter(dict.fromkeys(range(30), 3))
+
+
+# --- how much at once
+
+
+def test_the_first_batch_is_drawn_alone_and_then_so_many_as_may():
+    peak, together, alone = Peak(), Barrier(3), []
+
+    class Several(Fake):
+        def draw(self, batch, tell):
+            with peak:
+                if not alone:
+                    time.sleep(0.2)
+                    alone.append(peak.most)
+                else:
+                    together.wait(PATIENCE)
+            return super().draw(batch, tell)
+
+    assert len(list(Several(5, drawing=3).run(things(1 + 9)))) == 10
+    assert alone == [1]
+    assert peak.most == 3
+
+
+def test_what_the_first_batch_shows_holds_for_all_others():
+    peak = Peak()
+
+    class Lowering(Fake):
+        def draw(self, batch, tell):
+            with peak:
+                self.limits.drawing = 1
+                time.sleep(0.002)
+            return super().draw(batch, tell)
+
+    assert len(list(Lowering(4).run(things(30)))) == 30
+    assert peak.most == 1
+
+
+def test_no_more_steps_than_threads_are_under_way():
+    peak = Peak()
+
+    class Measured(Fake):
+        def read(self, item, _tell):
+            with peak:
+                time.sleep(0.001)
+            return item
+
+        def draw(self, batch, _tell):
+            with peak:
+                time.sleep(0.001)
+            return [], batch
+
+        def write(self, item, tell):
+            with peak:
+                time.sleep(0.001)
+                tell(item)
+
+    assert len(list(Measured(3).run(things(40)))) == 40
+    assert peak.most <= 3
+
+
+@pytest.mark.parametrize(("drawn_ahead", "expected"), [(0, "dwdwdwdw"), (1, "ddwdwdww"), (2, "dddwdwww"), (9, "ddddwwww")])
+def test_so_much_may_wait_to_be_written_when_another_batch_is_drawn(drawn_ahead, expected):
+    class OneByOne(Fake):
+        def draw(self, batch, tell):
+            self.limits.batch_size = 1
+            super().draw(batch[:1], tell)
+            return batch[1:], batch[:1]
+
+    steps = OneByOne(1, batch_size=4, drawn_ahead=drawn_ahead)
+    assert len(list(steps.run(things(4)))) == 4
+    assert "".join(kind[0] for kind, _ in steps.log if kind in {"draw", "write"}) == expected
+
+
+class Weighed(Fake):
+    """Measures what waits between the steps."""
+
+    waiting = ()
+
+    def weigh(self, waiting):
+        with self.schedule._changed:
+            self.waiting = (*self.waiting, sum(item.bytes for item in getattr(self.schedule, waiting)))
+
+
+@pytest.mark.parametrize(("threads", "drawing", "batch_size"), [(2, 1, 1), (4, 2, 1), (4, 2, 3), (5, 5, 1)])
+def test_with_a_slow_writer_what_waits_to_be_written_is_bounded(threads, drawing, batch_size, monkeypatch):
+    monkeypatch.setattr(scheduler, "DRAWN_BYTES", 100)
+
+    class SlowWriter(Weighed):
+        def write(self, item, tell):
+            self.weigh("_drawn")
+            time.sleep(0.003)
+            self.weigh("_drawn")
+            super().write(item, tell)
+
+    steps = SlowWriter(threads, drawing=drawing, batch_size=batch_size, drawn_ahead=1000)
+    assert len(list(steps.run(things(80)))) == 80
+    assert max(steps.waiting) < 100 + drawing * batch_size * 30
+
+
+@pytest.mark.parametrize(("threads", "batch_size"), [(1, 20), (2, 1), (4, 20)])
+def test_with_a_slow_drawer_what_is_read_ahead_is_bounded(threads, batch_size, monkeypatch):
+    monkeypatch.setattr(scheduler, "READ_BYTES", 100)
+    monkeypatch.setattr(scheduler, "BATCH_SECONDS", 0.01)
+
+    class SlowDrawer(Weighed):
+        def read(self, item, tell):
+            self.weigh("_read")
+            return super().read(item, tell)
+
+        def draw(self, batch, tell):
+            time.sleep(0.003)
+            self.weigh("_read")
+            return super().draw(batch, tell)
+
+    steps = SlowDrawer(threads, drawing=1, batch_size=batch_size)
+    assert len(list(steps.run(things(60)))) == 60
+    assert max(steps.waiting) < 100 + threads * 30
+
+
+def test_what_is_larger_than_any_bound_goes_through_one_by_one(monkeypatch):
+    monkeypatch.setattr(scheduler, "READ_BYTES", 100)
+    monkeypatch.setattr(scheduler, "DRAWN_BYTES", 100)
+    assert len(list(Fake(3, drawn_ahead=3).run(things(20, bytes=1000)))) == 20
+
+
+@pytest.mark.parametrize(("batch_size", "drawn_ahead"), [(1, 0), (4, 4), *thorough((1, 4), (4, 0))])
+def test_while_nobody_listens_nothing_goes_on_without_end(batch_size, drawn_ahead):
+    steps = Fake(3, batch_size=batch_size, drawn_ahead=drawn_ahead)
+    told = steps.run(endless())
+    next(told)
+    quiet = []
+
+    def is_quiet():
+        quiet.append(len(steps.log))
+        time.sleep(0.05)
+        return len(quiet) > 8 and quiet[-8] == quiet[-1]
+
+    assert wait_until(is_quiet)
+    listed, read, drawn, told_of = 2 * 3 + 1, batch_size * 3 + 2 * 3, 3 * batch_size + drawn_ahead, 2 * 3 + 1
+    assert len(steps.numbers("listed")) <= listed + read + drawn + 3 + told_of  # 3: in each thread's hand
+    assert len([next(told) for _ in range(100)]) == 100
+    told.close()
+
+
+class InOrder(Fake):
+    """Holds back what is drawn until all before it is written, as a shard does; the first takes longer to read."""
+
+    def __init__(self, *args, **limits):
+        super().__init__(*args, **limits)
+        self.written, self.waiting, self.most = [], {}, 0
+        self.lock = Lock()
+
+    @property
+    def held(self):
+        with self.lock:
+            return sum(item.bytes for item in self.waiting.values())
+
+    def read(self, item, tell):
+        if item.number == 0:
+            time.sleep(0.3)
+        return super().read(item, tell)
+
+    def write(self, item, tell):
+        with self.lock:
+            self.waiting[item.number] = item
+            self.most = max(self.most, sum(each.bytes for each in self.waiting.values()))
+            while len(self.written) in self.waiting:
+                self.written.append(self.waiting.pop(len(self.written)).number)
+        super().write(item, tell)
+
+
+@pytest.mark.parametrize(("batch_size", "threads"), [(1, 5), (3, 2), *thorough((1, 1), (1, 2), (3, 1), (3, 5))])
+def test_what_is_held_back_is_bounded_and_comes_to_an_end(threads, batch_size):
+    steps = InOrder(threads, batch_size=batch_size)
+    items = [Thing(number, bytes=scheduler.DRAWN_BYTES // 4) for number in range(40)]
+    assert len(list(steps.run(items))) == 40
+    assert steps.written == list(range(40))
+    assert steps.most <= scheduler.DRAWN_BYTES + threads * batch_size * scheduler.DRAWN_BYTES // 4
+
+
+def test_what_was_listed_first_is_drawn_first_though_it_was_read_last():
+    class SlowFirst(Fake):
+        def read(self, item, tell):
+            if item.number == 2:
+                time.sleep(0.2)
+            return super().read(item, tell)
+
+        def draw(self, batch, tell):
+            if batch[0].number == 0:
+                wait_until(lambda: 2 in self.numbers("read"))
+            return super().draw(batch, tell)
+
+    steps = SlowFirst(3, drawing=1)
+    list(steps.run(Thing(number) for number in range(6)))
+    assert steps.numbers("draw") == [0, 1, 2, 3, 4, 5]
+
+
+# --- how it ends
+
+
+class StopError(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), StopError("no"), KeyboardInterrupt("no")], ids=type)
+@pytest.mark.parametrize("threads", [1, 4])
+@pytest.mark.parametrize("place", ["found", "listed", "read", "draw", "write"])
+def test_an_exception_reaches_the_caller_and_nothing_goes_on(place, threads, error):
+    def broken(number):
+        if number == 7:
+            raise error
+
+    class Failing(Fake):
+        def listed(self, item):
+            if place == "listed":
+                broken(item.number)
+            return super().listed(item)
+
+        def read(self, item, tell):
+            if place == "read":
+                broken(item.number)
+            return super().read(item, tell)
+
+        def draw(self, batch, tell):
+            if place == "draw":
+                broken(batch[0].number)
+            return super().draw(batch, tell)
+
+        def write(self, item, tell):
+            if place == "write":
+                broken(item.number)
+            super().write(item, tell)
+
+    def found():
+        for item in endless():
+            if place == "found":
+                broken(item.number)
+            yield item
+
+    steps, before = Failing(threads), set(threading.enumerate())
+    with pytest.raises(type(error)) as caught:
+        for _ in steps.run(found()):
+            pass
+    assert caught.value is error
+    done = [step for step in steps.log if step[0] != "listed"]
+    assert wait_until(lambda: set(threading.enumerate()) <= before)
+    assert [step for step in steps.log if step[0] != "listed"] == done
+
+
+def test_what_was_told_before_an_exception_arrives_before_it():
+    class Failing(Fake):
+        def write(self, item, tell):
+            if item.number == 7:
+                raise ValueError("no")
+            super().write(item, tell)
+
+    told = []
+    with pytest.raises(ValueError, match="no"):
+        told.extend(Failing(1).run(endless()))
+    assert told == things(7)
+
+
+def test_an_exception_arrives_though_nobody_listened_for_a_while():
+    class Failing(Fake):
+        def write(self, item, tell):
+            if item.number == 30:
+                raise ValueError("no")
+            super().write(item, tell)
+
+    events = Failing(4).run(endless())
+    next(events)
+    time.sleep(0.3)
+    with pytest.raises(ValueError, match="no"):
+        list(events)
+
+
+def test_a_signal_is_heeded_though_it_does_not_end_the_wait_for_an_event():
+    class InterruptionError(Exception):
+        pass
+
+    def interrupt(*_):
+        over.set()
+        raise InterruptionError
+
+    def draw(*_):
+        time.sleep(0.1)
+        signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)  # as one that came a moment before the wait
+        heeded.append(over.wait(PATIENCE))
+        return [], []
+
+    steps, over, heeded, before = Fake(), Event(), [], signal.signal(signal.SIGUSR1, interrupt)
+    steps.draw = draw
+    try:
+        with pytest.raises(InterruptionError):
+            next(steps.run(things(1)))
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert heeded == [True]
+
+
+def test_of_several_exceptions_one_reaches_the_caller():
+    together = Barrier(3)
+
+    class Failing(Fake):
+        def read(self, item, _tell):
+            together.wait(PATIENCE)
+            raise ValueError(item.number)
+
+    with pytest.raises(ValueError, match=r"^[012]$"):
+        list(Failing(3).run(things(3)))
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_closing_it_early_ends_everything(threads):
+    steps, before = Fake(threads), set(threading.enumerate())
+    told = steps.run(endless())
+    for _ in range(3):
+        next(told)
+    told.close()
+    done = [step for step in steps.log if step[0] != "listed"]
+    assert wait_until(lambda: set(threading.enumerate()) <= before)
+    assert [step for step in steps.log if step[0] != "listed"] == done
+
+
+def test_closing_it_before_it_began_starts_nothing():
+    before = set(threading.enumerate())
+    steps = Fake()
+    steps.run(endless()).close()
+    assert set(threading.enumerate()) == before
+    assert steps.log == []
+
+
+def test_closing_it_does_not_wait_for_a_list_that_is_slow_to_arrive():
+    arrives = Event()
+
+    def slowly():
+        yield Thing(0)
+        waited.append(arrives.wait(PATIENCE))
+        yield Thing(1)
+
+    steps, waited = Fake(), []
+    told = steps.run(slowly())
+    try:
+        assert next(told) == Thing(0)
+        told.close()
+        assert waited == []
+    finally:
+        arrives.set()
+
+
+@pytest.mark.parametrize("place", ["read", "draw", "write"])
+def test_closing_it_does_not_wait_long_for_a_step_that_does_not_come_to_an_end(place, monkeypatch):
+    monkeypatch.setattr(scheduler, "PARTING_SECONDS", 0.2)
+    begun, released, waited = Event(), Event(), []
+
+    class Hanging(Fake):
+        def hang(self, step, number):
+            if step == place and number == 3:
+                begun.set()
+                waited.append(released.wait(PATIENCE))
+
+        def read(self, item, tell):
+            tell(item)
+            self.hang("read", item.number)
+            return super().read(item, tell)
+
+        def draw(self, batch, tell):
+            self.hang("draw", batch[0].number)
+            return super().draw(batch, tell)
+
+        def write(self, item, tell):
+            self.hang("write", item.number)
+            super().write(item, tell)
+
+    steps, before = Hanging(2), set(threading.enumerate())
+    told = steps.run(endless())
+    try:
+        while not begun.is_set():
+            next(told)
+        told.close()
+        assert waited == []
+    finally:
+        released.set()
+    assert wait_until(lambda: set(threading.enumerate()) <= before)
+    after = ("read", "draw", "write").index(place)
+    assert all((kind, 3) not in steps.log for kind in ("read", "draw", "write")[after + 1 :]), "it goes no further"
+
+
+def test_closing_it_waits_for_steps_under_way(monkeypatch):
+    monkeypatch.setattr(scheduler, "PARTING_SECONDS", PATIENCE)
+    begun = Event()
+
+    class Slow(Fake):
+        def write(self, item, tell):
+            tell(item)
+            begun.set()
+            time.sleep(0.2)
+            self.log.append(("write", item.number))
+
+    steps = Slow(1)
+    told = steps.run(endless())
+    next(told)
+    assert begun.wait(PATIENCE)
+    told.close()
+    assert steps.numbers("write") == [0]
+
+
+def test_many_runs_one_after_another_lose_nothing():
+    for number in range(60):
+        steps = Fake(1 + number % 4, batch_size=1 + number % 3, drawn_ahead=number % 2)
+        assert len(list(steps.run(things(number % 7, ("square", "wide"))))) == number % 7
+    assert all(early <= late for early, late in pairwise(steps.numbers("listed")))

@@ -1,0 +1,560 @@
+"""What is drawn over the input lies where the network found it: a planted blob lights its own place."""
+
+from __future__ import annotations
+
+import csv
+from functools import partial
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from image_files import pixels_of, save_pixels, text_of
+from tiny_runs import runner
+from torch import nn
+from torch.utils._python_dispatch import _get_current_dispatch_mode
+from torchvision.models import resnet18
+
+import fmapviz
+from fmapviz.capture.hooks import observe
+from fmapviz.capture.layers import find_layers
+from fmapviz.capture.layouts.find import LayoutFinder
+from fmapviz.capture.receptive_field import trace_fields
+from fmapviz.config import InputOptions, Style
+from fmapviz.features.attention import flow
+from fmapviz.features.fields.fields import PlaceCache
+from fmapviz.run.batch import describe_given
+
+AS_IT_IS = InputOptions(fit="none", mean=(0.0,), std=(1.0,))
+SIZE = (90, 110)
+CHANNELS = 2
+
+
+class Crop(nn.Module):
+    def __init__(self, top, bottom, left, right):
+        super().__init__()
+        self.sides = slice(top, -bottom or None), slice(left, -right or None)
+
+    def forward(self, x):
+        return x[..., self.sides[0], self.sides[1]]
+
+
+class Flip(nn.Module):
+    def forward(self, x):
+        return x.flip(-1)
+
+
+class Turn(nn.Module):
+    """Turns by quarters; 5 exchanges rows and columns."""
+
+    def __init__(self, quarters):
+        super().__init__()
+        self.quarters = quarters
+
+    def forward(self, x):
+        return x.transpose(2, 3) if self.quarters == 5 else torch.rot90(x, self.quarters, (2, 3))
+
+
+class Residual(nn.Sequential):
+    def forward(self, x):
+        return x + super().forward(x)
+
+
+class Gate(nn.Module):
+    """Weighs all positions by their mean, as squeeze-and-excitation does."""
+
+    def forward(self, x):
+        return x * torch.sigmoid(x.mean((2, 3), keepdim=True))
+
+
+class Mixer(nn.Module):
+    """Global attention of each position to all others, beside itself."""
+
+    def forward(self, x):
+        tokens = x.flatten(2).mT
+        weights = (tokens @ tokens.mT / 8).softmax(-1)
+        return x + 0.01 * (weights @ tokens).mT.reshape(x.shape)
+
+
+def peaked(module):
+    """Give a convolution kernels that are largest in the middle, the same for all channels."""
+    sides = [torch.from_numpy(np.minimum(np.arange(1, k + 1), np.arange(k, 0, -1))).float() for k in module.kernel_size]
+    kernel = sides[0][:, None] * sides[1][None, :]
+    with torch.no_grad():
+        module.weight.copy_((kernel / kernel.sum() / module.in_channels).expand_as(module.weight))
+        module.bias.zero_()
+    return module
+
+
+def random_network(seed):
+    """Return layers of any kind that keep the order of positions, or mirror it."""
+    rng = np.random.default_rng(seed)
+    layers, channels, stride = [], 3, 1
+    for _ in range(rng.integers(2, 6)):
+        kind = rng.choice(
+            ["conv", "conv", "conv", "pad", "pool", "average", "crop", "up", "transposed", "reflect", "others"]
+        )
+        some = [int(each) for each in rng.integers(0, 4, 4)]
+        if kind == "conv":
+            step = int(rng.integers(1, 4)) if stride < 8 else 1
+            kernel = tuple(int(each) for each in rng.integers(max(1, step), 6, 2))
+            padding = tuple(int(each) for each in rng.integers(0, 3, 2))
+            dilation = int(rng.integers(1, 3)) if step == 1 else 1
+            layers.append(peaked(nn.Conv2d(channels, CHANNELS, kernel, step, padding, dilation)))
+            channels, stride = CHANNELS, stride * step
+        elif kind == "pad":
+            layers.append(nn.ZeroPad2d([4 * each for each in some]))
+        elif kind == "pool" and stride < 8:
+            layers.append(nn.MaxPool2d(int(rng.integers(2, 4)), 2, ceil_mode=bool(rng.integers(2))))
+            stride *= 2
+        elif kind == "average" and stride < 8:
+            layers.append(nn.AvgPool2d(2, 2, ceil_mode=True, padding=int(rng.integers(2))))
+            stride *= 2
+        elif kind == "crop":
+            layers.append(Crop(*some))
+        elif kind == "up" and stride > 1:
+            mode = str(rng.choice(["nearest", "bilinear"]))
+            layers.append(nn.Upsample(scale_factor=2, mode=mode))
+            stride /= 2
+        elif kind == "transposed" and stride > 1:
+            layers.append(peaked(nn.ConvTranspose2d(channels, CHANNELS, 4, 2, int(rng.integers(0, 2)))))
+            channels, stride = CHANNELS, stride / 2
+        elif kind == "reflect":
+            layers.append(nn.ReflectionPad2d(some))
+        elif kind == "others":
+            layers.append([Flip(), Gate(), Residual(nn.Identity()), nn.ReLU()][int(rng.integers(4))])
+    if seed % 4 == 3:
+        layers.insert(int(rng.integers(len(layers) + 1)), Turn(int(rng.integers(1, 6))))
+    layers.append(peaked(nn.Conv2d(channels, CHANNELS, 3)))
+    return nn.Sequential(*layers)
+
+
+class Classifier(nn.Module):
+    def __init__(self, features):
+        super().__init__()
+        self.features = features
+        self.head = nn.Linear(CHANNELS, 3)
+        with torch.no_grad():
+            self.head.weight.fill_(1)
+
+    def forward(self, x):
+        return self.head(self.features(x).mean((2, 3)))
+
+
+def blob(place, size=SIZE):
+    rows, columns = np.indices(size)
+    return np.exp(-((rows - place[0]) ** 2 + (columns - place[1]) ** 2) / (2 * 2.0**2)).astype(np.float32)
+
+
+def planted(seed, centres, size=SIZE):
+    """Return a place at least half a step inside the outermost positions of a map, and the steps."""
+    rng, place, steps = np.random.default_rng(seed), [], []
+    for line, side in zip((centres.rows, centres.columns), size, strict=True):
+        step = float(abs(np.diff(line)).max()) if len(line) > 1 else float(side)
+        low, high = max(line.min() - step / 2, 12), min(line.max() + step / 2, side - 12)
+        place.append(rng.uniform(low, high) - 0.5 if low < high else None)
+        steps.append(step)
+    return place, steps
+
+
+def peak_of(heat, seen=None):
+    """Return the middle of where a map is largest; at the border of what is seen its edge: outermost values are repeated."""
+    there = np.argwhere(heat >= heat.max() - 1e-4 * (heat.max() - heat.min()))
+    low, high = there.min(0).astype(float), there.max(0).astype(float)
+    begin, end = np.array(seen or [(0, side - 1) for side in heat.shape]).T
+    return np.where(low == begin, high, np.where(high == end, low, (low + high) / 2))
+
+
+def fields_of(network, layers, size):
+    pixels = torch.zeros(1, 3, *size)
+    return trace_fields(network, layers, pixels, forward=lambda net, batch: net(batch), placing=True)
+
+
+@pytest.mark.parametrize("seed", [*range(24), *(pytest.param(each, marks=pytest.mark.thorough) for each in range(24, 400))])
+def test_a_blob_lights_its_own_place_in_any_network(seed):
+    network = Classifier(random_network(seed)).eval()
+    (field,) = fields_of(network, [each for each in find_layers(network) if each.name == "features"], SIZE).values()
+    assert field.centres is not None
+    place, steps = planted(seed, field.centres)
+    if None in place:
+        return  # the map sees too little of the picture
+    x = torch.from_numpy(blob(place)).expand(1, 3, *SIZE)
+    found = fmapviz.cam(network, x, layer="features", target=0, method="gradcam")
+    assert found.map.shape == (1, *SIZE)
+    off = abs(peak_of(found.map[0].numpy(), field.centres.seen) - place)
+    assert (off <= np.array(steps) / 2 + 1).all(), (off, steps)
+
+
+NETWORKS = {
+    "without padding": lambda: nn.Sequential(*(peaked(nn.Conv2d(c, CHANNELS, 5, 2)) for c in (3, CHANNELS, CHANNELS))),
+    "padded as in TensorFlow": lambda: nn.Sequential(
+        *(
+            each
+            for c in (3, CHANNELS, CHANNELS)
+            for each in (nn.ZeroPad2d((0, 1, 0, 1)), peaked(nn.Conv2d(c, CHANNELS, 3, 2)))
+        )
+    ),
+    "padded at one side": lambda: nn.Sequential(nn.ZeroPad2d((24, 0, 0, 16)), peaked(nn.Conv2d(3, CHANNELS, 5, 4))),
+    "cropped": lambda: nn.Sequential(Crop(20, 0, 0, 30), peaked(nn.Conv2d(3, CHANNELS, 4, 4))),
+    "mirrored": lambda: nn.Sequential(Flip(), peaked(nn.Conv2d(3, CHANNELS, 5, 4))),
+    "transposed": lambda: nn.Sequential(Turn(5), peaked(nn.Conv2d(3, CHANNELS, 5, 4))),
+    "transposed between": lambda: nn.Sequential(
+        peaked(nn.Conv2d(3, CHANNELS, 5, 2)), Turn(5), Crop(0, 8, 0, 0), peaked(nn.Conv2d(CHANNELS, CHANNELS, 3, 2))
+    ),
+    "turned": lambda: nn.Sequential(Turn(1), peaked(nn.Conv2d(3, CHANNELS, 5, 4)), Turn(2)),
+    "patches that do not cover the picture": lambda: peaked(nn.Conv2d(3, CHANNELS, 16, 16)),
+    "pooled beyond the border": lambda: nn.Sequential(peaked(nn.Conv2d(3, CHANNELS, 3)), nn.MaxPool2d(7, 7, ceil_mode=True)),
+    "attention": lambda: nn.Sequential(peaked(nn.Conv2d(3, CHANNELS, 7, 5)), Mixer()),
+    "dilated": lambda: nn.Sequential(
+        peaked(nn.Conv2d(3, CHANNELS, 3, 2, dilation=4)), peaked(nn.Conv2d(CHANNELS, CHANNELS, 3, 2))
+    ),
+}
+PLACES = [(28, 28), (40, 70), (61, 33)]
+
+
+@pytest.fixture(params=NETWORKS)
+def network(request):
+    return Classifier(NETWORKS[request.param]()).eval()
+
+
+@pytest.mark.parametrize("method", ["gradcam", "gradcam++", "layercam", "hirescam", "xgradcam", "eigencam", "cam"])
+def test_class_activation_maps_lie_where_the_evidence_is(request, network, method):
+    if method == "cam" and "one side" in request.node.name:
+        return  # positions in the padding take part in the average, but not in the map
+    for place in PLACES:
+        x = torch.from_numpy(blob(place)).expand(1, 3, *SIZE)
+        found = fmapviz.cam(network, x, target=0, method=method, layer="features")
+        assert (abs(peak_of(found.map[0].numpy()) - place) <= 8).all()
+        levels = np.abs(found.overlay[0].astype(int)[..., 0] - found.overlay[0].astype(int)[..., 2])
+        assert levels.any()
+
+
+def test_every_view_over_the_input_lies_where_the_evidence_is(tmp_path, network):
+    for number, place in enumerate(PLACES):
+        pixels = (blob(place)[..., None].repeat(3, 2) * 255).astype(np.uint8)
+        save_pixels(tmp_path / "in" / f"{number}.png", pixels)
+    style = Style(alpha=1.0, colormap="gray", seed=f"1.png:{PLACES[1][0]},{PLACES[1][1]}", norm="layer")
+    run = runner(
+        lambda: network, out=tmp_path / "out", options=AS_IT_IS, to=["png", "npz"], layers=["features"], style=style
+    )
+    views = ["mean", "max", "gradcam", "similarity", "clusters", "pca"]
+    summary = run([tmp_path / "in"], views=views)
+    assert not summary.failures
+    for number, place in enumerate(PLACES):
+        unit = summary.directory / f"{number}.png"
+        for view in ("mean", "max"):
+            heat = pixels_of(next(unit.glob(f"*.{view}.png")))
+            heat = heat[..., 0] if heat.ndim == 3 else heat
+            assert (abs(peak_of(heat.astype(float)) - place) <= 8).all(), view
+        heat = pixels_of(next(unit.glob("*.gradcam.png")))
+        assert (abs(peak_of(heat[..., 0].astype(float)) - place) <= 8).all()
+        colours = pixels_of(next(unit.glob("*.pca.png"))).astype(int)
+        differs = np.argwhere(abs(colours - np.median(colours.reshape(-1, 3), 0)).sum(2) > 60)
+        assert (abs(differs.min(0) / 2 + differs.max(0) / 2 - place) <= 10).all()
+
+
+def test_correspondences_join_the_blobs(tmp_path, network):
+    places = {"a": (34, 40), "b": (50, 62)}
+    for name, place in places.items():
+        save_pixels(tmp_path / "in" / f"{name}.png", (blob(place)[..., None].repeat(3, 2) * 255).astype(np.uint8))
+    style = Style(seed="a.png:34,40")
+    seen = []
+    from fmapviz.views import correspondence
+
+    plain = correspondence.best_pair
+    correspondence.best_pair = lambda *given, **named: seen.append(plain(*given, **named)) or seen[-1]
+    try:
+        runner(lambda: network, out=tmp_path / "out", options=AS_IT_IS, to=["png"], layers=["features"], style=style)(
+            [tmp_path / "in"], views=["correspondence"], workers=1
+        )
+    finally:
+        correspondence.best_pair = plain
+    pairs = [pair for found in seen for pair in found]
+    assert pairs
+    for pair in pairs:
+        assert (abs(np.array(pair.theirs) - (34.5, 40.5)) <= 9).all()
+
+
+@pytest.mark.parametrize("name", ["swin_t", "swin_v2_t", "convnext_tiny", "googlenet", "mobilenet_v3_small"])
+def test_the_places_of_followed_axes_are_those_of_the_receptive_fields(name):
+    model = fmapviz.load_model(name, weights="random")
+    network, pixels = model.module.eval(), torch.randn(1, 3, 64, 96)
+    places = PlaceCache(model).at(tuple(pixels.shape[1:]))
+    layers = find_layers(network)
+    finder, found = LayoutFinder(network, layers), []
+    with torch.no_grad(), observe(network, layers, found.append, layouts=finder), finder.following(pixels):
+        network(pixels)
+    compared = 0
+    for feature_map in found:
+        field = places.fields.get(feature_map.name)
+        if field and field.centres and feature_map.layout.lines:
+            compared += 1
+            assert field.centres.part(*feature_map.layout.lines) is not None, feature_map.name
+    assert compared > 30
+
+
+def test_a_residual_network_is_half_a_step_off_the_middle_of_equal_parts():
+    found = fmapviz.receptive_field(resnet18(weights=None), 224, types="BasicBlock")["layer4.1"]
+    assert found.centres.rows.tolist() == [0.5 + 32 * row for row in range(7)]
+    assert [(top + bottom + 1) / 2 for top, bottom in found.rows.T.tolist()] == found.centres.rows.tolist()
+
+
+class Warped(nn.Module):
+    """Its second layer's positions cannot be followed."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Conv2d(3, 4, 5, 4)
+        self.second = nn.Conv2d(4, 4, 1)
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, x):
+        x = self.first(x)
+        grid = torch.nn.functional.affine_grid(torch.eye(2, 3)[None] * 0.5, x.shape, align_corners=False)
+        return self.head(self.second(torch.nn.functional.grid_sample(x, grid.to(x), align_corners=False)).mean((2, 3)))
+
+
+def test_a_map_whose_place_is_not_known_is_announced(tmp_path):
+    save_pixels(tmp_path / "a.png", np.random.default_rng(0).integers(0, 256, (*SIZE, 3), np.uint8))
+    events = []
+    run = runner(Warped, out=tmp_path / "out", options=AS_IT_IS, to=["png"], on_event=events.append)
+    run([tmp_path / "a.png"], views=["mean"], layers=["first", "second"])
+    told = [each.message for each in events if "spanned the input" in getattr(each, "message", "")]
+    reason = "where their positions lie is not known (through aten.grid_sampler_2d)"
+    assert told == [f"drawn as if they spanned the input, because {reason}: second"]
+    events.clear()
+    run([tmp_path / "a.png"], views=["maps"], layers=["first", "second"])
+    assert not [each for each in events if "spanned" in getattr(each, "message", "")]
+
+
+def test_in_python_a_map_whose_place_is_not_known_is_announced_too():
+    x = torch.rand(1, 3, *SIZE, generator=torch.Generator().manual_seed(0))
+    network = Warped().eval()
+    with pytest.warns(UserWarning, match="spanned the input") as warned:
+        notices = fmapviz.cam(network, x, target=0, layer="second").notices
+    assert warned[0].filename == __file__
+    (told,) = [each for each in notices if "spanned" in each]
+    assert told.endswith("(through aten.grid_sampler_2d): second")
+    assert not [each for each in fmapviz.cam(network, x, target=0, layer="first").notices if "spanned" in each]
+
+
+class Patches(nn.Module):
+    """Attention between patches of 16 x 16 pixels, which do not cover the picture, behind a border that is cut off."""
+
+    def __init__(self):
+        super().__init__()
+        self.patches = nn.Conv2d(3, 8, 16, 16)
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x):
+        tokens = self.patches(x[..., 5:, 7:]).flatten(2).mT
+        return self.head((tokens + self.attention(tokens, tokens, tokens)[0]).mean(1))
+
+
+@pytest.mark.parametrize("at", [(17, 17), (20, 23), (30, 40), (89, 109), (0, 0)])
+def test_a_query_is_the_patch_whose_centre_is_nearest(tmp_path, at):
+    save_pixels(tmp_path / "a.png", np.random.default_rng(0).integers(0, 256, (*SIZE, 3), np.uint8))
+    style = Style(query=f"{at[0]},{at[1]}")
+    run = runner(Patches, out=tmp_path / "out", options=AS_IT_IS, to=["png"], style=style)
+    unit = run([tmp_path / "a.png"], views=["attention", "rollout"]).directory / "a.png"
+    centres = [start + 8 + 16 * np.arange(count) for start, count in ((5, 5), (7, 6))]
+    row, column = (int(abs(line - place - 0.5).argmin()) for line, place in zip(centres, at, strict=True))
+    for view in ("attention", "rollout"):
+        facts = text_of(next(unit.glob(f"*.{view}.png")))
+        assert f"(patch {row}, {column} of 5 x 6)" in facts["Attention of"]
+
+
+class Cropped(Patches):
+    """Most of what is left out is more than a patch away from all patches."""
+
+    def __init__(self, before):
+        super().__init__()
+        self.before = before
+
+    def forward(self, x):
+        return super().forward(x[..., self.before - 5 : self.before + 5 + 48, self.before - 7 : self.before + 7 + 48])
+
+
+@pytest.mark.parametrize("before", [7, 14, 24, 33])
+def test_a_rollout_lies_where_its_patches_are_and_marks_what_none_of_them_sees(tmp_path, monkeypatch, before):
+    drawn = []
+    plain = flow.draw_map
+    monkeypatch.setattr(flow, "draw_map", lambda *given, **named: drawn.append(named["centres"]) or plain(*given, **named))
+    save_pixels(tmp_path / "a.png", np.random.default_rng(0).integers(0, 256, (*SIZE, 3), np.uint8))
+    run = runner(partial(Cropped, before), out=tmp_path / "out", options=AS_IT_IS, to=["png"])
+    run([tmp_path / "a.png"], views=["rollout"])
+    (centres,) = drawn
+    for places in (centres.rows, centres.columns):
+        assert places.tolist() == [before + 8, before + 24, before + 40]
+    expected = np.ones(SIZE, bool)
+    begin = before if before >= 16 else 0
+    expected[begin : before + 48 if SIZE[0] - before - 48 >= 16 else None, begin : before + 48] = False
+    unseen = centres.unseen(SIZE)
+    assert (unseen == expected).all()
+
+
+class Folded(nn.Module):
+    """Each position sees a place and its mirror image."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3)
+
+    def forward(self, x):
+        return self.conv(x + x.flip(-1))
+
+
+def test_a_map_whose_positions_lie_at_two_places_is_announced(tmp_path):
+    save_pixels(tmp_path / "a.png", np.random.default_rng(0).integers(0, 256, (*SIZE, 3), np.uint8))
+    events = []
+    run = runner(Folded, out=tmp_path / "out", options=AS_IT_IS, to=["png"], on_event=events.append)
+    run([tmp_path / "a.png"], views=["mean"])
+    told = [each.message for each in events if "spanned the input" in getattr(each, "message", "")]
+    assert told == ["drawn as if they spanned the input, because where their positions lie is not known: conv"]
+
+
+class Corners(nn.Module):
+    """Sees parts of its input as samples."""
+
+    def __init__(self, parts):
+        super().__init__()
+        self.parts = parts
+        self.conv = nn.Conv2d(3, 4, 5, padding=2)
+
+    def forward(self, x):
+        height, width = x.shape[-2] // 2, x.shape[-1] // 2
+        corners = [x[..., :height, :width], x[..., height:, :width], x[..., :height, width:], x[..., height:, width:]]
+        if self.parts == "windows":
+            n, c = x.shape[:2]
+            x = x.reshape(n, c, 2, height, 2, width).permute(2, 4, 0, 1, 3, 5).flatten(0, 2)
+        elif self.parts != "mirrored":
+            x = {"concatenated": torch.cat, "stacked": lambda parts: torch.stack(parts).flatten(0, 1)}[self.parts](corners)
+        else:
+            x = torch.cat([x, x.flip(-1)])
+        return self.conv(x).mean((2, 3))
+
+
+def test_a_map_of_a_part_of_the_input_is_not_laid_over_all_of_it(tmp_path):
+    save_pixels(tmp_path / "a.png", np.random.default_rng(0).integers(0, 256, (*SIZE, 3), np.uint8))
+    run = runner(lambda: Corners("mirrored"), out=tmp_path / "out", options=AS_IT_IS, to=["png"])
+    summary = run([tmp_path / "a.png"], views=["maps", "mean", "max", "eigencam", "contact"], layers=["conv"])
+    assert {each.name for each in summary.directory.rglob("*conv*.png")} == {"00_conv.maps.png"}
+    why = "2 samples for 1 image, not a map of the image"
+    assert summary.undrawn == dict.fromkeys(["mean of conv", "max of conv", "eigencam of conv", "contact of conv"], why)
+    assert "several samples for an image, such as regions, of which the first is drawn: conv" in summary.notices
+
+
+@pytest.mark.parametrize("place", [(20, 30), (60, 30), (20, 80), (70, 90)])
+@pytest.mark.parametrize("parts", ["windows", "concatenated", "stacked"])
+def test_parts_that_are_put_together_lie_where_they_were_cut_out(tmp_path, parts, place):
+    save_pixels(tmp_path / "a.png", (blob(place)[..., None].repeat(3, 2) * 255).astype(np.uint8))
+    net = Corners(parts)
+    nn.init.constant_(net.conv.weight, 0.1)
+    style = Style(alpha=1.0, colormap="gray", norm="layer")
+    run = runner(lambda: net, out=tmp_path / "out", options=AS_IT_IS, to=["png"], style=style)
+    summary = run([tmp_path / "a.png"], views=["mean", "top"], layers=["conv"])
+    assert not [notice for notice in summary.notices if "samples" in notice or "spanned" in notice]
+    heat = pixels_of(next(summary.directory.rglob("*.mean.png")))
+    assert (abs(peak_of((heat[..., 0] if heat.ndim == 3 else heat).astype(float)) - place) <= 3).all()
+    rows = list(csv.DictReader((summary.directory / "top.csv").read_text().splitlines()))
+    assert rows
+    assert all(abs(int(row["y"]) - place[0]) <= 3 and abs(int(row["x"]) - place[1]) <= 3 for row in rows)
+
+
+@pytest.mark.parametrize("kind", ["mirrored", "warped"])
+def test_top_images_say_which_contour_is_not_known(tmp_path, kind):
+    save_pixels(tmp_path / "a.png", np.random.default_rng(0).integers(0, 256, (*SIZE, 3), np.uint8))
+    network, layer = {"mirrored": (lambda: Corners("mirrored"), "conv"), "warped": (Warped, "second")}[kind]
+    run = runner(network, out=tmp_path / "out", options=AS_IT_IS, to=["png"])
+    summary = run([tmp_path / "a.png"], views=["top"], layers=[layer])
+    (page,) = summary.directory.glob(f"_top/*{layer}.top.png")
+    contour = (pixels_of(page) == (255, 230, 0)).all(-1).sum()
+    spans = [notice for notice in summary.notices if "drawn as if they spanned the input" in notice]
+    assert bool(contour) == (kind == "warped") == bool(spans)
+    rows = list(csv.DictReader((summary.directory / "top.csv").read_text().splitlines()))
+    assert all(("y and x are in sample" in row["note"]) == (kind == "mirrored") for row in rows)
+
+
+class Unfollowed(nn.Module):
+    """Fails while its axes are followed on the CPU, so that the types of its layers tell them."""
+
+    def __init__(self, network):
+        super().__init__()
+        self.network = network
+
+    def forward(self, x):
+        if x.device.type == "cpu" and _get_current_dispatch_mode() is not None:
+            raise RuntimeError("no mode is wanted here")
+        return self.network(x)
+
+
+def test_maps_of_turned_rows_and_columns_are_announced(tmp_path):
+    save_pixels(tmp_path / "a.png", np.random.default_rng(0).integers(0, 256, (*SIZE, 3), np.uint8))
+    run = runner(lambda: Unfollowed(NETWORKS["transposed"]()), out=tmp_path / "out", options=AS_IT_IS, to=["png"])
+    summary = run([tmp_path / "a.png"], views=["maps", "mean"])
+    why = "the network exchanges rows and columns of the picture: what is drawn over the input is transposed: network.1"
+    assert why in summary.notices
+
+
+def test_what_no_position_sees_has_no_colour(tmp_path):
+    """A crop from row 20 on, without the last 30 columns, in patches of 4: its last 2 rows count as seen."""
+    network = Classifier(NETWORKS["cropped"]()).eval()
+    pixels = np.random.default_rng(0).integers(0, 256, (*SIZE, 3), np.uint8)
+    save_pixels(tmp_path / "a.png", pixels)
+    run = runner(
+        lambda: network,
+        out=tmp_path / "out",
+        options=AS_IT_IS,
+        to=["png"],
+        layers=["features"],
+        style=Style(gray_input=False, alpha=1.0, seed="40,40"),
+    )
+    unit = run([tmp_path / "a.png"], views=["mean", "gradcam", "similarity"]).directory / "a.png"
+    seen = np.zeros(SIZE, bool)
+    seen[20:, :80] = True
+    for view in ("mean", "gradcam", "similarity"):
+        (file,) = unit.glob(f"*.{view}.png")
+        drawn = pixels_of(file)[: SIZE[0], : SIZE[1]]
+        assert (drawn == pixels)[~seen].all(), view
+        assert (drawn != pixels).any(2)[seen].mean() > 0.9, view
+    found = fmapviz.cam(network, torch.from_numpy(pixels).permute(2, 0, 1)[None] / 255, target=0, layer="features")
+    assert found.map[0][torch.from_numpy(~seen)].eq(0).all()
+
+
+class Writer(nn.Module):
+    """Changes its weights, and counts, when it runs."""
+
+    def __init__(self, how):
+        super().__init__()
+        self.how, self.passes = how, 0
+        self.conv, self.head = nn.Conv2d(3, 4, 3, stride=2), nn.Linear(4, 3)
+        self.register_buffer("count", torch.zeros(1))
+
+    def forward(self, x):
+        self.passes += 1
+        self.count += 1
+        with torch.no_grad():
+            if self.how == "in place":
+                self.conv.weight.add_(1)
+            elif self.how == "data":
+                self.conv.weight.data = self.conv.weight.data + 1
+            elif self.how == "a part of data":
+                self.conv.weight.data[0].mul_(2)
+            elif self.how == "a new parameter":
+                self.conv.weight = nn.Parameter(self.conv.weight + 1)
+        return self.head(self.conv(x).mean((2, 3)))
+
+
+@pytest.mark.parametrize("how", ["not", "in place", "data", "a part of data", "a new parameter"])
+def test_to_find_out_where_maps_lie_leaves_a_network_as_it_is(how):
+    network = Writer(how).eval()
+    before = {name: values.clone() for name, values in network.state_dict().items()}
+    parameters = [*network.parameters()]
+    places = PlaceCache(describe_given(network)).at((3, 17, 17))
+    assert (
+        places.of(SimpleNamespace(name="conv", layout=None), (8, 8)) is not None
+    )  # known: the last pixel is not seen by all
+    assert network.passes == 0
+    assert all(torch.equal(values, before[name]) for name, values in network.state_dict().items())
+    assert all(now is then for now, then in zip(network.parameters(), parameters, strict=True))

@@ -1,0 +1,741 @@
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+from races import EIGHT_AT_ONCE, run_python
+
+from fmapviz.core import files
+from fmapviz.core.checksummed_json import dumps
+from fmapviz.core.files import stage
+from fmapviz.errors import RefusedError
+from fmapviz.images.find import path_hash
+from fmapviz.store.unit import check_only_own_files, commit, find_done, read_unit, sweep
+from fmapviz.store.verify import verify
+from fmapviz.types import ImageFile
+
+HOST = sha256(socket.gethostname().encode()).hexdigest()[:6]
+
+
+@pytest.fixture
+def run(tmp_path):
+    (tmp_path / "run").mkdir()
+    return tmp_path / "run"
+
+
+def source(path="/photos/lena.png", unit=None, size=1000, mtime_ns=123):
+    return ImageFile(path, unit or Path(path).name, size, mtime_ns)
+
+
+def finish(run, file, content="pixels", *, force=False, name="input.png"):
+    with stage(run) as staging:
+        (staging / name).write_text(content)
+        return commit(staging, run, file, {"layers": []}, force=force)
+
+
+def tree(run):
+    """Give what everything below a directory is: a file's content, a link's goal, None for a directory."""
+    return {
+        str(path.relative_to(run)): str(path.readlink())
+        if path.is_symlink()
+        else None
+        if path.is_dir()
+        else path.read_bytes()
+        for path in run.rglob("*")
+    }
+
+
+def refused(run, file, foreign, **options):
+    """Check that a unit is not replaced, because of a file in it, and that nothing changes."""
+    before = tree(run)
+    with pytest.raises(RefusedError, match=re.escape(f"'{foreign}' was not made by fmapviz")) as raised:
+        finish(run, file, "new", **options)
+    assert "move it away" in raised.value.hint
+    assert tree(run) == before
+
+
+def hidden(run):
+    return [path.name for path in run.rglob(".*")]
+
+
+def problems(run):
+    found = [problem for place in verify(run) for problem in place.problems]
+    return [
+        f"{problem.path}: {problem.message}" for problem in found if problem.path != run / "run.json"
+    ]  # there is none here
+
+
+# --- a directory and its record
+
+
+def test_a_unit_tells_its_source_its_record_and_every_file(run):
+    with stage(run) as staging:
+        (staging / "input.png").write_bytes(b"input")
+        (staging / "00_conv.maps.png").write_bytes(b"")
+        directory = commit(staging, run, source(), {"model": "net (random)", "layers": [{"min": None}]})
+    assert directory == run / "lena.png"
+    record = json.loads((directory / "unit.json").read_bytes())
+    assert {key: value for key, value in record.items() if key != "sha256"} == {
+        "fmapviz": 1,
+        "unit": "lena.png",
+        "source": {"path": "/photos/lena.png", "size": 1000, "mtime_ns": 123},
+        "model": "net (random)",
+        "layers": [{"min": None}],
+        "files": [
+            {"name": "00_conv.maps.png", "size": 0, "sha256": sha256(b"").hexdigest()},
+            {"name": "input.png", "size": 5, "sha256": sha256(b"input").hexdigest()},
+        ],
+    }
+    assert read_unit(directory) == record
+    assert sorted(tree(run)) == ["lena.png", "lena.png/00_conv.maps.png", "lena.png/input.png", "lena.png/unit.json"]
+
+
+def test_a_unit_in_a_folder_keeps_the_tree(run):
+    assert finish(run, source("/photos/cats/a/lena.png", "cats/a/lena.png")) == run / "cats/a/lena.png"
+    assert finish(run, source("/photos/cats/b.png", "cats/b.png")) == run / "cats/b.png"
+    assert problems(run) == []
+
+
+def test_a_path_that_is_no_text_is_kept(run):
+    path = os.fsdecode(b"/photos/l\xe9na.png")
+    finish(run, source(path, "l_na.png"))
+    assert find_done(run, source(path, "l_na.png")) == run / "l_na.png"
+    assert read_unit(run / "l_na.png")["source"]["path"] == path
+
+
+def test_a_staged_directory_is_hidden_and_names_host_and_process(run):
+    with stage(run) as staging:
+        assert staging.parent == run
+        assert staging.name.startswith(f".fmapviz-{HOST}-{os.getpid()}-")
+        assert list(staging.iterdir()) == []
+
+
+def test_an_exception_leaves_nothing_staged(run):
+    class Stop(BaseException):
+        pass
+
+    def interrupted():
+        with stage(run) as staging:
+            (staging / "input.png").write_text("half")
+            raise Stop
+
+    with pytest.raises(Stop):
+        interrupted()
+    assert tree(run) == {}
+
+
+def test_a_record_that_json_cannot_hold_leaves_nothing(run):
+    with pytest.raises(ValueError, match="not JSON compliant"), stage(run) as staging:
+        commit(staging, run, source(), {"layers": [{"min": float("nan")}]})
+    assert tree(run) == {}
+
+
+def test_nothing_is_staged_where_there_is_no_run(tmp_path):
+    with pytest.raises(FileNotFoundError), stage(tmp_path / "missing"):
+        pass
+    assert tree(tmp_path) == {}
+
+
+# --- done or not
+
+
+def test_a_finished_unit_is_found_while_its_source_is_the_same(run):
+    assert find_done(run, source()) is None
+    directory = finish(run, source())
+    assert find_done(run, source()) == directory
+    assert find_done(run, source(size=1001)) is None
+    assert find_done(run, source(mtime_ns=124)) is None
+    assert find_done(run, source("/other/lena.png")) is None
+
+
+DAMAGED = [
+    b"\xff\xfe",
+    b"[]",
+    b"null",
+    b'{"source": {"path": "/photos/lena.png", "size": 1000, "mtime_ns": 123}}',
+    b'{"source": {"size": 1000, "mtime_ns": 123}, "files": []}',
+    b'{"source": {"path": 7, "size": 1000, "mtime_ns": 123}, "files": []}',
+    b'{"source": "/photos/lena.png", "files": []}',
+    b'{"source": {"path": "/photos/lena.png", "size": 1000, "mtime_ns": 123}, "files": ["input.png"]}',
+    b'{"source": {"path": "/photos/lena.png", "size": 1000, "mtime_ns": 123}, "files": [{"name": "input.png"}]}',
+]
+
+
+@pytest.mark.parametrize("record", DAMAGED)
+def test_a_damaged_record_is_none_and_its_directory_is_left_alone(record, run):
+    (run / "lena.png").mkdir()
+    (run / "lena.png/unit.json").write_bytes(record)
+    assert read_unit(run / "lena.png") is None
+    assert find_done(run, source()) is None
+    other = finish(run, source())
+    assert other == run / f"lena.png~{path_hash('/photos/lena.png')}"
+    assert find_done(run, source()) == other
+    assert tree(run / "lena.png") == {"unit.json": record}
+
+
+WHOLE = dumps({"fmapviz": 1, "unit": "lena.png", "source": {"path": "/photos/lena.png", "size": 1, "mtime_ns": 1}})
+REMNANTS = [b"", bytes(500), b"{", WHOLE[:20], WHOLE[:-50], b"[" + WHOLE[1:]]
+
+
+@pytest.mark.parametrize("record", REMNANTS)
+def test_where_a_power_failure_left_nothing_of_a_record_the_image_is_made_again(record, run):
+    directory = finish(run, source(), "old")
+    (directory / "unit.json").write_bytes(record)
+    assert find_done(run, source()) is None
+    assert finish(run, source(), "new") == directory
+    assert (directory / "input.png").read_text() == "new"
+    assert hidden(run) == []
+    assert problems(run) == []
+
+
+def test_a_unit_without_a_record_that_holds_a_foreign_file_is_not_replaced(run):
+    directory = finish(run, source(), "old")
+    (directory / "unit.json").write_bytes(b"")
+    (directory / "notes.txt").write_text("mine")
+    refused(run, source(), directory / "notes.txt")
+    assert hidden(run) == []
+    (directory / "notes.txt").unlink()
+    assert finish(run, source(), "new") == directory
+    assert problems(run) == []
+
+
+def test_force_brings_an_image_back_that_had_to_make_do_with_another_name(run):
+    directory = finish(run, source(), "old")
+    (directory / "unit.json").unlink()
+    other = finish(run, source(), "other")
+    assert other != directory
+    assert finish(run, source(), "new", force=True) == directory
+    assert not other.exists()
+    assert hidden(run) == []
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_a_unit_that_is_a_link_is_somebody_elses(force, run, tmp_path):
+    """Whoever has moved it to another disk, say, may have more there."""
+    directory = finish(run, source(), "old")
+    (directory / "notes.txt").write_text("mine")
+    directory.rename(tmp_path / "elsewhere")
+    directory.symlink_to(tmp_path / "elsewhere")
+    before = tree(tmp_path / "elsewhere")
+    assert find_done(run, source()) is None
+    assert finish(run, source(), "new", force=force) == run / f"lena.png~{path_hash('/photos/lena.png')}"
+    assert directory.is_symlink()
+    assert tree(tmp_path / "elsewhere") == before
+    assert hidden(run) == []
+
+
+def test_nothing_is_written_through_a_folder_that_is_a_link(run, tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (run / "cats").symlink_to(tmp_path / "elsewhere")
+    file = source("/photos/cats/a.png", "cats/a.png")
+    assert finish(run, file) == run / f"a.png~{path_hash('/photos/cats/a.png')}"
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+@pytest.mark.parametrize("unit", ["../../outside", "/outside", "", ".", "a/../../b", ".hidden/a"])
+def test_a_record_that_leads_out_of_the_run_is_not_put_back(unit, run, tmp_path):
+    """Whoever may write into the run could have made it up."""
+    left = run / f".fmapviz-{HOST}-{2**22 + 1}-abcdef-00000000-old"
+    left.mkdir()
+    record = {"fmapviz": 1, "unit": unit, "source": {"path": "/a", "size": 1, "mtime_ns": 1}, "files": []}
+    (left / "unit.json").write_bytes(dumps(record))
+    sweep(run)
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+    assert [path.name for path in run.iterdir()] == [left.name]
+
+
+def test_what_another_host_left_is_swept_after_a_day(run):
+    fresh, old = (run / f".fmapviz-ffffff-1-abcdef-0000000{number}" for number in range(2))
+    for path in (fresh, old):
+        path.mkdir()
+    os.utime(old, (time.time() - 90_000,) * 2)
+    sweep(run)
+    assert list(run.iterdir()) == [fresh]
+
+
+def test_what_a_process_of_our_own_number_left_is_swept(run):
+    """As in another container, whose processes have the same numbers."""
+    left = run / f".fmapviz-{HOST}-{os.getpid()}-other0-00000000"
+    left.mkdir()
+    with stage(run) as staging:
+        sweep(run)
+        assert list(run.iterdir()) == [staging]
+
+
+FORCED = """
+import sys
+from pathlib import Path
+from fmapviz.core.files import stage
+from fmapviz.store.unit import commit
+from fmapviz.types import ImageFile
+
+run = Path(sys.argv[1])
+with stage(run) as staging:
+    (staging / "input.png").write_text("new")
+    print(commit(staging, run, ImageFile("/photos/lena.png", "lena.png", 1000, 123), {}, force=True).name)
+"""
+
+
+@pytest.mark.parametrize("damage", ["a damaged record", "no record"])
+def test_force_replaces_a_unit_without_a_record(damage, run):
+    directory = finish(run, source(), "old")
+    if damage == "no record":
+        (directory / "unit.json").unlink()
+    else:
+        (directory / "unit.json").write_text("{")
+    result = run_python(FORCED, run)
+    assert (result.stdout, result.stderr) == ("lena.png\n", "")
+    sweep(run)
+    assert (directory / "input.png").read_text() == "new"
+    assert find_done(run, source()) == directory
+    assert hidden(run) == []
+    assert problems(run) == []
+
+
+def test_the_faster_of_two_stays(run):
+    directory = finish(run, source(), "first")
+    before = directory.stat().st_ino
+    assert finish(run, source(), "second") == directory
+    assert (directory / "input.png").read_text() == "first"
+    assert directory.stat().st_ino == before
+    assert hidden(run) == []
+
+
+@pytest.mark.parametrize(("changes", "force"), [({}, True), ({"size": 7}, False), ({"mtime_ns": 7}, False)])
+def test_a_changed_source_or_force_replaces_all_that_was_ours(changes, force, run):
+    finish(run, source(), "old", name="01_gone.maps.png")
+    directory = finish(run, source(**changes), "new", force=force)
+    assert directory == run / "lena.png"
+    assert sorted(tree(directory)) == ["input.png", "unit.json"]
+    assert (directory / "input.png").read_text() == "new"
+    assert find_done(run, source(**changes)) == directory
+    assert problems(run) == []
+    assert hidden(run) == []
+
+
+@pytest.mark.parametrize("kind", ["file", "hidden file", "folder", "link"])
+@pytest.mark.parametrize("reason", ["force", "a changed source"])
+def test_a_unit_that_holds_a_foreign_file_is_not_replaced(reason, kind, run):
+    directory = finish(run, source(), "old")
+    foreign = directory / ("notes.txt" if kind == "file" else ".hidden")
+    if kind == "folder":
+        foreign.mkdir()
+        (foreign / "unit.json").write_text("mine")
+    elif kind == "link":
+        foreign.symlink_to("/nowhere")
+    else:
+        foreign.write_text("mine")
+    refused(run, source(mtime_ns=123 if reason == "force" else 7), foreign, force=reason == "force")
+    assert find_done(run, source()) == directory
+    assert [path.name for path in run.iterdir()] == ["lena.png"]
+
+
+def test_a_foreign_file_with_the_name_of_a_file_of_the_new_unit_is_kept(run):
+    directory = finish(run, source(), "old")
+    (directory / "extra.png").write_text("mine")
+    refused(run, source(), directory / "extra.png", force=True, name="extra.png")
+
+
+def test_a_folder_with_the_name_of_one_of_the_files_is_foreign(run):
+    directory = finish(run, source(), "old")
+    (directory / "input.png").unlink()
+    (directory / "input.png").mkdir()
+    refused(run, source(), directory / "input.png", force=True)
+
+
+LATE = """
+import sys
+from pathlib import Path
+from fmapviz.errors import RefusedError
+from fmapviz.types import ImageFile
+from fmapviz.store.unit import commit
+from fmapviz.core.files import stage
+
+run = Path(sys.argv[1])
+done = False
+def at(event, args):
+    # What another process may do when the old unit has been looked through.
+    global done
+    if event == "os.rename" and str(args[0]) == str(run / "lena.png") and not done:
+        done = True
+        (run / "lena.png/notes.txt").write_text("mine")
+
+sys.addaudithook(at)
+with stage(run) as staging:
+    (staging / "input.png").write_text("new")
+    try:
+        commit(staging, run, ImageFile("/photos/lena.png", "lena.png", 1000, 7), {})
+    except RefusedError as error:
+        print(error)
+"""
+
+
+def test_a_foreign_file_that_comes_at_the_last_moment_is_kept(run):
+    directory = finish(run, source(), "old")
+    before = tree(directory)
+    result = run_python(LATE, run)
+    assert result.stdout.startswith(f"'{directory}/notes.txt' was not made by fmapviz"), result.stderr
+    assert tree(directory) == {**before, "notes.txt": b"mine"}
+    assert [path.name for path in run.iterdir()] == ["lena.png"]
+
+
+def test_a_unit_that_another_process_is_replacing_is_not_looked_into(run):
+    directory = finish(run, source())
+    record = read_unit(directory)
+    (directory / "notes.txt").write_text("mine")
+    with pytest.raises(RefusedError, match=r"'.*/lena.png/notes.txt' was not made by fmapviz"):
+        check_only_own_files(directory, record)
+    directory.rename(run / "aside")
+    check_only_own_files(directory, record)
+
+
+# --- names that are taken
+
+
+def test_a_second_source_of_the_same_name_is_told_apart(run):
+    first, second = source("/a/lena.png"), source("/b/lena.png")
+    assert finish(run, first, "a") == run / "lena.png"
+    assert finish(run, second, "b") == run / f"lena.png~{path_hash('/b/lena.png')}"
+    assert find_done(run, first) == run / "lena.png"
+    assert find_done(run, second) == run / f"lena.png~{path_hash('/b/lena.png')}"
+    for file in (first, second):
+        assert finish(run, file, "again", force=True) == find_done(run, file)
+    assert len(list(run.iterdir())) == 2
+    assert problems(run) == []
+
+
+def test_a_unit_never_lies_inside_another(run):
+    outer = source("/one/a", "a")
+    inner = source("/two/a/b/lena.png", "a/b/lena.png")
+    assert finish(run, outer) == run / "a"
+    assert finish(run, inner) == run / f"lena.png~{path_hash(inner.path)}"
+    assert find_done(run, inner) == run / f"lena.png~{path_hash(inner.path)}"
+    assert problems(run) == []
+
+
+def test_a_unit_whose_name_is_a_folder_already_is_told_apart(run):
+    outer = source("/one/a", "a")
+    inner = source("/two/a/b/lena.png", "a/b/lena.png")
+    assert finish(run, inner) == run / "a/b/lena.png"
+    assert finish(run, outer) == run / f"a~{path_hash(outer.path)}"
+    assert problems(run) == []
+
+
+def test_units_and_folders_of_one_name_at_the_same_moment(run):
+    """The folder is made, the unit takes its name while it is empty, and the other unit would come to lie inside."""
+
+    barrier = threading.Barrier(2)
+
+    def one(file):
+        barrier.wait()
+        return finish(run, file)
+
+    with ThreadPoolExecutor(2) as pool:
+        for name in map(str, range(200)):
+            files = source(f"/one/{name}", name), source(f"/two/{name}/lena.png", f"{name}/lena.png")
+            assert list(pool.map(one, files)) == [find_done(run, file) for file in files]
+    assert problems(run) == []
+    assert hidden(run) == []
+
+
+@pytest.mark.parametrize("kind", ["file", "folder", "link to a folder", "dangling link", "pipe"])
+def test_what_is_not_ours_is_left_alone(kind, run, tmp_path):
+    taken = run / "lena.png"
+    (tmp_path / "elsewhere").mkdir()
+    if kind == "file":
+        taken.write_text("mine")
+    elif kind == "folder":
+        taken.mkdir()
+        (taken / "notes.txt").write_text("mine")
+    elif kind == "pipe":
+        os.mkfifo(taken)
+    else:
+        taken.symlink_to(tmp_path / ("elsewhere" if kind == "link to a folder" else "nowhere"))
+    before = taken.lstat()
+    directory = finish(run, source(), force=True)
+    assert directory == run / f"lena.png~{path_hash('/photos/lena.png')}"
+    assert find_done(run, source()) == directory
+    assert (taken.lstat().st_ino, taken.lstat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+    assert tree(tmp_path / "elsewhere") == {}
+    assert not (tmp_path / "nowhere").exists()
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_a_file_where_a_folder_should_be_is_left_alone(depth, run):
+    (run / "cats").write_text("mine")
+    file = source(
+        "/photos/cats/x/lena.png", "/".join(["cats", "x", "lena.png"][-depth - 1 :]).replace("x", "cats", depth == 1)
+    )
+    directory = finish(run, file)
+    assert directory == run / f"lena.png~{path_hash(file.path)}"
+    assert find_done(run, file) == directory
+    assert (run / "cats").read_text() == "mine"
+
+
+def test_an_empty_directory_may_be_used(run):
+    (run / "lena.png").mkdir()
+    assert finish(run, source()) == run / "lena.png"
+
+
+def test_when_every_name_is_taken_it_says_so_and_touches_nothing(run):
+    for name in ("lena.png", f"lena.png~{path_hash('/photos/lena.png')}"):
+        (run / name).write_text("mine")
+    before = tree(run)
+    with pytest.raises(RefusedError, match=r"no free name for '/photos/lena\.png'"):
+        finish(run, source())
+    assert tree(run) == before
+
+
+# --- what killed processes leave
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from fmapviz.core.files import stage
+from fmapviz.store.unit import commit
+from fmapviz.types import ImageFile
+
+run, moment, unit, path = Path(sys.argv[1]), *sys.argv[2:]
+
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+counts = {"os.rename": 0, "os.remove": 0}
+def at(event, args):
+    if event in counts:
+        counts[event] += 1
+        if moment == f"{event} {counts[event]}":
+            die()
+
+with stage(run) as staging:
+    (staging / "input.png").write_text("new")
+    if moment == "writing":
+        die()
+    sys.addaudithook(at)
+    commit(staging, run, ImageFile(path, unit, 1000, 999), {"layers": []})
+"""
+
+
+def kill(run, moment, file):
+    result = run_python(KILLED, run, moment, file.unit, file.path)
+    assert result.returncode == -signal.SIGKILL, result.stderr
+
+
+def test_what_a_killed_process_was_writing_is_swept_away(run):
+    kill(run, "writing", source())
+    assert len(hidden(run)) == 1
+    sweep(run)
+    assert tree(run) == {}
+
+
+def test_what_a_living_process_or_another_computer_writes_is_not_swept_away(run):
+    with stage(run) as staging:
+        (staging / "input.png").write_text("half")
+        dead = subprocess.Popen([sys.executable, "-c", ""])
+        dead.wait()
+        strange = [f".fmapviz-000000-{dead.pid}-abc", f".fmapviz-{HOST}", f".fmapviz-{HOST}-x-y", ".fmapviz", ".git"]
+        for name in strange:
+            (run / name).mkdir()
+            (run / name / "x").write_text("x")
+        before = tree(run)
+        sweep(run)
+        assert tree(run) == before
+
+
+def test_a_unit_moved_aside_by_a_killed_process_is_put_back(run):
+    directory = finish(run, source(), "old")
+    before = tree(directory)
+    kill(run, "os.rename 3", source())  # the first finds the name taken, the second moves the old one aside
+    assert not directory.exists()
+    sweep(run)
+    assert tree(directory) == before
+    assert find_done(run, source()) == directory
+    assert [path.name for path in run.iterdir()] == ["lena.png"]
+
+
+def test_a_unit_moved_aside_is_put_back_under_the_name_it_had(run):
+    """The name without a hash is another image's."""
+    finish(run, source("/a/lena.png"), "a")
+    second = source("/b/lena.png")
+    directory = finish(run, second, "b")
+    before = tree(directory)
+    kill(run, "os.rename 3", second)
+    assert not directory.exists()
+    sweep(run)
+    assert tree(directory) == before
+    assert hidden(run) == []
+
+
+def test_a_unit_in_a_folder_is_put_back(run):
+    file = source("/photos/cats/lena.png", "cats/lena.png")
+    directory = finish(run, file)
+    kill(run, "os.rename 3", file)
+    sweep(run)
+    assert find_done(run, file) == directory
+    assert hidden(run) == []
+
+
+def test_a_unit_moved_aside_and_replaced_is_removed(run):
+    directory = finish(run, source(), "old")
+    kill(run, "os.rename 4", source())  # the new one is in its place
+    assert (directory / "input.png").read_text() == "new"
+    assert len(hidden(run)) == 1
+    sweep(run)
+    assert (directory / "input.png").read_text() == "new"
+    assert [path.name for path in run.iterdir()] == ["lena.png"]
+
+
+def test_a_foreign_file_in_a_unit_moved_aside_is_kept(run):
+    """Earlier versions moved such units aside."""
+    finish(run, source(), "old")
+    kill(run, "os.rename 4", source())
+    (left,) = run.glob(".fmapviz-*")
+    (left / "notes.txt").write_text("mine")
+    sweep(run)
+    assert (left / "notes.txt").read_text() == "mine"
+
+
+def test_a_unit_moved_aside_does_not_come_back_over_a_newer_one(run):
+    finish(run, source(), "old")
+    kill(run, "os.rename 3", source())
+    directory = finish(run, source(mtime_ns=7), "newer")
+    sweep(run)
+    assert (directory / "input.png").read_text() == "newer"
+    assert [path.name for path in run.iterdir()] == ["lena.png"]
+
+
+def test_what_is_left_of_a_replaced_unit_does_not_come_back(run):
+    directory = finish(run, source(), "old")
+    kill(run, "os.remove 2", source())
+    shutil.rmtree(directory)
+    sweep(run)
+    assert tree(run) == {}
+
+
+def test_a_unit_that_cannot_be_put_back_is_kept(run):
+    finish(run, source(), "old")
+    kill(run, "os.rename 3", source())
+    for name in ("lena.png", f"lena.png~{path_hash('/photos/lena.png')}"):
+        (run / name).write_text("mine")
+    sweep(run)
+    (kept,) = run.glob(".*/input.png")
+    assert kept.read_text() == "old"
+    assert (run / "lena.png").read_text() == "mine"
+    (run / "lena.png").unlink()
+    sweep(run)
+    assert find_done(run, source()) == run / "lena.png"
+
+
+# --- many processes
+
+REPLACED = """
+import os, sys
+from pathlib import Path
+from fmapviz.core.files import stage
+from fmapviz.store.unit import commit
+from fmapviz.types import ImageFile
+
+run, what = Path(sys.argv[1]), sys.argv[2]
+mtime = {"the same": 999, "another": 7}.get(what)
+
+def write(unit, content, mtime):
+    with stage(run) as staging:
+        (staging / "input.png").write_text(content)
+        return commit(staging, run, ImageFile("/photos/lena.png", unit, 1000, mtime), {})
+
+done = False
+def at(event, args):
+    # What another process may do at the moment when this one looks into the directory that is in its way.
+    global done
+    if event == "open" and str(args[0]) == str(run / "lena.png/unit.json") and not done:
+        done = True
+        os.rename(run / "lena.png", run / "moved aside")
+        if mtime:
+            os.rename(write("other", "theirs", mtime), run / "lena.png")
+
+sys.addaudithook(at)
+print(write("lena.png", "ours", 999).name)
+"""
+
+
+@pytest.mark.parametrize(("what", "content"), [("nothing yet", "ours"), ("the same", "theirs"), ("another", "ours")])
+def test_a_unit_that_is_replaced_at_that_very_moment(what, content, run):
+    finish(run, source(), "old")
+    result = run_python(REPLACED, run, what)
+    assert (result.stdout, result.stderr) == ("lena.png\n", "")
+    assert sorted(path.name for path in run.iterdir()) == ["lena.png", "moved aside"]
+    assert (run / "lena.png/input.png").read_text() == content
+
+
+MANY = """
+import os, sys
+from pathlib import Path
+from fmapviz.core.files import stage
+from fmapviz.store.unit import commit, sweep
+from fmapviz.types import ImageFile
+
+run, task, rounds = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+
+def work(process):
+    for number in range(rounds):
+        if task == "sweep":
+            sweep(run)
+            continue
+        # "same": all the same image; "newer": a source that changes all the time; "names": images of one name
+        path, mtime = {"force": ("/a/lena.png", 1), "same": ("/a/lena.png", 1), "newer": ("/a/lena.png", number),
+                       "names": (f"/{process}/lena.png", 1)}[task]
+        with stage(run) as staging:
+            (staging / "input.png").write_text(f"{process} {number}")
+            commit(staging, run, ImageFile(path, "lena.png", 1, mtime), {}, force=task == "force")
+
+"""
+
+
+@pytest.mark.parametrize("task", ["same", "force", "newer", "names"])
+def test_eight_processes_finish_units_at_the_same_moment(task, run):
+    finish(run, source("/a/lena.png"), "old")
+    result = run_python(MANY + EIGHT_AT_ONCE, run, task, 20)
+    assert (result.stdout, result.stderr) == ("", "")
+    sweep(run)
+    units_there = sorted(path.name for path in run.iterdir())
+    if task == "names":
+        assert units_there == sorted(["lena.png", *(f"lena.png~{path_hash(f'/{n}/lena.png')}" for n in range(8))])
+    else:
+        assert units_there == ["lena.png"]
+    assert problems(run) == []
+
+
+@pytest.mark.thorough
+def test_eight_processes_sweep_at_the_same_moment(run):
+    files = [source(f"/photos/{n}.png") for n in range(6)]
+    for file in files[:3]:
+        kill(run, "writing", file)
+    for file in files[3:]:
+        finish(run, file, "old")
+        kill(run, "os.rename 3" if file is not files[5] else "os.rename 4", file)
+    result = run_python(MANY + EIGHT_AT_ONCE, run, "sweep", 1)
+    assert (result.stdout, result.stderr) == ("", "")
+    assert sorted(path.name for path in run.iterdir()) == ["3.png", "4.png", "5.png"]
+    for name, content in (("3.png", "old"), ("4.png", "old"), ("5.png", "new")):
+        assert (run / name / "input.png").read_text() == content
+
+
+def test_where_nothing_can_be_made_that_is_said():
+    with pytest.raises(FileNotFoundError):
+        files.make_folders(Path("/proc/nothing/here"))
+
+
+def test_units_does_not_load_torch():
+    assert run_python("import sys, fmapviz.store.unit; sys.exit('torch' in sys.modules)").returncode == 0
