@@ -86,8 +86,6 @@ from typing import TYPE_CHECKING, Any
 from fmapviz.core.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from fmapviz.capture.captured import Captured, capture
-    from fmapviz.capture.receptive_field import ReceptiveField
     from fmapviz.config import Engine, InputOptions, Part, RunInfo, Style
     from fmapviz.errors import (
         FmapvizError,
@@ -108,6 +106,8 @@ if TYPE_CHECKING:
     from fmapviz.features.top.own_loop import TopImages, TopLayer
     from fmapviz.features.watch.watch import Watch
     from fmapviz.models.load import known_names, load_model
+    from fmapviz.observe.captured import Captured, capture
+    from fmapviz.observe.receptive_field import ReceptiveField
     from fmapviz.run.batch import load_image
     from fmapviz.run.layer_list import list_layers
     from fmapviz.run.loop import visualize
@@ -139,7 +139,7 @@ globals()["__all__"] = _Names(__all__)  # type checkers read the list above
 
 # The modules that define these names, imported on first use in this order: the first ones do not load torch.
 _HOMES = (
-    "config", "errors", "events", "types", "models.load", "capture.captured",
+    "config", "errors", "events", "types", "models.load", "observe.captured",
     "features.attention.capture.captured", "run.batch", "run.tile", "run.loop", "features.cam.attribution",
     "run.layer_list", "features.diff.compare", "features.fields.fields", "features.top.finished", "features.top.own_loop",
     "features.watch.watch",

@@ -20,7 +20,7 @@ from fmapviz.models.load import check_name, known_names
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from fmapviz.capture.receptive_field import ReceptiveField
+    from fmapviz.observe.receptive_field import ReceptiveField
     from fmapviz.types import LayerInfo
 
 FieldOption = Annotated[
@@ -46,8 +46,8 @@ def list_layers(
 
     show_status(f"loading {model} ...")
     with importing():
-        from fmapviz.capture.layers import find_layers, notice_blocks, notice_left_out
         from fmapviz.features.fields.fields import fields_by_layer
+        from fmapviz.observe.layers import find_layers, notice_blocks, notice_left_out
         from fmapviz.run.layer_list import load_and_list
 
     with results_only():

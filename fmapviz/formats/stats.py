@@ -6,9 +6,9 @@ import warnings
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from fmapviz.capture.reshape import own_frames
 from fmapviz.draw.grid import ROUNDED, as_floats, is_rounded, measure
 from fmapviz.draw.measures import measures_of
+from fmapviz.observe.reshape import own_frames
 from fmapviz.store.aggregates._channels import NO_IMAGES, combine
 from fmapviz.store.aggregates._unit_ranking import UnitRanking, write_rankings
 from fmapviz.store.aggregates._unit_statistics import columns_of, statistics_of, write_image, write_table

@@ -18,11 +18,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fmapviz.capture.outside_state import content_of, functions_in, names_in
 from fmapviz.models.homes import is_users
 from fmapviz.models.weights.file import sha256_of
 from fmapviz.models.weights.state_dict import digest_of_state
 from fmapviz.models.written import is_own, running_codes, written_names
+from fmapviz.observe.outside_state import content_of, functions_in, names_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -16,13 +16,13 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from fmapviz.capture.hooks import observe
 from fmapviz.config import InputOptions, check_scores
 from fmapviz.core.layout import check_layout
 from fmapviz.errors import RequestError, quote
 from fmapviz.images.preprocess import as_for_imagenet, by_callable, for_volumes, standard
 from fmapviz.models.identity import digest_of_network, without_addresses
 from fmapviz.models.weights.state_dict import ordered_names
+from fmapviz.observe.hooks import observe
 from fmapviz.types import Model
 
 if TYPE_CHECKING:

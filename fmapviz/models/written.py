@@ -8,8 +8,8 @@ from itertools import chain
 from types import CodeType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
-from fmapviz.capture.outside_state import content_of, functions_in, names_in
 from fmapviz.models.homes import is_users
+from fmapviz.observe.outside_state import content_of, functions_in, names_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from fmapviz.capture.layers import unwrap
 from fmapviz.config import InputOptions, check_type, explain_arguments
 from fmapviz.core.words import counted
 from fmapviz.errors import RequestError, quote
@@ -29,6 +28,7 @@ from fmapviz.models.network import (
 )
 from fmapviz.models.recognise import recognise
 from fmapviz.models.weights.fit import LoadedWeights
+from fmapviz.observe.layers import unwrap
 from fmapviz.types import Model, Preparation
 
 if TYPE_CHECKING:

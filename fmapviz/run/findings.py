@@ -6,14 +6,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-from fmapviz.capture.layers import unwrap
-from fmapviz.capture.layouts.find import LayoutCache
+from fmapviz.observe.layers import unwrap
+from fmapviz.observe.layouts.find import LayoutCache
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from fmapviz.capture.receptive_field import ReceptiveField
     from fmapviz.features.cam.cam_layers import Choices
+    from fmapviz.observe.receptive_field import ReceptiveField
     from fmapviz.types import Model
 
 _PLAIN = bool | int | float | complex | str | bytes | None

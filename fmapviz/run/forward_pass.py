@@ -10,16 +10,6 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from fmapviz.capture.early_stop import EarlyStop, ReadDetector, state_of
-from fmapviz.capture.forward_record import ForwardRecord, GraphPoint
-from fmapviz.capture.gradients import BackwardError, frozen, is_out_of_memory, recording
-from fmapviz.capture.hooks import Numbers, describe_training, observe, undisturbed
-from fmapviz.capture.lasting_state import LastingState
-from fmapviz.capture.layers import find_layers
-from fmapviz.capture.layouts.find import LayoutCache, LayoutFinder, MissingLayoutError
-from fmapviz.capture.outputs import part_of
-from fmapviz.capture.predictions import predict
-from fmapviz.capture.readable import why_unreadable
 from fmapviz.draw.grid import ROUNDED
 from fmapviz.errors import FmapvizError, RequestError, first_few, quote
 from fmapviz.features.attention.capture.observe import AttentionObserver
@@ -29,6 +19,16 @@ from fmapviz.features.cam.cam_layers import Choices
 from fmapviz.features.cam.class_maps import ClassMaps
 from fmapviz.features.tokens.survey.kept_passes import KeptPass
 from fmapviz.models.user_code import one_line
+from fmapviz.observe.early_stop import EarlyStop, ReadDetector, state_of
+from fmapviz.observe.forward_record import ForwardRecord, GraphPoint
+from fmapviz.observe.gradients import BackwardError, frozen, is_out_of_memory, recording
+from fmapviz.observe.hooks import Numbers, describe_training, observe, undisturbed
+from fmapviz.observe.lasting_state import LastingState
+from fmapviz.observe.layers import find_layers
+from fmapviz.observe.layouts.find import LayoutCache, LayoutFinder, MissingLayoutError
+from fmapviz.observe.outputs import part_of
+from fmapviz.observe.predictions import predict
+from fmapviz.observe.readable import why_unreadable
 from fmapviz.run.layer_results import BatchResults, LayerBatch, MixedBatchError, draw_feature_map
 from fmapviz.types import ImageResult
 

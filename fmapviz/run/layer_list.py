@@ -11,11 +11,6 @@ import torch
 from PIL import Image as PillowImage
 from torch import nn
 
-from fmapviz.capture.class_scores import is_detection
-from fmapviz.capture.hooks import observe, tensors
-from fmapviz.capture.layers import find_layers, select_layers, unwrap
-from fmapviz.capture.layouts.find import LayoutFinder
-from fmapviz.capture.outputs import keys_of
 from fmapviz.config import InputOptions, check_type, explain_arguments
 from fmapviz.core.bands import Bands
 from fmapviz.core.layout import Layout
@@ -26,6 +21,11 @@ from fmapviz.models.load import load_model, outline_model
 from fmapviz.models.network import describe_network
 from fmapviz.models.user_code import report_of
 from fmapviz.models.weights.fit import LoadedWeights
+from fmapviz.observe.class_scores import is_detection
+from fmapviz.observe.hooks import observe, tensors
+from fmapviz.observe.layers import find_layers, select_layers, unwrap
+from fmapviz.observe.layouts.find import LayoutFinder
+from fmapviz.observe.outputs import keys_of
 from fmapviz.run.forward_pass import ForwardError
 from fmapviz.types import LayerInfo, Model
 

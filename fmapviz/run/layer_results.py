@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from fmapviz.capture.reshape import NotAMapError, frames_of, picture_size
 from fmapviz.core.drawings import Drawing, HeatMap
 from fmapviz.core.words import counted
 from fmapviz.draw.grid import as_floats, is_rounded, measure
 from fmapviz.draw.measures import measures_of
+from fmapviz.observe.reshape import NotAMapError, frames_of, picture_size
 from fmapviz.types import LayerResult, RawValues, Statistics
 from fmapviz.views.base import BatchContent, LayerMaps, NoChannelsError
 
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from fmapviz.capture.forward_record import ForwardRecord
     from fmapviz.config import Style
     from fmapviz.core.drawings import Content
     from fmapviz.draw.grid import Ranges
+    from fmapviz.observe.forward_record import ForwardRecord
     from fmapviz.run.plan import Plan
     from fmapviz.types import FeatureMap, Of, Target
 

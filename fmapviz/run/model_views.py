@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 import google_crc32c
 import numpy as np
 
-from fmapviz.capture.hooks import evaluating
-from fmapviz.capture.reshape import NotAMapError
 from fmapviz.core.drawings import Drawing
 from fmapviz.draw.channel_choice import describe_left_out
 from fmapviz.draw.grid import measure
 from fmapviz.draw.measures import measures_of
 from fmapviz.draw.picture import make_picture
 from fmapviz.events import Notice
+from fmapviz.observe.hooks import evaluating
+from fmapviz.observe.reshape import NotAMapError
 from fmapviz.run.single_unit import write_unit
 from fmapviz.store.unit import find_done, read_unit
 from fmapviz.types import ImageFile, ImageResult, LayerResult, Statistics, UnitImage

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from fmapviz.capture.targets import TOP1, parse
 from fmapviz.core import registry
 from fmapviz.core.registry import VIEWS
 from fmapviz.draw.colormaps import HEAT_COLORMAP
+from fmapviz.observe.targets import TOP1, parse
 from fmapviz.views import CAPTURES
 from fmapviz.views.base import draw_reduced
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from fmapviz.capture.targets import Wanted
     from fmapviz.config import Style
     from fmapviz.core.drawings import Panels
     from fmapviz.draw.grid import Shared
     from fmapviz.draw.picture import Composed, Sheet
+    from fmapviz.observe.targets import Wanted
     from fmapviz.types import Of
     from fmapviz.views.base import BatchContent, LayerMaps, ModelView, PairMaps
 
@@ -101,7 +101,7 @@ class Plan:
         second_pass: Whether some images go through the network again when all are done, see `fmapviz.features.top`.
         targets: The classes whose scores are differentiated.
         output: Which part of the network's output holds the class scores; None: detected.
-        scores: What the user says that the outputs are, see `fmapviz.capture.class_scores`; None: nothing.
+        scores: What the user says that the outputs are, see `fmapviz.observe.class_scores`; None: nothing.
         automatic: Whether the layers of heat maps are chosen automatically.
         moments: Whether each channel's mean, standard deviation and zeros are requested.
         kept: The type of raw values, `float32` or `float16`; None if they are not requested.

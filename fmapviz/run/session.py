@@ -14,25 +14,6 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from fmapviz.capture.early_stop import EarlyStop
-from fmapviz.capture.hooks import observe
-from fmapviz.capture.layers import (
-    absent_types,
-    default_types,
-    find_layers,
-    notice_blocks,
-    notice_left_out,
-    scripted_parts,
-    select_attention,
-    select_layers,
-    unwrap,
-)
-from fmapviz.capture.layouts.find import LayoutCache
-from fmapviz.capture.meta_copy import copy_to_meta
-from fmapviz.capture.outputs import part_of, scores_in
-from fmapviz.capture.predictions import TOP
-from fmapviz.capture.randomness import all_undisturbed
-from fmapviz.capture.targets import INDEX, canonical
 from fmapviz.config import RunInfo
 from fmapviz.core import registry
 from fmapviz.core.lazy_torchvision import torchvision, uncompiled
@@ -44,6 +25,25 @@ from fmapviz.features.cam.cam_layers import Choices
 from fmapviz.images.films import FrameChoice
 from fmapviz.models.load import load_model
 from fmapviz.models.network import input_type, with_axes
+from fmapviz.observe.early_stop import EarlyStop
+from fmapviz.observe.hooks import observe
+from fmapviz.observe.layers import (
+    absent_types,
+    default_types,
+    find_layers,
+    notice_blocks,
+    notice_left_out,
+    scripted_parts,
+    select_attention,
+    select_layers,
+    unwrap,
+)
+from fmapviz.observe.layouts.find import LayoutCache
+from fmapviz.observe.meta_copy import copy_to_meta
+from fmapviz.observe.outputs import part_of, scores_in
+from fmapviz.observe.predictions import TOP
+from fmapviz.observe.randomness import all_undisturbed
+from fmapviz.observe.targets import INDEX, canonical
 from fmapviz.run.batch import describe_given
 from fmapviz.run.findings import findings_of
 from fmapviz.run.layer_list import grey_input

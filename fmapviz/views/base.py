@@ -35,11 +35,11 @@ from typing import TYPE_CHECKING, Protocol
 
 import torch
 
-from fmapviz.capture.reshape import NotAMapError
 from fmapviz.core.centres import Centres
 from fmapviz.core.drawings import HeatMap
 from fmapviz.draw.colormaps import HEAT_COLORMAP
 from fmapviz.draw.heatmap import stretch
+from fmapviz.observe.reshape import NotAMapError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

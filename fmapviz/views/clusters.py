@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from fmapviz.capture.reshape import NotAMapError
 from fmapviz.core.drawings import Labels
 from fmapviz.features.tokens.clusters import find_labels
+from fmapviz.observe.reshape import NotAMapError
 from fmapviz.views.base import BatchContent
 
 if TYPE_CHECKING:

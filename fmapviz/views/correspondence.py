@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from fmapviz.capture.reshape import NotAMapError
 from fmapviz.core.drawings import Matches
 from fmapviz.features.tokens.matches import averaged, best_pair, choose_pairs, match
 from fmapviz.features.tokens.vectors import cosines, direction_at
+from fmapviz.observe.reshape import NotAMapError
 from fmapviz.views.base import BatchContent
 
 if TYPE_CHECKING:

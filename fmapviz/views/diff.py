@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from fmapviz.capture.reshape import NotAMapError
 from fmapviz.config import Style
 from fmapviz.core.drawings import SHADES, Panels
 from fmapviz.core.words import counted
@@ -22,6 +21,7 @@ from fmapviz.draw.channel_choice import choose
 from fmapviz.draw.colormaps import checkerboard
 from fmapviz.draw.grid import Ranges
 from fmapviz.features.diff.panels import panel_palette
+from fmapviz.observe.reshape import NotAMapError
 from fmapviz.views import mean
 from fmapviz.views.base import NoChannelsError
 

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from fmapviz.capture.reshape import NotAMapError
-from fmapviz.capture.used_weight import used_weight
 from fmapviz.core.drawings import Grid
 from fmapviz.core.words import counted
 from fmapviz.draw import channel_choice
 from fmapviz.draw.grid import as_floats, draw_grids, lay_out, measure, scale_limits
 from fmapviz.draw.labels import number_size
 from fmapviz.draw.picture import is_numbered, lettering
+from fmapviz.observe.reshape import NotAMapError
+from fmapviz.observe.used_weight import used_weight
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -12,7 +12,6 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from fmapviz.capture.reshape import NotAMapError, own_frames
 from fmapviz.config import Style, check_type
 from fmapviz.core.drawings import Grid
 from fmapviz.core.words import counted
@@ -22,6 +21,7 @@ from fmapviz.draw.layout import Ground
 from fmapviz.draw.layout import draw as paint
 from fmapviz.draw.picture import frame, is_numbered, lettering, render_grid
 from fmapviz.errors import RequestError, first_few, quote
+from fmapviz.observe.reshape import NotAMapError, own_frames
 from fmapviz.types import FeatureMap
 from fmapviz.views import effective_style
 from fmapviz.views.base import BatchContent, LayerMaps, NoChannelsError

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from fmapviz.capture.reshape import NotAMapError
 from fmapviz.core.drawings import Rgb
 from fmapviz.draw.pca import fit, paint
 from fmapviz.features.tokens.foreground import border, separate
+from fmapviz.observe.reshape import NotAMapError
 from fmapviz.views.base import BatchContent
 
 if TYPE_CHECKING:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fmapviz.capture.reshape import NotAMapError
 from fmapviz.core.drawings import HeatMap
 from fmapviz.draw.colormaps import HEAT_COLORMAP
 from fmapviz.draw.heatmap import stretch
 from fmapviz.features.tokens.vectors import cosines, direction_at
+from fmapviz.observe.reshape import NotAMapError
 from fmapviz.views.base import BatchContent
 
 if TYPE_CHECKING:

@@ -46,11 +46,11 @@ from ways import (
 )
 
 import fmapviz
-from fmapviz.capture.early_stop import EarlyStop
-from fmapviz.capture.layers import find_layers, select_layers
 from fmapviz.config import RunConfig, Style
 from fmapviz.features.diff.run import run_diff
 from fmapviz.models.shapesnet.network import ShapesNet
+from fmapviz.observe.early_stop import EarlyStop
+from fmapviz.observe.layers import find_layers, select_layers
 from fmapviz.run.forward_pass import Drawer
 from fmapviz.run.plan import Plan
 

@@ -19,13 +19,13 @@ import numpy as np
 import torch
 from PIL import Image
 
-from fmapviz.capture.hooks import undisturbed
 from fmapviz.config import RunConfig
 from fmapviz.draw.picture import make_pictures
 from fmapviz.formats import tar
 from fmapviz.images.decode_pool import read_image
 from fmapviz.images.find import find_images
 from fmapviz.images.seen import Seen
+from fmapviz.observe.hooks import undisturbed
 from fmapviz.run.forward_pass import Drawer
 from fmapviz.run.session import load_session
 from fmapviz.types import UnitImage

@@ -8,10 +8,10 @@ import torch
 from cases import thorough
 from results import as_given, pixels_of
 
-from fmapviz.capture.reshape import NotAMapError
 from fmapviz.config import Style
 from fmapviz.draw.grid import Shared, measure
 from fmapviz.draw.pca import Covariance, fit, paint
+from fmapviz.observe.reshape import NotAMapError
 from fmapviz.views import pca
 
 NAN, INF = torch.nan, torch.inf

@@ -13,8 +13,8 @@ from PIL import Image
 from torch import nn
 
 import fmapviz
-from fmapviz.capture.layouts import find
 from fmapviz.features.fields import fields
+from fmapviz.observe.layouts import find
 
 SIZE = 12
 

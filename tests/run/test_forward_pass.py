@@ -12,11 +12,11 @@ from results import as_grids, drawings_of
 from tiny_models import Backwards, Calls, Fails, Passes, Regions, Returns, as_model, draw, images, overwritten
 from torch import nn
 
-from fmapviz.capture.early_stop import EarlyStop
-from fmapviz.capture.gradients import is_out_of_memory
-from fmapviz.capture.layers import find_layers, select_layers
 from fmapviz.config import Style
 from fmapviz.errors import FmapvizError
+from fmapviz.observe.early_stop import EarlyStop
+from fmapviz.observe.gradients import is_out_of_memory
+from fmapviz.observe.layers import find_layers, select_layers
 from fmapviz.run.forward_pass import Drawer, ForwardError
 from fmapviz.run.layer_results import MixedBatchError
 from fmapviz.run.plan import Plan

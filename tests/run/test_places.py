@@ -16,13 +16,13 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 from torchvision.models import resnet18
 
 import fmapviz
-from fmapviz.capture.hooks import observe
-from fmapviz.capture.layers import find_layers
-from fmapviz.capture.layouts.find import LayoutFinder
-from fmapviz.capture.receptive_field import trace_fields
 from fmapviz.config import InputOptions, Style
 from fmapviz.features.attention import flow
 from fmapviz.features.fields.fields import PlaceCache
+from fmapviz.observe.hooks import observe
+from fmapviz.observe.layers import find_layers
+from fmapviz.observe.layouts.find import LayoutFinder
+from fmapviz.observe.receptive_field import trace_fields
 from fmapviz.run.batch import describe_given
 
 AS_IT_IS = InputOptions(fit="none", mean=(0.0,), std=(1.0,))

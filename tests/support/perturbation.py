@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from fmapviz.capture.hooks import observe
+from fmapviz.observe.hooks import observe
 
 _TOGETHER = 16  # pictures a forward pass
 

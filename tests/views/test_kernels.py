@@ -13,10 +13,10 @@ from torch.nn.utils import parametrizations
 from torchvision.ops import DeformConv2d
 from torchvision.utils import make_grid
 
-from fmapviz.capture.reshape import NotAMapError
 from fmapviz.config import COLORMAPS, Style
 from fmapviz.draw.layout import draw as draw_page
 from fmapviz.draw.picture import Rendered, frame
+from fmapviz.observe.reshape import NotAMapError
 from fmapviz.views.kernels import choose, draw, positions_of, read, tile_kernels, weight_of
 
 NAN, INF = torch.nan, torch.inf

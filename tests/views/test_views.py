@@ -15,12 +15,12 @@ from torch import nn
 from torchvision import models
 
 import fmapviz
-from fmapviz.capture.layers import find_layers, select_layers
 from fmapviz.config import Style, options_of
 from fmapviz.core import registry
 from fmapviz.core.registry import VIEWS
 from fmapviz.draw.grid import measure
 from fmapviz.events import Notice
+from fmapviz.observe.layers import find_layers, select_layers
 from fmapviz.run.forward_pass import Drawer
 from fmapviz.run.plan import Plan, make_method, make_plan
 from fmapviz.run.tile import tile

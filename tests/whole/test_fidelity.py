@@ -22,10 +22,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torchvision.utils import make_grid, save_image
 
-from fmapviz.capture.captured import capture
-from fmapviz.capture.layers import find_layers, select_layers
 from fmapviz.config import InputOptions, Style
 from fmapviz.models.load import load_model
+from fmapviz.observe.captured import capture
+from fmapviz.observe.layers import find_layers, select_layers
 from fmapviz.run.loop import visualize
 from fmapviz.views import maps as maps_view
 

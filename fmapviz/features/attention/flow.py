@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fmapviz.capture.reshape import NotAMapError, picture_size
 from fmapviz.features.attention.capture.blocks import flow_through
 from fmapviz.features.attention.capture.placement import Query
+from fmapviz.observe.reshape import NotAMapError, picture_size
 from fmapviz.run.layer_results import LayerBatch
 from fmapviz.types import LayerResult
 from fmapviz.views.base import draw_map
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from fmapviz.capture.forward_record import ForwardRecord
     from fmapviz.config import Style
     from fmapviz.features.attention.capture.blocks import Flow
+    from fmapviz.observe.forward_record import ForwardRecord
     from fmapviz.run.layer_results import BatchResults
     from fmapviz.run.plan import Plan, TokenFlow
     from fmapviz.types import Target

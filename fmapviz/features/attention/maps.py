@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from fmapviz.capture.reshape import NotAMapError
 from fmapviz.core.registry import VIEWS, constant, names
 from fmapviz.errors import RequestError, first_few
 from fmapviz.features.attention.capture.blocks import Block
 from fmapviz.features.attention.capture.placement import Picture, map_of
 from fmapviz.features.attention.flow import draw_flow, query_of
+from fmapviz.observe.reshape import NotAMapError
 from fmapviz.run.layer_results import draw_feature_map
 from fmapviz.types import FeatureMap
 
 if TYPE_CHECKING:
-    from fmapviz.capture.forward_record import ForwardRecord
     from fmapviz.config import Style
     from fmapviz.features.attention.capture.observe import Attention
     from fmapviz.features.attention.capture.placement import Query
+    from fmapviz.observe.forward_record import ForwardRecord
     from fmapviz.run.layer_results import BatchResults
     from fmapviz.run.plan import Plan
 

@@ -13,13 +13,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from fmapviz.capture.endings import Endings
-from fmapviz.capture.gradients import frozen, is_out_of_memory, recording
-from fmapviz.capture.hooks import describe_training, observe, undisturbed
-from fmapviz.capture.lasting_state import LastingState
-from fmapviz.capture.layers import unwrap
-from fmapviz.capture.layouts.find import LayoutFinder, MissingLayoutError
-from fmapviz.capture.targets import INDEX, Wanted, parse
 from fmapviz.config import Style, check_scores, check_type, explain_arguments
 from fmapviz.core import registry
 from fmapviz.core.registry import VIEWS
@@ -34,6 +27,13 @@ from fmapviz.features.cam.class_maps import NOT_FINITE, ClassMaps
 from fmapviz.features.fields.fields import PlaceCache, Places
 from fmapviz.images.seen import Seen
 from fmapviz.models.network import with_axes
+from fmapviz.observe.endings import Endings
+from fmapviz.observe.gradients import frozen, is_out_of_memory, recording
+from fmapviz.observe.hooks import describe_training, observe, undisturbed
+from fmapviz.observe.lasting_state import LastingState
+from fmapviz.observe.layers import unwrap
+from fmapviz.observe.layouts.find import LayoutFinder, MissingLayoutError
+from fmapviz.observe.targets import INDEX, Wanted, parse
 from fmapviz.run.batch import make_batch
 from fmapviz.run.findings import findings_of
 from fmapviz.run.plan import Plan, make_method
@@ -47,8 +47,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from fmapviz.capture.forward_record import ForwardRecord
-    from fmapviz.capture.layouts.find import LayoutCache
+    from fmapviz.observe.forward_record import ForwardRecord
+    from fmapviz.observe.layouts.find import LayoutCache
     from fmapviz.run.findings import Findings
     from fmapviz.run.layer_results import BatchResults
     from fmapviz.types import FeatureMap, Inputs, Preparation

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from itertools import groupby, islice
 from typing import TYPE_CHECKING
 
-from fmapviz.capture.class_scores import class_scores, scores_at
-from fmapviz.capture.endings import SOFT, Ending, Endings, is_product
-from fmapviz.capture.gradients import gradients_at
-from fmapviz.capture.layouts.find import known_by_type
-from fmapviz.capture.reshape import NotAMapError
 from fmapviz.errors import quote
+from fmapviz.observe.class_scores import class_scores, scores_at
+from fmapviz.observe.endings import SOFT, Ending, Endings, is_product
+from fmapviz.observe.gradients import gradients_at
+from fmapviz.observe.layouts.find import known_by_type
+from fmapviz.observe.reshape import NotAMapError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from fmapviz.capture.class_scores import ClassScores, Head
-    from fmapviz.capture.forward_record import ForwardRecord, GraphPoint
+    from fmapviz.observe.class_scores import ClassScores, Head
+    from fmapviz.observe.forward_record import ForwardRecord, GraphPoint
 
 ROWS = 6  # of a sheet
 _PARTS = (1, 8, 64, 512, 4096)
@@ -56,7 +56,7 @@ class Choices:
     Attributes:
         early: Whether graphs have to begin at the input.
         layers: Those chosen for images of a shape. The first choice is that of all threads.
-        ending: The operation by which the network ends, see `fmapviz.capture.endings`; None if it is not known yet.
+        ending: The operation by which the network ends, see `fmapviz.observe.endings`; None if it is not known yet.
         in_graph: Whether the graph alone shows that this is a linear layer, so that the next pass can be checked by it.
     """
 

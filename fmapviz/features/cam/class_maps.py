@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fmapviz.capture.class_scores import Head, indices_of, scores_at, scores_of_pixels
-from fmapviz.capture.forward_record import ForwardRecord
-from fmapviz.capture.gradients import BackwardError, begin_graph, edge_of, gradients_at
-from fmapviz.capture.reshape import frames_of, picture_size
-from fmapviz.capture.targets import TOP1
 from fmapviz.core.drawings import HeatMap
 from fmapviz.draw.heatmap import heat_and_ends
 from fmapviz.features.attention.flow import draw_flow
 from fmapviz.features.cam.cam_layers import Chosen, NoMapError, OtherEndingError
 from fmapviz.features.cam.exact_cam import Pooling
 from fmapviz.features.cam.positions import choose_layers, chosen_points, requested_points
+from fmapviz.observe.class_scores import Head, indices_of, scores_at, scores_of_pixels
+from fmapviz.observe.forward_record import ForwardRecord
+from fmapviz.observe.gradients import BackwardError, begin_graph, edge_of, gradients_at
+from fmapviz.observe.reshape import frames_of, picture_size
+from fmapviz.observe.targets import TOP1
 from fmapviz.run.layer_results import BatchResults, LayerBatch, draw_feature_map
 from fmapviz.types import LayerResult, Target
 from fmapviz.views.base import BatchContent
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.autograd.graph import GradientEdge
 
-    from fmapviz.capture.class_scores import ClassScores
-    from fmapviz.capture.forward_record import GraphPoint
-    from fmapviz.capture.layouts.find import LayoutFinder
-    from fmapviz.capture.targets import Wanted
     from fmapviz.config import Style
     from fmapviz.features.cam.cam_layers import Choices
     from fmapviz.features.cam.positions import Points
+    from fmapviz.observe.class_scores import ClassScores
+    from fmapviz.observe.forward_record import GraphPoint
+    from fmapviz.observe.layouts.find import LayoutFinder
+    from fmapviz.observe.targets import Wanted
     from fmapviz.run.plan import Plan
     from fmapviz.types import Model, Of
 

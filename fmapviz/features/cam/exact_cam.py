@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from fmapviz.capture.class_scores import ClassScores
-    from fmapviz.capture.forward_record import ForwardRecord, GraphPoint
+    from fmapviz.observe.class_scores import ClassScores
+    from fmapviz.observe.forward_record import ForwardRecord, GraphPoint
     from fmapviz.types import FeatureMap
 
 # Allowed error of the identity: relative to the largest score without its bias, plus the rounding of the scores.
@@ -53,7 +53,7 @@ def find_classifier(heads: Sequence[FeatureMap], logits: Tensor) -> Classifier:
     """
     for head in reversed(heads):
         if head.values.flatten(1).equal(logits.detach()):
-            module: Any = head.layer.module  # of these two kinds, see `fmapviz.capture.forward_record`
+            module: Any = head.layer.module  # of these two kinds, see `fmapviz.observe.forward_record`
             weight = module.weight.detach().flatten(1).float()
             bias = weight.new_zeros(len(weight)) if module.bias is None else module.bias.detach().float()
             return Classifier(head.layer.name, weight, bias, _TOLERANCE.get(module.weight.dtype, _USUAL))

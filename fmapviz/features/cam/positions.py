@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from fmapviz.capture.reshape import NotAMapError
 from fmapviz.features.cam.cam_layers import Chosen, choose_rows, find_last, find_maps
 from fmapviz.features.cam.exact_cam import refuse
+from fmapviz.observe.reshape import NotAMapError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from fmapviz.capture.forward_record import GraphPoint
     from fmapviz.features.cam.class_maps import Pass
+    from fmapviz.observe.forward_record import GraphPoint
 
     Points = Mapping[str, Sequence[GraphPoint]]  # by view
 

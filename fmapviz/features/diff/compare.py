@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from fmapviz.capture.layers import default_types, find_layers, select_layers, unwrap
 from fmapviz.config import InputOptions, Style, check_type, explain_arguments, split
 from fmapviz.errors import InputError, NothingToDoError, RequestError, quote, suggest_file
 from fmapviz.features.diff.drawer import PairDrawer
@@ -20,6 +19,7 @@ from fmapviz.images.find import find_images
 from fmapviz.images.load import read_values
 from fmapviz.images.memory.inputs import is_all_prepared, resolve_inputs
 from fmapviz.models.load import load_model
+from fmapviz.observe.layers import default_types, find_layers, select_layers, unwrap
 from fmapviz.run.batch import describe_given
 from fmapviz.run.plan import Plan
 from fmapviz.store.aggregates._layer_ranking import LayerChange, rank_layers, why_apart

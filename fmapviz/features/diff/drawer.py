@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from fmapviz.capture.gradients import is_out_of_memory
-from fmapviz.capture.hooks import Numbers, describe_training, observe, undisturbed
-from fmapviz.capture.lasting_state import LastingState
-from fmapviz.capture.layouts.find import LayoutCache, LayoutFinder
-from fmapviz.capture.reshape import NotAMapError, frames_of
 from fmapviz.core.drawings import Drawing
 from fmapviz.draw.grid import Ranges, as_floats, measure
 from fmapviz.errors import first_few
 from fmapviz.features.diff.difference import compare, means_of
 from fmapviz.features.diff.networks import Pair
 from fmapviz.models.network import input_type
+from fmapviz.observe.gradients import is_out_of_memory
+from fmapviz.observe.hooks import Numbers, describe_training, observe, undisturbed
+from fmapviz.observe.lasting_state import LastingState
+from fmapviz.observe.layouts.find import LayoutCache, LayoutFinder
+from fmapviz.observe.reshape import NotAMapError, frames_of
 from fmapviz.run.forward_pass import ForwardError
 from fmapviz.run.layer_results import statistics_of
 from fmapviz.types import DIFFERENCES, Difference, FeatureMap, ImageResult, LayerResult

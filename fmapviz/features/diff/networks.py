@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from fmapviz.capture.layers import default_types, find_layers, has_weights, is_in, select_layers, unwrap
 from fmapviz.core.words import are, counted
 from fmapviz.errors import RequestError, WeightsError, first_few, quote
 from fmapviz.models.initialization import read_seed
 from fmapviz.models.load import check_name, is_model, load_model
 from fmapviz.models.weights.fit import load_weights
+from fmapviz.observe.layers import default_types, find_layers, has_weights, is_in, select_layers, unwrap
 from fmapviz.run.batch import describe_given
 from fmapviz.types import Model
 

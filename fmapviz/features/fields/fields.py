@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from fmapviz.capture.layers import call_of, find_layers, unwrap
-from fmapviz.capture.meta_copy import copy_to_meta
-from fmapviz.capture.randomness import all_undisturbed
-from fmapviz.capture.receptive_field import ReceptiveField, trace_fields, unknown_field
 from fmapviz.config import InputOptions, check_type, explain_arguments
 from fmapviz.core.centres import Centres
 from fmapviz.core.lazy_torchvision import uncompiled
 from fmapviz.errors import first_few
 from fmapviz.models.replicas import replicate
+from fmapviz.observe.layers import call_of, find_layers, unwrap
+from fmapviz.observe.meta_copy import copy_to_meta
+from fmapviz.observe.randomness import all_undisturbed
+from fmapviz.observe.receptive_field import ReceptiveField, trace_fields, unknown_field
 from fmapviz.run.layer_list import grey_input, load_and_list
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from fmapviz.capture.layouts.tokens import TokenGrid
+    from fmapviz.observe.layouts.tokens import TokenGrid
     from fmapviz.types import FeatureMap, LayerInfo, Model
 
 

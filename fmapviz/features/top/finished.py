@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fmapviz.capture.layers import select_layers
 from fmapviz.config import InputOptions, Style, check_type, check_weights, explain_arguments, split
 from fmapviz.core import registry
 from fmapviz.core.registry import WRITERS
@@ -16,6 +15,7 @@ from fmapviz.errors import RequestError, quote
 from fmapviz.events import Notice
 from fmapviz.features.top.of_run import draw_top_images
 from fmapviz.features.top.options import TopOptions
+from fmapviz.observe.layers import select_layers
 from fmapviz.run.finished_run import open_finished_run
 from fmapviz.run.publish import Publisher
 from fmapviz.run.session import needs_of

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fmapviz.capture.receptive_field import clipped
+from fmapviz.observe.receptive_field import clipped
 from fmapviz.store.aggregates._unit_ranking import COLUMNS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from fmapviz.capture.receptive_field import ReceptiveField
     from fmapviz.features.top.options import TopOptions
+    from fmapviz.observe.receptive_field import ReceptiveField
     from fmapviz.store.aggregates._ranking import By
     from fmapviz.types import LayerResult
 

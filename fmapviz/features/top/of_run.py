@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fmapviz.capture.layers import layer_of
 from fmapviz.config import Style
 from fmapviz.core.words import counted
 from fmapviz.draw.channel_choice import describe_left_out
@@ -21,6 +20,7 @@ from fmapviz.features.top.options import TopOptions
 from fmapviz.features.top.second_pass import forward_again
 from fmapviz.features.top.winners import why_lost
 from fmapviz.images.preprocess import digest_of
+from fmapviz.observe.layers import layer_of
 from fmapviz.store.aggregates._channels import FeatureMapInfo
 from fmapviz.store.aggregates._ranker import Ranker
 from fmapviz.store.aggregates._ranking import identity, name_key

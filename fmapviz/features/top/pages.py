@@ -19,11 +19,11 @@ from fmapviz.types import LayerResult, Picture
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from fmapviz.capture.receptive_field import ReceptiveField
     from fmapviz.config import RunInfo
     from fmapviz.features.top.options import TopOptions
     from fmapviz.features.top.second_pass import SecondPass, Shown, Slot
     from fmapviz.features.top.tiles import TileFile
+    from fmapviz.observe.receptive_field import ReceptiveField
     from fmapviz.store.aggregates._channels import FeatureMapInfo
     from fmapviz.store.aggregates._ranking import Ranking
 

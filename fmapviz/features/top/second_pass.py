@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fmapviz.capture.early_stop import EarlyStop
 from fmapviz.core.files import writing_to
 from fmapviz.events import Notice
 from fmapviz.features.fields.fields import FieldCache
@@ -18,17 +17,18 @@ from fmapviz.features.top.locate import Position, fitting, locate, measured
 from fmapviz.features.top.tiles import draw_tile
 from fmapviz.images.placement import Placement, find_placement
 from fmapviz.images.seen import Seen
+from fmapviz.observe.early_stop import EarlyStop
 from fmapviz.run.pipeline.work import Progress, work
 from fmapviz.store.shards.grouping import Failed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from fmapviz.capture.receptive_field import ReceptiveField
     from fmapviz.events import Event
     from fmapviz.features.top.options import TopOptions
     from fmapviz.features.top.tiles import TileFile
     from fmapviz.features.top.winners import Winner
+    from fmapviz.observe.receptive_field import ReceptiveField
     from fmapviz.run.pipeline.scheduler import Preprocessed, Result
     from fmapviz.run.session import Session
     from fmapviz.store.aggregates._channels import FeatureMapInfo

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from fmapviz.capture.receptive_field import ReceptiveField
     from fmapviz.features.top.locate import Position
     from fmapviz.features.top.options import Crop, TopOptions
+    from fmapviz.observe.receptive_field import ReceptiveField
     from fmapviz.store.aggregates._ranking import By
 
     Picture = NDArray[np.uint8]

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from fmapviz.capture.layers import unwrap
 from fmapviz.draw.picture import make_pictures
 from fmapviz.draw.records import find_empty_maps, notices_of
 from fmapviz.errors import RequestError, quote
@@ -22,6 +21,7 @@ from fmapviz.images.memory.pixels import remark_on_values
 from fmapviz.images.seen import Seen
 from fmapviz.models.network import input_type
 from fmapviz.models.onednn import with_onednn
+from fmapviz.observe.layers import unwrap
 from fmapviz.run.batch import describe_given
 from fmapviz.run.forward_pass import Drawer
 from fmapviz.run.model_views import draw_weights

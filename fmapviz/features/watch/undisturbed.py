@@ -20,7 +20,7 @@ def training_undisturbed(network: nn.Module) -> Iterator[None]:
     """Restore at the end what drawing may change: the random generators of Python, NumPy and PyTorch, and buffers.
 
     Autocast and inference mode are off meanwhile. Training flags, gradients and hooks are restored by what draws, see
-    `fmapviz.capture.hooks.observe`.
+    `fmapviz.observe.hooks.observe`.
 
     Example:
         >>> with training_undisturbed(torch.nn.Identity()):

@@ -16,11 +16,6 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from fmapviz.capture.gradients import is_out_of_memory
-from fmapviz.capture.hooks import evaluating
-from fmapviz.capture.layers import call_of
-from fmapviz.capture.outside_state import OutsideState
-from fmapviz.capture.randomness import gate, python_states, seeded_by
 from fmapviz.core.words import counted
 from fmapviz.draw.records import remark_on_channels
 from fmapviz.errors import PositionError, RequestError, first_few, quote
@@ -33,6 +28,11 @@ from fmapviz.models.network import input_type
 from fmapviz.models.onednn import with_onednn
 from fmapviz.models.replicas import replicate
 from fmapviz.models.user_code import report_of
+from fmapviz.observe.gradients import is_out_of_memory
+from fmapviz.observe.hooks import evaluating
+from fmapviz.observe.layers import call_of
+from fmapviz.observe.outside_state import OutsideState
+from fmapviz.observe.randomness import gate, python_states, seeded_by
 from fmapviz.run.findings import findings_of
 from fmapviz.run.forward_pass import Drawer, ForwardError
 from fmapviz.run.layer_results import MixedBatchError

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from fmapviz.capture.early_stop import state_of
-from fmapviz.capture.gradients import is_out_of_memory
 from fmapviz.core.drawings import HeatMap
+from fmapviz.observe.early_stop import state_of
+from fmapviz.observe.gradients import is_out_of_memory
 from fmapviz.run.forward_pass import ForwardError
 from fmapviz.run.layer_results import MixedBatchError
 

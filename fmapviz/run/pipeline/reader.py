@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from fmapviz.capture.randomness import gate, seeded_by
 from fmapviz.errors import InputError
 from fmapviz.events import Notice, Outcome
 from fmapviz.images.clips import read_clip, read_fitting
@@ -16,6 +15,7 @@ from fmapviz.images.frames import frames_of
 from fmapviz.images.memory.image import memory_image
 from fmapviz.images.memory.pixels import read_memory_image
 from fmapviz.models.user_code import report_of
+from fmapviz.observe.randomness import gate, seeded_by
 from fmapviz.run.pipeline.scheduler import Preprocessed
 from fmapviz.store.shards.grouping import Failed
 from fmapviz.store.unit import Group, Member, check_only_own_files, distinct_name, find_done, find_own

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from fmapviz.capture.hooks import undisturbed
-from fmapviz.capture.layers import layer_of
 from fmapviz.core.words import counted as in_words
 from fmapviz.events import Notice
 from fmapviz.images.decode_pool import DecodePool
 from fmapviz.images.notices import NONFINITE
+from fmapviz.observe.hooks import undisturbed
+from fmapviz.observe.layers import layer_of
 from fmapviz.run.pipeline.batch_runner import BatchRunner
 from fmapviz.run.pipeline.reader import ImageReader, Naming, counted
 from fmapviz.run.pipeline.scheduler import Schedule, Stop

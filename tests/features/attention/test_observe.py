@@ -8,9 +8,9 @@ from torch import nn
 from torch.nn import functional
 
 import fmapviz
-from fmapviz.capture.hooks import observe
 from fmapviz.errors import LayerKeyError
 from fmapviz.features.attention.capture.observe import AttentionObserver
+from fmapviz.observe.hooks import observe
 
 
 def observed(network, *inputs):

@@ -10,10 +10,10 @@ from torch import nn
 from torch.nn import functional
 
 import fmapviz
-from fmapviz.capture.layouts.find import LayoutFinder
-from fmapviz.capture.reshape import NotAMapError
 from fmapviz.features.attention.capture.observe import AttentionObserver
 from fmapviz.features.attention.capture.placement import Picture, Query, has_class_token, map_of
+from fmapviz.observe.layouts.find import LayoutFinder
+from fmapviz.observe.reshape import NotAMapError
 
 
 def placed(network, x, query=None):

@@ -17,11 +17,11 @@ from torchvision import models
 from train_shapesnet import prepare
 
 import fmapviz
-from fmapviz.capture.endings import Endings
 from fmapviz.errors import RequestError
 from fmapviz.features.cam import attribution
 from fmapviz.models.shapesnet.network import CLASSES as SHAPES
 from fmapviz.models.shapesnet.network import ShapesNet
+from fmapviz.observe.endings import Endings
 
 CLASSES = [3, 717]
 GRAD_CAM = {

@@ -24,12 +24,12 @@ from torch import nn
 from torchvision import models
 
 import fmapviz
-from fmapviz.capture.captured import capture
-from fmapviz.capture.gradients import BackwardError
-from fmapviz.capture.layers import find_layers, select_layers
 from fmapviz.config import InputOptions, Style
 from fmapviz.errors import RequestError
 from fmapviz.events import Notice, Outcome
+from fmapviz.observe.captured import capture
+from fmapviz.observe.gradients import BackwardError
+from fmapviz.observe.layers import find_layers, select_layers
 from fmapviz.run.forward_pass import Drawer
 from fmapviz.run.plan import make_plan
 from fmapviz.store.verify import verify

@@ -14,9 +14,9 @@ from torchvision import models
 
 import fmapviz
 from fmapviz import InputError, NothingToDoError, RequestError, WeightsError
-from fmapviz.capture.layers import find_layers
 from fmapviz.features.diff import drawer
 from fmapviz.features.diff.networks import are_related, compare_networks
+from fmapviz.observe.layers import find_layers
 from fmapviz.run.batch import describe_given
 from fmapviz.run.plan import Plan
 

@@ -23,8 +23,6 @@ from trees import difference, problems, snapshot
 
 import fmapviz as facade
 from fmapviz import RequestError, TopImages, top_images, visualize
-from fmapviz.capture.layers import find_layers
-from fmapviz.capture.receptive_field import trace_fields
 from fmapviz.config import InputOptions, Part
 from fmapviz.errors import NothingToDoError, RefusedError
 from fmapviz.events import Notice
@@ -32,6 +30,8 @@ from fmapviz.features.top.locate import Position
 from fmapviz.features.top.options import TopOptions
 from fmapviz.features.top.tiles import draw_tile
 from fmapviz.images.find import in_natural_order
+from fmapviz.observe.layers import find_layers
+from fmapviz.observe.receptive_field import trace_fields
 
 NUMBERS = ("channel", "rank", "y", "x", "left", "top", "right", "bottom", "copies")
 SIDE = 96  # of a tile

@@ -34,12 +34,12 @@ from trees import problems
 from waiting import PATIENCE, wait_until
 from warm import start_process
 
-from fmapviz.capture.layers import find_layers, select_layers
 from fmapviz.config import InputOptions, Style
 from fmapviz.errors import OutputError
 from fmapviz.events import Outcome
 from fmapviz.images.find import find_images
 from fmapviz.images.preprocess import standard
+from fmapviz.observe.layers import find_layers, select_layers
 from fmapviz.run.pipeline.work import Progress, work
 from fmapviz.run.plan import Plan
 from fmapviz.run.session import Session

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from fmapviz.capture.gradients import edge_of
-from fmapviz.capture.reshape import NotAMapError
 from fmapviz.core.words import counted
 from fmapviz.features.attention.capture.placement import rows_of
 from fmapviz.features.attention.capture.weights import Fused, mean_of_heads
+from fmapviz.observe.gradients import edge_of
+from fmapviz.observe.reshape import NotAMapError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.autograd.graph import GradientEdge
 
-    from fmapviz.capture.layouts.tokens import TokenGrid
     from fmapviz.features.attention.capture.observe import Attention
     from fmapviz.features.attention.capture.placement import Picture, Query
+    from fmapviz.observe.layouts.tokens import TokenGrid
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, NoReturn
 
 import torch
 
-from fmapviz.capture.hooks import observe
-from fmapviz.capture.layers import find_layers, select_attention, unwrap
 from fmapviz.config import check_type, explain_arguments, split
 from fmapviz.errors import LayerKeyError, first_few, quote, suggest
 from fmapviz.features.attention.capture.observe import AttentionObserver
+from fmapviz.observe.hooks import observe
+from fmapviz.observe.layers import find_layers, select_attention, unwrap
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

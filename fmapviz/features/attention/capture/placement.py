@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from fmapviz.capture.layouts.tracking import CLASS_TOKEN
-from fmapviz.capture.reshape import NotAMapError, picture_size
 from fmapviz.config.positions import cell_of
 from fmapviz.features.attention.capture.weights import mean_row
+from fmapviz.observe.layouts.tracking import CLASS_TOKEN
+from fmapviz.observe.reshape import NotAMapError, picture_size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torch import Tensor, nn
 
-    from fmapviz.capture.layouts.tokens import TokenGrid
     from fmapviz.features.attention.capture.observe import Attention
+    from fmapviz.observe.layouts.tokens import TokenGrid
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from fmapviz.capture.reshape import picture_size
 from fmapviz.core.centres import Centres
 from fmapviz.draw.grid import Shared
 from fmapviz.draw.pca import Covariance
@@ -21,6 +20,7 @@ from fmapviz.features.tokens.sample import Sample
 from fmapviz.features.tokens.vectors import direction_at
 from fmapviz.images.preprocess import digest_of
 from fmapviz.images.seen import Seen
+from fmapviz.observe.reshape import picture_size
 from fmapviz.store.shards.grouping import Failed
 
 if TYPE_CHECKING:

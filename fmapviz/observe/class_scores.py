@@ -1,0 +1,607 @@
+"""Decide what a network's output says of each class: score, logit, probability, sign, name."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from math import isnan
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import logsigmoid
+
+from fmapviz.errors import RequestError, quote
+from fmapviz.observe.endings import SOFT, Ending
+from fmapviz.observe.outputs import no_scores, part_of, scores_in
+from fmapviz.observe.targets import no_output
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from fmapviz.core.layout import Layout
+    from fmapviz.observe.targets import Wanted
+    from fmapviz.types import Model
+
+Kind = Literal["softmax", "sigmoid", "ordinal", "value", "boxes"]
+Given = Literal["logit", "probability", "logarithm"]  # what the network returns
+
+_ALIKE = 2e-2  # by which the sum of probabilities of a half type may miss one
+_EXACTLY = 1e-3
+_ROUNDING = 1e-7  # of a probability near 0 or 1
+_ELSEWHERE = "softmax over other things than classes"
+# What such a layer returns is no logit.
+_VALUES = {"tanh", "relu", "softplus", "hardtanh", "hardsigmoid", "elu", _ELSEWHERE}
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What is known of a network's scores before it runs.
+
+    Attributes:
+        names: Of the classes; empty if unknown.
+        word: What the user says that the outputs are: `softmax`, `sigmoid`, `ordinal` or `value`; empty: nothing.
+        unit: Of values, for people.
+        configured: What the network's configuration or its published weights say, likewise.
+        boxes: Number of classes of a detector, with the background; None if unknown.
+    """
+
+    names: tuple[str, ...] = ()
+    word: str = ""
+    unit: str = ""
+    configured: str = ""
+    boxes: int | None = None
+
+    @classmethod
+    def of(cls, model: Model, word: str | None) -> Head:
+        """Return what is known of a model.
+
+        Args:
+            model: Its names, and what it says of its scores.
+            word: What the user says of this run, which comes before what user code says.
+        """
+        said = word or (model.scores if model.own else "")
+        kind, _, unit = said.partition(":")
+        configured = "" if model.own else model.scores.partition(":")[0]
+        return cls(model.classes, kind, unit, configured, _detected_classes(model.module))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ClassScores:
+    """Scores of C classes for N images.
+
+    Attributes:
+        values: What is differentiated, `(N, C)`: the logit of each class, if there is one, else what the network returns;
+            zero if the image does not have the class.
+        ranking: Decides top1, top2, ..., `(N, C)`, outside the graph.
+        present: Whether the image has the class, with a finite score, bool `(N, C)`.
+        outputs: What the network returns for the class, `(N, C)`, outside the graph: of the first of two names of one output
+            its negative or its complement; of pixels the mean.
+        kind: How classes relate: `softmax`, one of them is right; `sigmoid`, each by itself; `ordinal`, they are in order;
+            `value`, quantities and no classes; `boxes`, of a detector.
+        names: Of the classes; empty if unknown, or if it is not known which belongs to which output.
+        unit: Of values, for people.
+        probabilities: `(N, C)`, outside the graph; None if there are none.
+        shares: Share of the pixels that are predicted as the class, `(N, C)`; None unless each pixel has its own scores.
+        unknown: Share of the pixels of which some score is not finite, `(N,)`; None unless each pixel has its own scores.
+        counts: Number of boxes with a score of at least one half, `(N, C)`; None unless it is a detector.
+        logits: Whether `values` are logits.
+        width: K, the number of the network's outputs.
+        ended: Whether `values` are the logits before a softmax or sigmoid by which the network ends.
+        columns: The network's own outputs or the logits before them, `(N, K)`, outside the graph; None of pixels.
+        signs: For each class its column, and 1 or -1; None if a class depends on several columns.
+        remarks: What is assumed, for the user.
+    """
+
+    values: Tensor
+    ranking: Tensor
+    present: Tensor
+    outputs: Tensor
+    kind: Kind
+    names: tuple[str, ...] = ()
+    unit: str = ""
+    probabilities: Tensor | None = None
+    shares: Tensor | None = None
+    unknown: Tensor | None = None
+    counts: Tensor | None = None
+    logits: bool = False
+    width: int = 0
+    ended: bool = False
+    columns: Tensor | None = None
+    signs: tuple[tuple[int, int], ...] | None = None
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def open_ended(self) -> bool:
+        """Whether there may be classes beyond C: a detector returns only what it found."""
+        return self.kind == "boxes"
+
+    @property
+    def of_pixels(self) -> bool:
+        """Whether each pixel has its own scores, as of a segmentation."""
+        return self.shares is not None
+
+    def name(self, index: int) -> str:
+        """Return the name of a class; empty if it is unknown."""
+        return self.names[index] if index < len(self.names) else ""
+
+    def numbers(self, image: int, index: int) -> dict[str, Any]:
+        """Return what is known of a class in an image, as `Target` and `Prediction` take it."""
+
+        def at(values: Tensor | None) -> float | None:
+            number = None if values is None else float(values[image, index])
+            return None if number is None or isnan(number) else number
+
+        return {
+            "score": float(self.outputs[image, index]),
+            "logit": at(self.values.detach()) if self.logits else None,
+            "probability": at(self.probabilities),
+            "share": None if self.kind == "value" else at(self.shares),
+            "kind": self.kind,
+            "unit": self.unit,
+        }
+
+
+def class_scores(
+    output: object,
+    *,
+    key: str | None,
+    images: int,
+    head: Head = Head(),
+    ending_of: Callable[[Tensor], Ending] = lambda _: Ending(),
+    layout: Layout | None = None,
+) -> ClassScores:
+    """Find the score of each class in a network's output, and what it means.
+
+    What the scores mean is known from the user, the operation by which the network ends, or its configuration, in this
+    order. Otherwise it is assumed, and `remarks` says so.
+
+    Args:
+        output: For a batch of N images: of a classifier `(N, K)`, or `(N)` of a single class; of a segmentation
+            `(N, K, H, W)` or `(N, K, T, H, W)`; of a detector one dict per image with its `labels` and `scores`. Or a
+            container of such. Of a single image the axis of length 1 may be missing: `(K)`, or `()` of a single class.
+        key: Which part of a container: a key, an index, or several with dots between them, such as `heads.0`. None for its
+            only tensor, the one called `out` or `logits`, or the only one with as many channels as there are names.
+        images: N.
+        head: What is known beforehand.
+        ending_of: Returns the operation that a tensor comes from.
+        layout: Of scores of pixels; None: their classes are assumed to be on the second axis.
+
+    Returns:
+        Of a classifier a score for each output; of a single output with two names one for each name, with opposite signs. Of
+        a segmentation the mean of a class's values over the pixels predicted as it, ranked by their share. Of a detector the
+        score of a class's best box.
+
+    Raises:
+        RequestError: There is no such part, none that can be told from the others, or no scores in it; or what the user says
+            of the outputs contradicts the network.
+
+    Example:
+        >>> class_scores({"out": torch.ones(2, 21, 64, 64)}, key=None, images=2).values.shape
+        torch.Size([2, 21])
+        >>> one = class_scores(torch.tensor([[2.0]]), key=None, images=1, head=Head(("benign", "malignant")))
+        >>> one.values, one.probabilities
+        (tensor([[-2.,  2.]]), tensor([[0.1192, 0.8808]]))
+    """
+    part = output if key is None else part_of(output, key)
+    if isinstance(part, list) and len(part) == images and all(map(is_detection, part)):
+        return _of_detections(part, head)
+    values = scores_in(part, classes=len(head.names))
+    real = not values.is_nested and values.layout is torch.strided and values.is_floating_point()
+    flat = values.ndim in {1, 2, 4, 5} or (values.ndim == 3 and 1 in values.shape[1:])
+    squeezed = images == 1 and values.ndim < 2  # `.squeeze()` drops the axis of a single image
+    if not (real and values.numel() > 0 and (squeezed or (flat and len(values) == images))):
+        raise no_scores(values, alone=isinstance(output, Tensor))
+    ending = ending_of(values)
+    before = ending.logits if ending.logits is not None and ending.logits.shape == values.shape else None
+    if squeezed:
+        values, before = values.reshape(1, -1), None if before is None else before.reshape(1, -1)
+    axis, assumed = _axis_of_classes(values, layout)
+    columns = _columns(values, axis)
+    decided = _decide(ending.kind, columns.detach(), head)
+    if decided.ending not in {ending.kind, ""}:  # of a softmax one class alone: nothing is known of the others
+        before = None
+    found = _scores_of(decided, columns, None if before is None else _columns(before, axis), head)
+    return replace(found, remarks=(*found.remarks, *assumed))
+
+
+def scores_of_pixels(output: object, *, key: str | None, images: int, head: Head) -> Tensor | None:
+    """Return the scores in a network's output if each pixel has its own, None otherwise; see `class_scores`."""
+    with suppress(RequestError):
+        part = output if key is None else part_of(output, key)
+        values = (
+            None if isinstance(part, list) and any(map(is_detection, part)) else scores_in(part, classes=len(head.names))
+        )
+        if values is not None and _has_pixels(values) and len(values) == images:
+            return values
+    return None
+
+
+def _has_pixels(values: Tensor) -> bool:
+    plain = not values.is_nested and values.layout is torch.strided and values.is_floating_point()
+    return plain and values.ndim > 3 and sum(size > 1 for size in values.shape[1:]) > 1
+
+
+def _axis_of_classes(values: Tensor, layout: Layout | None) -> tuple[int, tuple[str, ...]]:
+    """Return the axis along which the classes lie, and what is assumed of it."""
+    if not _has_pixels(values):
+        return 1, ()
+    if layout is not None and len(layout.dims) == values.ndim == len(layout.order) and not layout.refused:
+        images, channels = layout.counts
+        if images == channels == 1 and layout.grid is not None:
+            return layout.order[1], ()
+    shown = f"({', '.join(map(str, values.shape))})"
+    return 1, (f"the axes of the scores {shown} could not be followed: their second one is taken to be that of the classes",)
+
+
+def indices_of(scores: ClassScores, wanted: Wanted) -> list[int | None]:
+    """Return the index of a requested class for each image; None if the image does not have it.
+
+    Of equal classes the one with the lower number comes first. An image of which some score is not finite has no ranks.
+
+    Raises:
+        RequestError: The network has no class of that number, or it is not known which output has that name.
+
+    Example:
+        >>> from fmapviz.observe.targets import Wanted
+        >>> logits = torch.tensor([[0.0, 2.0, 1.0], [3.0, 1.0, 2.0]])
+        >>> indices_of(class_scores(logits, key=None, images=2), Wanted("top2", 2, None))
+        [2, 2]
+    """
+    if wanted.each:
+        return [indices_of(scores, own)[image] for image, own in enumerate(wanted.each)]
+    if wanted.index is not None:
+        if wanted.named and not scores.names:
+            hint = "; ".join(["use an index, or top1", *scores.remarks[-1:]])
+            raise RequestError(f"no class {quote(wanted.label)}: the names of the outputs are unknown", hint=hint)
+        return _having(scores, wanted.index)
+    rank = cast(int, wanted.rank)
+    order = scores.ranking.argsort(dim=1, descending=True, stable=True)
+    # What the image does not have comes after all that it has, whatever the scores.
+    absent = (~scores.present).int().gather(1, order)
+    order = order.gather(1, absent.argsort(dim=1, stable=True))
+    counts = scores.present.sum(1).where(scores.ranking.isfinite().all(1), 0).tolist()
+    return [each[rank - 1] if rank <= count else None for each, count in zip(order.tolist(), counts, strict=True)]
+
+
+def scores_at(scores: ClassScores, indices: Sequence[int | None]) -> Tensor:
+    """Return the value of one class of each image, to be differentiated; zero, without a gradient, for None.
+
+    Returns:
+        `(N)`, a function of the network's output.
+
+    Example:
+        >>> scores_at(class_scores(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), key=None, images=2), [1, None])
+        tensor([2., 0.])
+    """
+    device = scores.values.device
+    rows = torch.tensor([row for row, index in enumerate(indices) if index is not None], dtype=torch.int64, device=device)
+    columns = torch.tensor([index for index in indices if index is not None], dtype=torch.int64, device=device)
+    return scores.values.new_zeros(len(indices)).index_put((rows,), scores.values[rows, columns])
+
+
+def is_detection(each: object) -> bool:
+    """Return True for the output of a detector for one image: a dict of `labels` `(B,)` and `scores` `(B,)`."""
+    labels, scores = (each.get(name) if isinstance(each, dict) else None for name in ("labels", "scores"))
+    if not isinstance(labels, Tensor) or not isinstance(scores, Tensor):
+        return False
+    return labels.ndim == 1 and labels.shape == scores.shape and scores.is_floating_point()
+
+
+def _columns(values: Tensor, axis: int) -> Tensor:
+    """Return float `(N, K)`, or `(N, K, P)` of pixels, whose classes lie along an axis."""
+    values = values if axis == 1 else values.movedim(axis, 1)
+    values = values if values.dtype in {torch.float32, torch.float64} else values.float()
+    if values.ndim == 1:
+        return values[:, None]
+    if values.ndim == 3:
+        return values.flatten(1)
+    return values.flatten(2).squeeze(2) if values.ndim > 2 else values
+
+
+# --- what the outputs are
+
+
+@dataclass(frozen=True, slots=True)
+class _Decided:
+    """What the outputs are.
+
+    Attributes:
+        kind: See `ClassScores`.
+        given: What the network returns of it.
+        ending: The operation by which it ends, as far as that counts.
+        mirrored: Whether a single output stands for two classes of opposite signs.
+        remarks: What is assumed.
+    """
+
+    kind: Kind
+    given: Given = "logit"
+    ending: str = ""
+    mirrored: bool = False
+    remarks: tuple[str, ...] = ()
+
+
+def _decide(ending: str, columns: Tensor, head: Head) -> _Decided:
+    count, names = columns.shape[1], len(head.names)
+    ending = _effective(ending, columns)
+    base = ending.removeprefix("log_") if ending in SOFT else ""
+    given: Given = "logarithm" if base != ending and base else "probability" if base else "logit"
+    sums_to_one = not ending and columns.ndim == 2 and count > 1 and _is_distribution(columns, _EXACTLY)
+    if head.word:
+        _check_word(head.word, base, count)
+        plain = head.word in {"value", "ordinal"} and not base
+        given = "logit" if plain else "probability" if sums_to_one and head.word == "softmax" else given
+        return _Decided(cast(Kind, head.word), given, ending, mirrored=_is_mirrored(head.word, count, names))
+    configured = head.configured if head.configured != "softmax" or count > 1 else ""
+    if base or configured:
+        if not base and configured == "softmax" and sums_to_one:
+            given = "probability"
+        kind = base or configured
+        return _Decided(cast(Kind, kind), given, ending, mirrored=_is_mirrored(kind, count, names))
+    if ending in _VALUES:
+        remark = (
+            f"the network ends with a {ending}: its outputs are shown as values, without probabilities; "
+            "scores= says otherwise, such as scores='sigmoid'"
+        )
+        return _Decided("value", mirrored=count == 1 and names == 2, remarks=(remark,))
+    if count == 1:
+        return _single(columns, head)
+    if sums_to_one:
+        return _Decided("softmax", "probability", remarks=(_PROBABILITIES,))
+    return _Decided("softmax", remarks=(_LOGITS,))
+
+
+_UNORDERED = (
+    "the network's thresholds are out of order in some images: there the probabilities of its classes do not sum to 100 %"
+)
+_PROBABILITIES = "the network returns probabilities: these are differentiated, not logits"
+_LOGITS = (
+    "the outputs are taken as logits of classes of which one is right (softmax); scores='sigmoid' if an image may have "
+    "several classes, scores='value' if they are quantities"
+)
+
+
+def _single(columns: Tensor, head: Head) -> _Decided:
+    """Return what a single output is taken as if nothing says what it is."""
+    names = len(head.names)
+    quantity = "scores='value' if it is a quantity"
+    if names in {1, 2}:
+        remark = f"the single output is taken as the logit of {quote(head.names[-1])} (sigmoid); {quantity}"
+        return _Decided("sigmoid", mirrored=names == 2, remarks=(remark,))
+    if columns.ndim == 3:
+        return _Decided("sigmoid", remarks=(f"the single map is taken as the logit of a mask (sigmoid); {quantity}",))
+    remark = "the single output is taken as a quantity; scores='sigmoid' if it is the logit of a class"
+    return _Decided("value", remarks=(remark,))
+
+
+def _effective(ending: str, columns: Tensor) -> str:
+    """Return an ending as it counts: a softmax only if it is over the classes."""
+    if ending not in {"softmax", "log_softmax"}:
+        return ending
+    if columns.shape[1] == 1:  # one of its classes alone
+        return ending.replace("softmax", "sigmoid")
+    return ending if _is_distribution(columns.exp() if ending == "log_softmax" else columns, _ALIKE) else _ELSEWHERE
+
+
+def _is_distribution(columns: Tensor, tolerance: float) -> bool:
+    """Return True unless some value is negative, or some sum differs from one; what is not finite does not count."""
+    sums = columns.sum(1)
+    differs = (sums - 1).abs() > tolerance
+    return bool(sums.isfinite().any()) and not bool((columns < 0).any()) and not bool((differs & sums.isfinite()).any())
+
+
+def _is_mirrored(kind: str, count: int, names: int) -> bool:
+    return kind == "sigmoid" and count == 1 and names == 2
+
+
+def _check_word(word: str, base: str, count: int) -> None:
+    """Check that what the user says of the outputs is possible."""
+    other = "leave out scores=, or scores='value' for the outputs as they are"
+    if word == "softmax" and count == 1:
+        raise RequestError("the softmax of a single output is always 100 %", hint="scores='sigmoid', or scores='value'")
+    if base and word != "value" and (word == "softmax") != (base == "softmax"):
+        raise RequestError(f"the network ends with a {base}, which contradicts {quote(word)}", hint=other)
+
+
+# --- what follows for each class
+
+
+def _scores_of(decided: _Decided, columns: Tensor, before: Tensor | None, head: Head) -> ClassScores:
+    plain = columns.detach()
+    values, probabilities = _differentiated(decided, columns, before)
+    logits = decided.kind != "value" and not (decided.given == "probability" and values is columns)
+    signs: tuple[tuple[int, int], ...] | None = tuple((column, 1) for column in range(columns.shape[1]))
+    raw = values.detach()
+    outputs = plain
+    if decided.kind == "ordinal":
+        signs, (values, probabilities) = None, _ordinal(values)
+        outputs = probabilities
+    elif decided.mirrored:
+        signs = ((0, -1), (0, 1))
+        values = torch.cat([-values, values], 1)
+        mirrored = {"probability": 1 - plain, "logarithm": (-plain.expm1()).log(), "logit": -plain}[decided.given]
+        outputs = torch.cat([mirrored, plain], 1)
+        probabilities = None if probabilities is None else torch.cat([1 - probabilities, probabilities], 1)
+    if decided.given == "probability" and not logits and decided.kind != "value" and not decided.remarks:
+        decided = replace(decided, remarks=(_PROBABILITIES,))
+    unordered = decided.kind == "ordinal" and bool((plain[:, 1:] > plain[:, :-1]).any())
+    names, remark = _names_of(values.shape[1], columns.shape[1], head, mapped=decided.kind == "ordinal" or decided.mirrored)
+    ranking = values.detach()
+    scores = ClassScores(
+        values,
+        ranking,
+        ranking.isfinite() if decided.kind != "ordinal" else cast(Tensor, probabilities) > 0,
+        outputs,
+        decided.kind,
+        names=names,
+        unit=head.unit if decided.kind == "value" else "",
+        probabilities=probabilities,
+        logits=logits,
+        width=columns.shape[1],
+        ended=before is not None and decided.kind != "value",
+        columns=raw,
+        signs=signs,
+        remarks=tuple(filter(None, (*decided.remarks, _UNORDERED if unordered else "", remark))),
+    )
+    if decided.kind == "ordinal":
+        scores = replace(scores, ranking=cast(Tensor, probabilities))
+    return _of_pixels(scores, decided) if columns.ndim == 3 else scores
+
+
+def _differentiated(decided: _Decided, columns: Tensor, before: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Return what is differentiated of each output, and its probability, outside the graph."""
+    plain = columns.detach()
+    if decided.kind == "value":
+        return columns, None
+    softmax = decided.kind == "softmax"
+    if decided.given == "logit":
+        # Of pixels the share says more, and costs nothing.
+        return columns, None if columns.ndim == 3 else plain.softmax(1) if softmax else plain.sigmoid()
+    if decided.given == "probability":
+        logits = columns if softmax else columns.logit(eps=_ROUNDING)
+        return logits if before is None else before, plain
+    low = columns.clamp(max=-_ROUNDING)
+    logits = columns if softmax else low - (-low.expm1()).log()
+    return logits if before is None else before, plain.exp()
+
+
+def _ordinal(thresholds: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the log-odds and the probabilities of classes in order, of which K logits say whether it is a higher one.
+
+    The probability of exceeding threshold k is `sigmoid(logit[k])`, as in Cao et al., *Rank consistent ordinal regression
+    for neural networks*, 2020. Those of the classes are the differences; where the thresholds are out of order, zero.
+
+    Args:
+        thresholds: `(N, K)` or `(N, K, P)`.
+
+    Returns:
+        `(N, K + 1)` or `(N, K + 1, P)` each.
+    """
+    upper, lower = thresholds[:, :-1], thresholds[:, 1:]
+    gap = (upper - lower).clamp(min=torch.finfo(thresholds.dtype).tiny)
+    logarithms = logsigmoid(upper) + logsigmoid(-lower) + (-torch.expm1(-gap)).log()
+    complements = torch.logaddexp(logsigmoid(-upper), logsigmoid(lower))
+    odds = torch.cat([-thresholds[:, :1], logarithms - complements, thresholds[:, -1:]], 1)
+    exceeding = thresholds.detach().sigmoid()
+    edge = torch.ones_like(exceeding[:, :1])
+    return odds, (torch.cat([edge, exceeding], 1) - torch.cat([exceeding, 0 * edge], 1)).clamp(min=0)
+
+
+def _names_of(classes: int, outputs: int, head: Head, *, mapped: bool) -> tuple[tuple[str, ...], str]:
+    """Return the names of the classes, and what to say if there are others; a name is never given to another output."""
+    names = len(head.names)
+    if names in {0, classes}:
+        return head.names, ""
+    why = ""
+    if names == outputs + 1 and not mapped:
+        why = "; scores='ordinal' if each output is a threshold between two classes in order"
+    elif names == outputs - 1:
+        why = "; if one output is the background, it needs a name too"
+    plural = "" if outputs == 1 else "s"
+    unknown = "which name belongs to which output is not known, and no name is used"
+    return (), f"{names} class names for {outputs} output{plural}: {unknown}{why}"
+
+
+def _of_pixels(scores: ClassScores, decided: _Decided) -> ClassScores:
+    """Return the mean of each class of `(N, C, P)` over the pixels that are predicted as it."""
+    plain = scores.values.detach().nan_to_num(nan=-torch.inf)
+    if decided.kind == "value":
+        own = torch.ones_like(plain, dtype=torch.bool)
+    elif decided.mirrored:
+        positive = plain[:, 1:] > 0
+        own = torch.cat([~positive, positive], 1)
+    elif decided.kind == "sigmoid":
+        own = plain > 0
+    else:
+        winners = scores.ranking.nan_to_num(nan=-torch.inf).argmax(1, keepdim=True)
+        own = winners == torch.arange(plain.shape[1], device=plain.device)[:, None]
+    own &= plain > -torch.inf
+    counts = own.sum(2)
+
+    def mean(values: Tensor) -> Tensor:
+        return values.where(own, 0).sum(2) / counts.clamp(min=1)
+
+    values = mean(scores.values)
+    same = scores.outputs.data_ptr() == scores.values.data_ptr()
+    return replace(
+        scores,
+        values=values,
+        ranking=values.detach() if decided.kind == "value" else counts / plain.shape[2],
+        present=(counts > 0) & values.detach().isfinite(),
+        outputs=values.detach() if same else mean(scores.outputs),
+        probabilities=None if scores.probabilities is None else mean(scores.probabilities),
+        shares=counts / plain.shape[2],
+        unknown=1 - scores.values.detach().isfinite().all(1).float().mean(1),
+        columns=None,
+        signs=None,
+    )
+
+
+# --- detectors
+
+_HEADS = (  # of torchvision's detectors
+    ("roi_heads.box_predictor.cls_score", "out_features"),
+    ("head.classification_head", "num_classes"),
+    ("head.classification_head", "num_columns"),
+)
+
+
+def _detected_classes(network: nn.Module) -> int | None:
+    """Return the number of classes of a detector, with the background if it has one; None if it is unknown."""
+    for path, attribute in _HEADS:
+        part: object = network
+        for step in path.split("."):
+            part = getattr(part, step, None)
+        count = getattr(part, attribute, None)
+        if isinstance(count, int):
+            return count
+    return None
+
+
+def _of_detections(found: Sequence[Mapping[str, Tensor]], head: Head) -> ClassScores:
+    best = [_best_boxes(each) for each in found]
+    scores = [each["scores"].float() for each in found]
+    classes = 1 + max((label for each in best for label in each), default=0)
+    values = scores[0].new_zeros(len(found), classes)
+    present = torch.zeros_like(values, dtype=torch.bool)
+    counts = torch.zeros_like(values, dtype=torch.int64)
+    for row, (each, own, boxes) in enumerate(zip(found, scores, best, strict=True)):
+        values[row, list(boxes)] = own[list(boxes.values())]
+        present[row, list(boxes)] = True
+        likely = each["labels"][own.detach() >= 0.5].long()
+        counts[row] = likely[likely >= 0].bincount(minlength=classes)
+    names, remarks = head.names, tuple[str, ...]()
+    if names and head.boxes not in {None, len(names)}:
+        known = "; the first class of the network is the background, and needs a name too" * (head.boxes == len(names) + 1)
+        remarks = (f"{len(names)} class names for {head.boxes} classes of the detector: none is used{known}",)
+        names = ()
+    return ClassScores(
+        values,
+        values.detach(),
+        present,
+        values.detach(),
+        "boxes",
+        names=names,
+        counts=counts,
+        width=classes,
+        remarks=remarks,
+    )
+
+
+def _best_boxes(found: Mapping[str, Tensor]) -> dict[int, int]:
+    """Return the position of each label's best box, the first of equal ones."""
+    labels, best = found["labels"].tolist(), dict[int, int]()
+    for place in found["scores"].nan_to_num(nan=-torch.inf).argsort(descending=True, stable=True).tolist():
+        best.setdefault(int(labels[place]), place)
+    return best
+
+
+def _having(scores: ClassScores, index: int) -> list[int | None]:
+    count = scores.present.shape[1]
+    if 0 <= index < count:
+        return [index if there else None for there in scores.present[:, index].tolist()]
+    if scores.open_ended and index < 0:
+        raise RequestError(f"no class {index}", hint="from 0, or top1")
+    if not scores.open_ended:
+        raise no_output(index, count)
+    return [None] * len(scores.present)

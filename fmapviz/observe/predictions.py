@@ -1,0 +1,57 @@
+"""Rank the classes that a network predicts for each image."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fmapviz.types import Prediction
+
+if TYPE_CHECKING:
+    from fmapviz.observe.class_scores import ClassScores
+
+TOP = 3  # predicted classes per image by default
+
+
+def predict(scores: ClassScores, *, top: int) -> list[tuple[Prediction, ...]]:
+    """Return the classes with the highest scores for each image; of quantities the first outputs.
+
+    Args:
+        scores: Of N images.
+        top: Number of classes at most.
+
+    Returns:
+        One tuple per image, highest score first; empty if its scores are not finite.
+
+    Example:
+        >>> import torch
+        >>> from fmapviz.observe.class_scores import Head, class_scores
+        >>> scores = class_scores(torch.tensor([[0.0, 2.0, 1.0]]), key=None, images=1, head=Head(("cat", "dog", "cow")))
+        >>> ((first, second),) = predict(scores, top=2)
+        >>> str(first), str(second)
+        ('dog 66.5 %', 'cow 24.5 %')
+    """
+    top = min(top, scores.ranking.shape[1])
+    finite = scores.ranking.isfinite().all(1).tolist()
+    if scores.kind == "value":
+        chosen = [list(range(top))] * len(finite)
+    else:
+        hidden = scores.ranking.where(scores.present, -float("inf"))
+        chosen = hidden.argsort(dim=1, descending=True, stable=True)[:, :top].tolist()
+    present = scores.present.tolist()
+    return [
+        tuple(_prediction(scores, image, index) for index in indices if present[image][index]) if finite[image] else ()
+        for image, indices in enumerate(chosen)
+    ]
+
+
+def _prediction(scores: ClassScores, image: int, index: int) -> Prediction:
+    found = scores.numbers(image, index)
+    share, of = found.pop("share"), ""
+    if scores.counts is not None and scores.counts[image, index] > 1:
+        of = f"in {int(scores.counts[image, index])} boxes"
+    if share is not None:
+        found["score"], of = share, "of the pixels"
+    elif found["probability"] is not None:
+        found["score"] = found["probability"]
+    name = scores.name(index) or f"{'output' if scores.kind == 'value' else 'class'} {index}"
+    return Prediction(index, name, of=of, **found)
