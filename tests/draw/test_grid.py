@@ -7,7 +7,8 @@ from math import ceil, isqrt
 import numpy as np
 import pytest
 import torch
-from cases import each_once, pairwise
+from allpairspy import AllPairs
+from cases import each_once
 from extras import needs
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -103,7 +104,9 @@ def test_a_grid_equals_save_images_file(count):
         assert np.array_equal(tile(maps).numpy(), written[:, :, channel])
 
 
-@pytest.mark.parametrize(("count", "columns", "padding"), pairwise([1, 2, 7, 10, 64], [None, 1, 3, 5, 10000], [0, 1, 2, 7]))
+@pytest.mark.parametrize(
+    ("count", "columns", "padding"), [*AllPairs([[1, 2, 7, 10, 64], [None, 1, 3, 5, 10000], [0, 1, 2, 7]])]
+)
 def test_padding_and_columns_equal_make_grids(count, columns, padding):
     maps = random_maps(count, 5, 4)
     grid = tile(maps, Style(padding=padding, columns=columns))
@@ -270,11 +273,15 @@ def test_the_size_of_a_grid(count, columns, rows):
 
 @pytest.mark.parametrize(
     ("bad", "dtype", "norm"),
-    pairwise(
-        [[NAN], [INF], [-INF], [NAN, INF, -INF]],
-        [torch.float32, torch.float16, torch.bfloat16, torch.float64],
-        ["channel", "layer", "fixed:-1,1"],
-    ),
+    [
+        *AllPairs(
+            [
+                [[NAN], [INF], [-INF], [NAN, INF, -INF]],
+                [torch.float32, torch.float16, torch.bfloat16, torch.float64],
+                ["channel", "layer", "fixed:-1,1"],
+            ]
+        )
+    ],
 )
 def test_nonfinite_values_are_marked_and_do_not_affect_the_scaling(bad, dtype, norm):
     clean = random_maps(7, 6, 5).to(dtype)
@@ -345,7 +352,7 @@ def levels_of(maps):
 
 @pytest.mark.parametrize(
     ("shape", "dtype", "factor"),
-    pairwise(SIGNED_SHAPES, [torch.float32, torch.float16, torch.bfloat16, torch.float64], [1.0, 1e-3, 1e3]),
+    [*AllPairs([SIGNED_SHAPES, [torch.float32, torch.float16, torch.bfloat16, torch.float64], [1.0, 1e-3, 1e3]])],
 )
 def test_signed_levels_equal_a_centred_norm(shape, dtype, factor):
     maps = (random_maps(*shape) * factor).to(dtype)
@@ -392,11 +399,15 @@ def test_signed_levels_are_symmetric():
 
 @pytest.mark.parametrize(
     ("shape", "scaling", "layout"),
-    pairwise(
-        SIGNED_SHAPES,
-        [("signed", None), ("signed", "jet"), ("channel", "viridis"), ("layer", "magma"), ("fixed:-1,1.5", "turbo")],
-        [(None, 2, 1), (3, 0, 1), (5, 3, 2), (10000, 1, 3)],
-    ),
+    [
+        *AllPairs(
+            [
+                SIGNED_SHAPES,
+                [("signed", None), ("signed", "jet"), ("channel", "viridis"), ("layer", "magma"), ("fixed:-1,1.5", "turbo")],
+                [(None, 2, 1), (3, 0, 1), (5, 3, 2), (10000, 1, 3)],
+            ]
+        )
+    ],
 )
 def test_a_coloured_grid_equals_make_grid_of_matplotlibs_colours(shape, scaling, layout):
     maps, (norm, colormap) = random_maps(*shape), scaling

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from cases import pairwise
+from allpairspy import AllPairs
 from torch.nn.functional import interpolate
 
 from fmapviz.config import Style
@@ -29,7 +29,7 @@ def reference(raw, size):
 
 @pytest.mark.parametrize(
     ("shape", "factor", "size"),
-    pairwise([(2, 7, 7), (3, 5, 9), (1, 2, 1), (2, 24, 32)], [1, 1e-4, 1e-8, 1e6], [(96, 128), (50, 31)]),
+    [*AllPairs([[(2, 7, 7), (3, 5, 9), (1, 2, 1), (2, 24, 32)], [1, 1e-4, 1e-8, 1e6], [(96, 128), (50, 31)]])],
 )
 @pytest.mark.thorough
 def test_a_heat_map_is_pytorch_grad_cams(shape, factor, size):

@@ -7,7 +7,7 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
-from cases import pairwise
+from allpairspy import AllPairs
 from PIL import Image, ImageDraw, ImageFont
 
 from fmapviz.config import Style
@@ -157,7 +157,7 @@ def test_a_row_of_numbered_bars_may_be_narrower_than_its_number():
 
 @pytest.mark.parametrize(
     ("count", "style", "largest"),
-    pairwise([1, 2, 20, 40, 64], [{}, {"padding": 0, "scale": 2}, {"columns": 7}], [30, 999, 20000]),
+    [*AllPairs([[1, 2, 20, 40, 64], [{}, {"padding": 0, "scale": 2}, {"columns": 7}], [30, 999, 20000]])],
 )
 def test_each_of_up_to_64_chosen_bars_has_its_number(count, style, largest):
     """A reader cannot infer numbers that are left out unless they count from 0."""

@@ -1,20 +1,8 @@
 """Choose cases of a test: not each value of a parameter needs to meet each of another, nor to be tried every time."""
 
-from itertools import combinations, cycle, islice, product
+from itertools import cycle, islice
 
 import pytest
-
-
-def pairwise(*parameters):
-    """Return rows in which each two values of different parameters meet at least once: all-pairs testing."""
-    numbered = [list(enumerate(values)) for values in parameters]
-    rows = [(row, {*combinations(enumerate(number for number, _ in row), 2)}) for row in product(*numbered)]
-    missing, chosen = set().union(*(pairs for _, pairs in rows)), []
-    while missing:
-        row, pairs = max(rows, key=lambda each: len(each[1] & missing))
-        missing -= pairs
-        chosen.append(tuple(value for _, value in row))
-    return chosen
 
 
 def each_once(*parameters):

@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from itertools import count, product
 
 import pytest
-from cases import each_once, often, pairwise, thorough
+from allpairspy import AllPairs
+from cases import each_once, often, thorough
 from image_files import save_picture
 from tiny_models import TwoConvolutions
 from trees import problems
@@ -112,7 +113,8 @@ ENCODERS = [(encoding, "encode"), (png, "_filter_rows")]
 @pytest.mark.parametrize(
     ("number", "workers", "broken"),
     often(
-        each_once([1, 11, IMAGES * PICTURES], [4, 1], ENCODERS), of=pairwise([2, 11, IMAGES * PICTURES], [1, 2, 4], ENCODERS)
+        each_once([1, 11, IMAGES * PICTURES], [4, 1], ENCODERS),
+        of=map(tuple, AllPairs([[2, 11, IMAGES * PICTURES], [1, 2, 4], ENCODERS])),
     ),
 )
 def test_an_encoder_that_fails_ends_the_run(number, workers, broken, look, monkeypatch, tmp_path):  # noqa: PLR0917

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from base64 import b64decode
+from itertools import product
 
 import numpy as np
 import pytest
 import torch
-from cases import each_once, often, pairwise
+from cases import each_once, often
 from image_files import paint, text_of
 from PIL import Image
 from report_runs import cut_tiles, report_of
@@ -74,7 +75,7 @@ LOOKS = [
 ADDED = [{"labels": True, "colorbar": True}, {"labels": True}, {"colorbar": True}]
 
 
-@pytest.mark.parametrize(("style", "added"), often(each_once(LOOKS, ADDED), of=pairwise(LOOKS, ADDED)))
+@pytest.mark.parametrize(("style", "added"), often(each_once(LOOKS, ADDED), of=product(LOOKS, ADDED)))
 def test_the_tiles_are_those_without_labels(look, style, added):
     plain, labelled = look(**style), look(**style, **added)
     before, after = report(plain), report(labelled)

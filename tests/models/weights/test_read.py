@@ -21,7 +21,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from cases import pairwise
+from allpairspy import AllPairs
 from checkpoint_files import Call, Malice, assert_holds, fill
 from safetensors.torch import save_file
 from torch import nn
@@ -638,11 +638,15 @@ def test_a_malformed_index_is_refused(text, tmp_path):
 
 @pytest.mark.parametrize(
     ("key", "place", "kind"),
-    pairwise(
-        ["classes", "class_names", "categories", "names", "labels", "CLASSES", "id2label"],
-        [None, "hyper_parameters", "config", "meta"],
-        [list, tuple, dict],
-    ),
+    [
+        *AllPairs(
+            [
+                ["classes", "class_names", "categories", "names", "labels", "CLASSES", "id2label"],
+                [None, "hyper_parameters", "config", "meta"],
+                [list, tuple, dict],
+            ]
+        )
+    ],
 )
 def test_names_of_classes(key, place, kind, state, save):
     names = dict(enumerate(["cat", "dog", "ä"])) if kind is dict else kind(["cat", "dog", "ä"])
