@@ -7,7 +7,7 @@ RUNTIME := $(VENV)/.runtime
 DEV := $(VENV)/.dev
 # One more than the cores: each worker waits a while for processes that it has started. Each takes a gigabyte of memory.
 WORKERS := $(shell cores=$$(getconf _NPROCESSORS_ONLN); echo $$((cores < 16 ? cores + 1 : 16)))
-PYTEST = $(BIN)/pytest -n $(WORKERS) --dist worksteal
+PYTEST = $(BIN)/pytest -n $(WORKERS) --dist worksteal --store-durations
 BROWSERS := chromium-headless-shell chromium chromium-browser google-chrome google-chrome-stable
 
 # Tests start many interpreters, each of which would compile the package anew where the environment forbids to keep what it
@@ -108,5 +108,5 @@ constraints: ## take the newest versions of all packages into .constraints.txt, 
 	mv build/constraints.txt .constraints.txt
 
 clean: ## remove what the targets made, the virtual environment too, but not the results in runs/
-	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis *.egg-info
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .test_durations *.egg-info
 	find fmapviz tests sample_images -name __pycache__ -prune -exec rm -rf {} +

@@ -3,12 +3,14 @@
 import atexit
 import fcntl
 import gc
+import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
 import threading
+from collections import Counter
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,29 +33,7 @@ WARM = "FMAPVIZ_TESTS_WARM"  # 0: no server of `warm.py`; otherwise the socket o
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name != WARM}  # before a test changes it
 MEMORY = Path("/dev/shm")  # files here are in memory, on Linux
 ROOM_BYTES = 6 * 2**30  # three times what all tests write
-
-# The slowest files come first: otherwise one worker would still run the last of them when the others are done.
-LONG = (
-    "test_ray.py",  # first, so that one worker runs all of it: there is one cluster
-    "test_report_page.py",
-    "test_remote.py",
-    "test_app.py",
-    "test_documentation.py",
-    "test_cam_runs.py",
-    "test_unit_writer.py",
-    "test_lazy_torchvision.py",
-    "test_torchvision.py",
-    "test_failing_threads.py",
-    "test_weights.py",
-    "test_faults.py",
-    "test_catalogue.py",
-    "test_fuzz.py",
-    "test_hostile_records.py",
-    "test_decode_pool.py",
-    "test_limits.py",
-    "test_killed.py",
-    "test_benchmarks.py",
-)
+DURATIONS = ROOT / ".test_durations"  # written by pytest-split, at the end of `make test`
 
 
 def pytest_configure(config):
@@ -95,8 +75,11 @@ def pytest_collection_finish():
 
 
 def pytest_collection_modifyitems(items):
-    """Run the files of `LONG` first, and keep the order otherwise."""
-    items.sort(key=lambda item: LONG.index(item.path.name) if item.path.name in LONG else len(LONG))
+    """Run the files first that took longest last time; otherwise one worker would still be busy when the others are done."""
+    recorded, seconds = json.loads(DURATIONS.read_text()) if DURATIONS.exists() else {}, Counter()
+    for item in items:
+        seconds[item.path] += recorded.get(item.nodeid, 0)
+    items.sort(key=lambda item: -seconds[item.path])
 
 
 def pytest_terminal_summary(terminalreporter):
