@@ -11,7 +11,6 @@ have imported less: one torch alone, one the command line alone, and one what a 
 """
 
 import gc
-import importlib
 import io
 import json
 import os
@@ -47,7 +46,7 @@ def serve(path):
 
     decode_worker._import_decoders()
     serve_beside(f"{path}.decoders")
-    serve_beside(f"{path}.cli", prepare=partial(importlib.import_module, "fmapviz.cli.app"))
+    serve_beside(f"{path}.cli", prepare=build_commands)
 
     import torch
 
@@ -55,9 +54,7 @@ def serve(path):
 
     import torch.fx.experimental.symbolic_shapes
     from PIL import Image
-    from typer.main import get_command
 
-    from fmapviz.cli import app
     from fmapviz.core import registry
     from fmapviz.images import decode_pool
 
@@ -69,11 +66,9 @@ def serve(path):
     for package in (registry.VIEWS, registry.WRITERS):
         for name in registry.names(package):
             registry.fetch(package, name)
-    app.app = get_command(app.app)  # otherwise each command builds it
     torch.set_num_threads(1)  # threads do not survive a fork, and the child would wait for them
-    # The parser imports some modules late, and fills caches on first use.
+    app = build_commands()
     with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()), patch.object(decode_pool, "start"):
-        app.app(["models", "alexnet"], standalone_mode=False)
         app.app(["shapesnet", os.devnull, "--out", f"{path}.run"], standalone_mode=False)
     for finalizer in [*weakref.finalize._registry]:  # torch unloads its libraries at exit, which takes time
         finalizer.atexit = False
@@ -81,6 +76,18 @@ def serve(path):
         **vars(subprocess) | {"Popen": partial(start_decode_worker, f"{path}.decoders", os.environ.get("PYTHONPATH"))}
     )
     fork_for_each(listening(path))
+
+
+def build_commands():
+    """Do once what each command would do: build the parser, which imports some modules late, and fill its caches."""
+    from typer.main import get_command
+
+    from fmapviz.cli import app
+
+    app.app = get_command(app.app)
+    with redirect_stdout(io.StringIO()):
+        app.app(["models", "alexnet"], standalone_mode=False)
+    return app
 
 
 def serve_beside(path, prepare=lambda: None):
