@@ -199,6 +199,7 @@ def test_views_come_in_the_order_asked_for(open_report, tmp_path):
         report.press("v")
 
 
+@pytest.mark.thorough
 def test_the_list_is_that_of_the_view(open_report, tmp_path):
     """Where two views show the same layers its rows look the same."""
     unit = write_unit(
@@ -410,6 +411,7 @@ def test_a_tile_pointed_at_tells_its_numbers(open_report, tmp_path, style, chann
         assert bounds == pytest.approx(wanted, abs=0.02)
 
 
+@pytest.mark.thorough
 def test_between_tiles_and_outside_there_is_nothing(open_report, run):
     report = open_report(run)
     tiles = lay_out(8, 12, 12)
@@ -616,6 +618,7 @@ def test_the_widest_picture_fits(open_report, tmp_path):
     assert report.text("#zoom output") == f"{scale * 100:.3g} %"
 
 
+@pytest.mark.thorough
 def test_a_bar_is_pinned_beside_an_input_that_can_be_seen(open_report, net_run):
     report = open_report(net_run)
     report.page.get_by_role("option", name="head").click()
@@ -696,6 +699,7 @@ def test_a_run_that_grows_while_its_page_is_open(open_report, tmp_path):
 # --- Zooming and moving
 
 
+@pytest.mark.thorough
 def test_the_whole_picture_fits_at_a_whole_scale(open_report, run):
     report = open_report(run)
     stage = report.page.locator(".stage").bounding_box()
@@ -951,6 +955,7 @@ def test_help_opens_and_closes(open_report, run):
     assert not report.page.locator("#help").is_visible()
 
 
+@pytest.mark.thorough
 def test_a_list_has_its_own_keys(open_report, run):
     report = open_report(run)
     report.page.get_by_role("listbox", name="Images").focus()
@@ -1104,6 +1109,7 @@ def test_the_input_beside_a_heat_map(open_report, shapes):
     assert stages.count() == 1
 
 
+@pytest.mark.thorough
 def test_the_same_channel_in_two_views(open_report, shapes):
     report = open_report(shapes)
     report.press("b")
@@ -1138,6 +1144,7 @@ def test_dead_channels_are_named(open_report, run):
     assert name["y"] + name["height"] <= badge["y"]  # no badge cuts a name
 
 
+@pytest.mark.thorough
 def test_channels_that_are_dead_in_one_image(open_report, tmp_path):
     maps = values_of("a.png", "0", (40, 5, 5))
     maps[[0, *range(5, 30)]] = 7
@@ -1188,6 +1195,7 @@ def test_channels_are_sorted(open_report, tmp_path, order):
 # --- Histograms
 
 
+@pytest.mark.thorough
 def test_histograms_are_sharp(open_report, shapes):
     report = open_report(shapes, device_scale_factor=2)
     report.look_at("histogram")
@@ -1251,7 +1259,7 @@ def test_an_address_typed_by_hand_is_no_trap(open_report, run):
     "address",
     [
         "#image=gone.png&with=gone.png&view=__proto__&layer=constructor&channel=7",
-        "#%E0%A4%A&&==&channel=99999999999999999999&view=maps&view=pca&layer=%00%3Cb%3E",
+        *thorough("#%E0%A4%A&&==&channel=99999999999999999999&view=maps&view=pca&layer=%00%3Cb%3E"),
     ],
 )
 def test_addresses_of_nothing_say_so(open_report, run, address):
@@ -1356,6 +1364,7 @@ def test_200_images_of_53_layers(open_report, tmp_path):
     assert report.page.evaluate("window.gaps") == 0
 
 
+@pytest.mark.thorough
 def test_the_report_grows(open_report, tmp_path):
     units = write_run(tmp_path, NAMES[:1])
     report = open_report(tmp_path)
@@ -1534,6 +1543,7 @@ def test_everything_is_reached_by_keyboard_in_order(open_report, run):
     assert report.page.evaluate("document.activeElement === document.querySelector('.stage')")
 
 
+@pytest.mark.thorough
 def test_views_are_chosen_by_keyboard(open_report, run):
     report = open_report(run)
     report.page.locator("#views :checked").focus()
@@ -1544,6 +1554,7 @@ def test_views_are_chosen_by_keyboard(open_report, run):
     assert (report.page.evaluate(ACTIVE), report.text("#title")) == (["input", True], "input")
 
 
+@pytest.mark.thorough
 def test_keys_that_need_alt_gr(open_report, run):
     """German keyboards have brackets there; with Ctrl or Alt alone keys belong to the browser."""
     report = open_report(run)

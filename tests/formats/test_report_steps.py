@@ -94,6 +94,7 @@ PLACES = """() => [".about", ".stage", ".stage > img", "#pin", "#steps", "#step"
         const {x, y, width, height} = one.getBoundingClientRect(); return [selector, x, y, width, height]; }))"""
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("options", [{}, *thorough(PHONE)], ids=["desktop", "phone"])
 @pytest.mark.parametrize("address", ["channel=3", *thorough("with=cat.png&with-step=0&channel=3", "beside=histogram")])
 def test_nothing_moves_from_step_to_step(open_report, run, address, options):
@@ -114,6 +115,7 @@ def test_nothing_moves_from_step_to_step(open_report, run, address, options):
     assert dead == [step >= 50 for step in STEPS]
 
 
+@pytest.mark.thorough
 def test_a_list_that_was_scrolled_stays_where_it_is(open_report, tmp_path):
     root = tmp_path / "run"
     write_large_run(root, 2, 40)
@@ -128,6 +130,7 @@ def test_a_list_that_was_scrolled_stays_where_it_is(open_report, tmp_path):
     assert rows.evaluate("one => one.scrollTop") < 100
 
 
+@pytest.mark.thorough
 def test_what_is_pointed_at_is_told_of_the_new_step(open_report, run):
     report = open_report(run, f"#{RELU}&step=20")
     tiles = next(each for each in record_of(run, "cat.png/step_000020")["pictures"] if each["name"] == "01 relu")["tiles"]
@@ -143,6 +146,7 @@ def record_of(run, unit):
     return read_script((run / unit / "report.js").read_bytes())
 
 
+@pytest.mark.thorough
 def test_pictures_are_there_before_they_are_shown(open_report, run):
     report = open_report(run, f"#{RELU}&step=20&channel=1")
     report.page.evaluate("""() => { window.gaps = 0; new MutationObserver(() => {
@@ -244,6 +248,7 @@ def test_it_plays_to_the_end_and_from_the_beginning(open_report, run):
 # --- The address
 
 
+@pytest.mark.thorough
 def test_an_address_leads_back_to_the_step(open_report, run):
     report = open_report(run, f"#image=cat.png&{RELU}")
     entries = report.page.evaluate("history.length")
@@ -264,7 +269,9 @@ def test_an_address_leads_back_to_the_step(open_report, run):
     is_at(report, 1)
 
 
-@pytest.mark.parametrize(("address", "position"), [("step=60", 3), ("step=99999", 6), ("step=0", 0), ("step=x", 6), ("", 6)])
+@pytest.mark.parametrize(
+    ("address", "position"), [("step=60", 3), *thorough(("step=99999", 6), ("step=0", 0), ("step=x", 6), ("", 6))]
+)
 def test_a_step_that_is_not_there_leads_to_the_nearest(open_report, run, address, position):
     report = open_report(run, f"#image=dog.png&{RELU}&{address}")
     assert shown(report) == (text_of(position), [f"dog.png/step_{STEPS[position]:06d}/01_relu.maps.png"])
@@ -297,6 +304,7 @@ def test_one_image_at_two_steps(open_report, tmp_path):
     assert shown(report) == ("step 0 (1 of 3)", [files[0]])
 
 
+@pytest.mark.thorough
 def test_two_images_move_together(open_report, run):
     report = open_report(run, f"#{RELU}&step=50")
     report.press("c")
@@ -306,6 +314,7 @@ def test_two_images_move_together(open_report, run):
         assert shown(report)[1] == [f"{name}/step_{step:06d}/01_relu.maps.png" for name in SERIES]
 
 
+@pytest.mark.thorough
 def test_the_image_that_is_shown_already_is_compared_at_another_step(open_report, run):
     report = open_report(run, f"#{RELU}&step=50")
     report.page.get_by_role("option", name="cat.png").click(modifiers=["Shift"])
@@ -316,6 +325,7 @@ def test_the_image_that_is_shown_already_is_compared_at_another_step(open_report
 # --- Size
 
 
+@pytest.mark.thorough
 def test_the_page_of_many_steps_is_no_larger(open_report, tmp_path):
     sizes = []
     for steps in (3, 500):
@@ -405,6 +415,7 @@ def test_the_filter_and_the_keys(open_report, run):
     assert report.texts("#help .keys")[0].count("Step of the training") == 1
 
 
+@pytest.mark.thorough
 def test_the_keys_of_a_run_without_series(open_report, tmp_path):
     write_run(tmp_path, ("a.png", "b.png"))
     report = open_report(tmp_path)
@@ -417,6 +428,7 @@ def test_the_keys_of_a_run_without_series(open_report, tmp_path):
     assert report.page.locator(".stepping").count() == 0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "options", [{"color_scheme": "light"}, *thorough({"color_scheme": "dark", **PHONE})], ids=["light", "dark phone"]
 )

@@ -125,6 +125,7 @@ def test_nothing_but_files_of_the_runs_is_loaded(open_report, runs):
     assert sorted(loaded) == sorted([*scripts, "a/cat.png/00_first.maps.png", "b/cat.png/01_first.maps.png"])
 
 
+@pytest.mark.thorough
 def test_channels_are_those_of_the_same_number(open_report, runs):
     report = opened(open_report, runs, "#image=cat.png&view=maps&layer=00+first&channel=4")
     report.page.wait_for_selector("#pin canvas")
@@ -146,6 +147,7 @@ def test_both_under_the_swipe(open_report, runs):
     assert len(files_shown(report)) == 2
 
 
+@pytest.mark.thorough
 def test_an_address_leads_back(open_report, runs):
     report = opened(open_report, runs, "#image=cat.png&view=maps&layer=00+first")
     report.press("ArrowRight", "w", "]")
@@ -159,6 +161,7 @@ def test_an_address_leads_back(open_report, runs):
     assert other.page.locator("#divider").is_visible()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("address", ["#image=gone.png&with=cat.png&beside=input&view=x&layer=y", "#step=5&with-step=3"])
 def test_addresses_of_nothing_are_no_trap(open_report, runs, address):
     report = opened(open_report, runs, address)
@@ -231,6 +234,7 @@ def test_steps_are_matched_by_their_numbers(open_report, tmp_path):
     assert report.violations() == []
 
 
+@pytest.mark.thorough
 def test_a_series_beside_an_image(open_report, tmp_path):
     """A training and a run of its last weights."""
     images = [paint(tmp_path / "in/cat.png", 1, (24, 30))]
@@ -280,10 +284,8 @@ def test_the_page_lies_beside_the_runs_and_changes_neither(runs, tmp_path):
     ("out", "page"),
     [
         ("mine.html", "mine.html"),
-        ("deep/er/mine.HTM", "deep/er/mine.HTM"),
         ("pages", "pages/a-b.html"),
-        (".", "a-b.html"),
-        ("runs/other.html", "runs/other.html"),
+        *thorough(("deep/er/mine.HTM", "deep/er/mine.HTM"), (".", "a-b.html"), ("runs/other.html", "runs/other.html")),
     ],
 )
 def test_the_page_lies_where_it_is_asked_for(open_report, runs, tmp_path, monkeypatch, out, page):  # noqa: PLR0917  a table
@@ -313,6 +315,7 @@ def test_one_run_twice(open_report, runs, tmp_path):
     assert report.page.locator(".badge").count() == 0
 
 
+@pytest.mark.thorough
 def test_runs_that_are_still_written(open_report, runs, tmp_path):
     """The page has what is finished; neither run has a report of its own yet."""
     out = copy(runs, tmp_path / "runs")
@@ -344,6 +347,7 @@ def test_images_are_matched_by_their_files_first(tmp_path):
     assert found == {"p/x.png": [True, False], "q/x.png": [True, True], "r/x.png": [False, True]}
 
 
+@pytest.mark.thorough
 def test_runs_of_the_model_alone(open_report, tmp_path):
     options = {**OPTIONS, "views": "kernels"}
     for name, network in (("a", net(("first", 3))), ("b", net(("stem", 3), ("first", 4)))):
@@ -354,6 +358,7 @@ def test_runs_of_the_model_alone(open_report, tmp_path):
     assert files_shown(report) == ["a/_model/00_first.kernels.png", "b/_model/01_first.kernels.png"]
 
 
+@pytest.mark.thorough
 def test_single_files_have_their_pictures_beside_them(open_report, runs, tmp_path):
     visualize(net(("first", 6)), [paint(tmp_path / "cat.png", 1)], out=tmp_path, name="b", single_file=True, **OPTIONS)
     shutil.copytree(runs / "a", tmp_path / "a")
@@ -362,6 +367,7 @@ def test_single_files_have_their_pictures_beside_them(open_report, runs, tmp_pat
     assert files_shown(report) == ["a/cat.png/00_first.maps.png", "b/cat.png/00_first.maps.png"]
 
 
+@pytest.mark.thorough
 def test_hostile_names_are_text(open_report, runs, tmp_path):
     bad = "<img src=x onerror=alert(1)>\u202e&'"
     out = tmp_path / "runs <b>&#%?"
@@ -447,6 +453,7 @@ def test_the_report_of_one_run(runs, tmp_path):
 # --- Accessibility
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("options", [LIGHT, *thorough({**DARK, **PHONE})], ids=["light", "dark phone"])
 def test_everybody_can_use_it(open_report, runs, options):
     report = opened(open_report, runs, "#image=cat.png&view=maps", **{"reduced_motion": "reduce", **options})

@@ -9,6 +9,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+from cases import often
 from PIL import Image
 from report_runs import report_of
 from torch import nn
@@ -63,7 +64,7 @@ def value_in(tip):
     return float(shown), 10.0 ** -len(shown.partition(".")[2])
 
 
-@pytest.mark.parametrize("name", STYLES)
+@pytest.mark.parametrize("name", often(["channel", "viridis"], of=STYLES))
 def test_the_tip_shows_the_value_under_the_pointer(open_report, tmp_path, picture, name):
     style, said = STYLES[name]
     values, record = draw(Net(), picture, tmp_path, **style)
@@ -118,6 +119,7 @@ def test_values_that_are_not_finite_are_called_so(open_report, tmp_path, picture
     assert report.text(".tip .value") == "Value not finite"
 
 
+@pytest.mark.thorough
 def test_a_single_file_and_a_server_need_no_second_copy(open_report, browser, tmp_path, picture):
     visualize(Net(), picture, out=tmp_path, name="r", to=["html"], types=["Conv2d"], single_file=True)
     report = open_report(tmp_path / "r")
