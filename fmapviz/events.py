@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from fmapviz.core import registry
 from fmapviz.core.notebook import gallery, link, table, text
-from fmapviz.core.registry import WRITERS
 from fmapviz.core.urls import UrlPath
 from fmapviz.core.words import counted
 
@@ -176,7 +175,7 @@ class RunSummary:
 
     def _repr_html_(self) -> str:
         """Return a table with links, and some pictures, for notebooks; no text in it is taken as HTML."""
-        pages = registry.constants(WRITERS, "PAGE").values()
+        pages = registry.pages().values()
         report = [link(self.directory / page) for page in pages if (self.directory / page).is_file()]
         counts = [("done", self.done), ("skipped", self.skipped), ("failed", self.failed)]
         failures = [f"{each.message} [{each.code}]" for each in self.failures[:_MOST_FAILURES]]

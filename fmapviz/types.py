@@ -7,9 +7,9 @@ from math import isfinite
 from operator import call
 from typing import TYPE_CHECKING, Any, Literal
 
-from fmapviz.core import registry
 from fmapviz.core.drawings import HeatMap, Labels, Matches
 from fmapviz.core.file_names import picture_file
+from fmapviz.core.members import load
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -180,7 +180,7 @@ class FeatureMap:
             >>> FeatureMap(layer, "0", 1, 0, torch.rand(1, 4, 8, 8)).show().size
             (22, 22)
         """
-        picture: PillowImage.Image = registry.fetch(registry.VIEWS, "maps").show(self, style)
+        picture: PillowImage.Image = load("fmapviz.views.maps:show")(self, style)
         return picture
 
     def statistics(self) -> ChannelTable:
@@ -204,7 +204,7 @@ class FeatureMap:
                   0    0    2     1  0.8165  0.3333          0    no
                   1    0    0     0       0       1          0   yes
         """
-        table: ChannelTable = registry.fetch(registry.WRITERS, "stats").tabulate(self)
+        table: ChannelTable = load("fmapviz.formats.stats:tabulate")(self)
         return table
 
     def __repr__(self) -> str:

@@ -96,7 +96,7 @@ def cycles() -> list[str]:
 
 
 def string_imports() -> list[str]:
-    allowed = {PACKAGE / "__init__.py", PACKAGE / "core" / "registry.py"}
+    allowed = {PACKAGE / "__init__.py"}
     pattern = re.compile(r"""import_module\(\s*f?["']fmapviz""")
     return [name_of(path) for path in modules() if path not in allowed and pattern.search(path.read_text("utf-8"))]
 
@@ -112,7 +112,7 @@ def typed_options() -> list[str]:
             id(node.body[0].value) for node in ast.walk(tree) if isinstance(node, documented) and ast.get_docstring(node)
         }
         for node in () if only_typed else ast.walk(tree):
-            if isinstance(node, ast.keyword) and node.arg == "flag":
+            if isinstance(node, ast.keyword) and node.arg in {"flag", "help"}:
                 docstrings.add(id(node.value))
             elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
                 names = re.findall(r"(?<![\w-])--[a-z][a-z-]+|`fmapviz [a-z]+", node.value)

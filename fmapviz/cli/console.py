@@ -12,7 +12,6 @@ from fmapviz.cli.options import as_typed
 from fmapviz.cli.printing import align, count, print_json, print_line, print_message
 from fmapviz.cli.progress import Progress
 from fmapviz.core import registry
-from fmapviz.core.registry import VIEWS, WRITERS
 from fmapviz.core.urls import is_url
 from fmapviz.errors import first_few, printable
 from fmapviz.events import Counted, Notice, Outcome, Staged, Started, describe_left_out
@@ -93,7 +92,7 @@ class Console:
                 print_message(printable(row))
         has_steps = bool(self._shard or self._has_pages or summary.steps)
         commands = self._open_commands(out, has_steps=has_steps) if summary.exit_code != 4 else {}
-        known = registry.constants(WRITERS, "PAGE").items()
+        known = registry.pages().items()
         pages = [summary.directory / page for form, page in known if form in self._formats]
         pages = [page for page in pages if page.exists() or (is_url(str(page)) and summary.exit_code != 4)]
         if self._json:
@@ -101,7 +100,7 @@ class Console:
             for name in ("model_pictures", "units", "highlights", "notices"):  # the last two are lines of their own
                 del fields[name]
             fields |= {"dead": summary.dead, **fields.pop("results")}
-            opened = {form: commands.get(form) for form in registry.constants(WRITERS, "OPEN_WITH")}
+            opened = {name: commands.get(name) for name, form in registry.formats().items() if form.open_with}
             fields |= {"exit_code": summary.exit_code, **opened, "report": next(iter(pages), None)}
             self._print_object("summary", **fields)
             return
@@ -110,15 +109,15 @@ class Console:
 
     def _open_commands(self, out: str | Path, *, has_steps: bool) -> dict[str, str]:
         """Return the command that opens the results of each format that has one."""
-        commands = registry.constants(WRITERS, "OPEN_STEPS_WITH" if has_steps else "OPEN_WITH")
-        shown = shlex.quote(str(out))
-        return {form: command.format(out=shown) for form, command in commands.items() if form in self._formats}
+        forms, shown = {name: registry.form(name) for name in sorted(self._formats)}, shlex.quote(str(out))
+        commands = {name: form.open_steps_with if has_steps else form.open_with for name, form in forms.items()}
+        return {name: command.format(out=shown) for name, command in commands.items() if command}
 
     def _show_start(self, event: Started) -> None:
         info = event.info
         self._formats = tuple(info.config.to)
         self._shard = info.config.shard
-        self._has_pages = registry.any_has(VIEWS, info.config.views, "SECOND_PASS")
+        self._has_pages = any(registry.view(view).paged for view in info.config.views)
         self._print_object(
             "run", directory=event.directory, model=info.model, weights=info.weights, fingerprint=info.fingerprint,
             settings=info.settings,

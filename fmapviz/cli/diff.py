@@ -14,7 +14,6 @@ from fmapviz.cli.process import importing
 from fmapviz.cli.run import JsonOption, QuietOption, VerboseOption  # noqa: TC001  Typer reads them
 from fmapviz.config import COMMON, InputOptions, RunConfig, Style
 from fmapviz.core import registry
-from fmapviz.core.registry import VIEWS
 
 _OPTIONS = (
     *("weights", "layers", "exclude", "types", "to", "every", "frames", "out", "name", "single_file", "fsync"),
@@ -70,7 +69,7 @@ def diff(
     """
     typed = read_options(options)
     given = typed[RunConfig]
-    view = next(iter(registry.constants(VIEWS, "PAIR")))
+    view = next(name for name, view in registry.views().items() if view.networks == 2)
     if not quiet:
         show_status(f"loading {model} ...")
     with importing():

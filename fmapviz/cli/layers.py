@@ -13,7 +13,6 @@ from fmapviz.cli.process import importing
 from fmapviz.cli.run import JsonOption, ModelArgument, running_option
 from fmapviz.config import InputOptions, RunConfig
 from fmapviz.core import registry
-from fmapviz.core.registry import SOURCES
 from fmapviz.errors import RequestError, printable, quote, suggest
 from fmapviz.models.load import check_name, known_names
 
@@ -85,7 +84,7 @@ def list_models(
     names = known_names(pattern)
     if not names:
         source = pattern.removesuffix(":")
-        hint = f"fmapviz models '{source}:*'" if source in registry.names(SOURCES) else suggest(pattern, known_names())
+        hint = f"fmapviz models '{source}:*'" if source in registry.sources() else suggest(pattern, known_names())
         raise RequestError(f"no model name matches {quote(pattern)}", hint=hint)
     print_line("\n".join(names))
 

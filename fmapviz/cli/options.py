@@ -16,12 +16,12 @@ import typer
 from fmapviz.cli.help import ITEM
 from fmapviz.config import PANELS, Engine, InputOptions, RunConfig, Style, options_of, split, types_of
 from fmapviz.core import registry
-from fmapviz.core.registry import VIEWS, WRITERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from fmapviz.config import Option
+    from fmapviz.core.members import Member
 
 GROUPS = (RunConfig, Style, InputOptions, Engine)
 # Arguments of functions beside the configuration, which a command has as options of the same name.
@@ -142,18 +142,20 @@ def _flag(name: str, option: Option) -> str:
 
 def _in_order(option: Option) -> list[str]:
     """List the members of an option's family, those that the option names first."""
-    known = registry.names(option.family)
+    known = _members(option.family)
     return [*(word for word in option.words if word in known), *(name for name in known if name not in option.words)]
 
 
 def _takes(family: str, member: str, *, pair: bool) -> bool:
     """Return True if a command that draws one network, or compares two, takes a view or a format."""
-    if family == VIEWS:
-        return bool(registry.constant(VIEWS, member, "PAIR")) == pair
-    if family == WRITERS:
-        needs = {*(registry.constant(WRITERS, member, "NEEDS") or "pictures").split()}
-        return bool(needs & {"pictures", "differences"}) if pair else "differences" not in needs
-    return True
+    if family == "view":
+        return (registry.views()[member].networks == 2) == pair
+    needs = {*registry.formats()[member].needs}
+    return bool(needs & {"pictures", "differences"}) if pair else "differences" not in needs
+
+
+def _members(family: str) -> Mapping[str, Member]:
+    return registry.views() if family == "view" else registry.formats()
 
 
 def _for_pair(option: Option) -> Option:
@@ -173,7 +175,7 @@ def _parameter(group: type, name: str, option: Option, *, pair: bool) -> inspect
     leaves_default = kind in (str | None, list[str] | None)  # `read_options` leaves it to the dataclass
     repeatable = " Repeatable." if kind == list[str] | None and not option.commas else ""
     members = [each for each in _in_order(option) if _takes(option.family, each, pair=pair)] if option.family else []
-    described = "".join(f"{ITEM}{member}: {registry.describe(option.family, member)}" for member in members)
+    described = "".join(f"{ITEM}{member}: {_members(option.family)[member].help}" for member in members)
     declared = typer.Option(
         flag,
         metavar=option.metavar or "|".join(option.words) or None,
@@ -210,4 +212,4 @@ def _complete(option: Option, members: Sequence[str], incomplete: str) -> list[A
     before, comma, last = incomplete.rpartition(",")
     given = before.split(",")
     names = (name for name in sorted(members) if name.startswith(last) and name not in given)
-    return [(f"{before}{comma}{name}", registry.describe(option.family, name)) for name in names]
+    return [(f"{before}{comma}{name}", _members(option.family)[name].help) for name in names]

@@ -23,7 +23,6 @@ from fmapviz.cli.process import importing
 from fmapviz.cli.synonyms import meant_command
 from fmapviz.config import COMMON, RUNNING, Engine, InputOptions, RunConfig, Style
 from fmapviz.core import registry
-from fmapviz.core.registry import WRITERS
 from fmapviz.core.urls import is_url
 from fmapviz.errors import RefusedError, RequestError, nearest, quote
 from fmapviz.models.load import check_name, hint_for, is_model, known_names
@@ -106,7 +105,7 @@ def run(
             return 0 if expected.fits else RefusedError.exit_code
         summary = run_all(replace(config, on_event=console.show))
         console.show_summary(summary, str(config.out))
-    page = next(iter(registry.constants(WRITERS, "PAGE").values()))
+    page = next(iter(registry.pages().values()))
     if open_report and summary.exit_code in {0, 3} and not open_page(summary.directory / page):
         print_message("notice: cannot open a browser here; the path of the report is printed above")
     return summary.exit_code
@@ -134,7 +133,7 @@ def _configure(model: str, inputs: list[str], options: dict[str, Any], *, null: 
     name = options.pop("engine")
     typed = read_options(options)
     given = typed[RunConfig]
-    report = next(iter(registry.constants(WRITERS, "PAGE")))
+    report = next(iter(registry.pages()))
     if open_report:
         given["to"] = tuple(dict.fromkeys((*given.get("to", ()), report)))
     if name:

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from fmapviz.cli.options import as_typed, written_options
 from fmapviz.core import registry
-from fmapviz.core.registry import VIEWS, WRITERS
 from fmapviz.core.synonyms import meant_option
 
 if TYPE_CHECKING:
@@ -71,7 +70,7 @@ def meant_command(word: str) -> str | None:
         '`fmapviz runs remove RUN` removes a run'
     """
     word = word.lower().replace("_", "-")
-    if word in registry.names(VIEWS):
+    if word in registry.views():
         return f"`fmapviz MODEL INPUT... --view {word}` draws it"
     return COMMANDS.get(word)
 
@@ -87,5 +86,5 @@ def meant_flag(word: str, known: Collection[str]) -> str | None:
     if flag:
         return f"did you mean {flag}?"
     written = {name: text for name, text in written_options().items() if as_typed(text) in known}
-    hint = meant_option(word, written, {"views": registry.names(VIEWS), "to": registry.names(WRITERS)})
+    hint = meant_option(word, written, {"views": registry.views(), "to": registry.formats()})
     return as_typed(hint) if hint else None

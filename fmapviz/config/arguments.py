@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from fmapviz.config.options import options_of
 from fmapviz.core import registry
-from fmapviz.core.registry import VIEWS, WRITERS
 from fmapviz.core.synonyms import meant_name, meant_option
 from fmapviz.errors import ArgumentError, first_few, nearest
 
@@ -64,7 +63,7 @@ def _hint(function: Callable[..., Any], problem: str, given: Iterable[str]) -> s
     if unknown in options:
         return options[unknown]
     written = options | {name: f"{name}=" for name in parameters if name != "self"}
-    if hint := meant_option(unknown, written, {"views": registry.names(VIEWS), "to": registry.names(WRITERS)}):
+    if hint := meant_option(unknown, written, {"views": registry.views(), "to": registry.formats()}):
         return hint
     if (meant := meant_name(unknown)) in options_of(_decorated["InputOptions"]):  # of a function without them
         return f"load_model(NAME, options=InputOptions({meant}=...)) has it; prepared tensors are taken as they are"

@@ -19,13 +19,13 @@ from fmapviz.config.input_options import InputOptions
 from fmapviz.config.options import CHOOSE, COMMON, INPUT, STORING, Option, option, options_of, split
 from fmapviz.config.style import Style
 from fmapviz.core import registry
-from fmapviz.core.registry import VIEWS, WRITERS
 from fmapviz.core.urls import expand_home, is_url
 from fmapviz.errors import RequestError, quote
 
 if TYPE_CHECKING:
     from torch import nn
 
+    from fmapviz.core.members import View
     from fmapviz.types import Inputs, Model, Weights
 
 _common = partial(option, panel=COMMON)
@@ -93,7 +93,7 @@ class Selection:
         metavar="NAME,...",
         shown="maps",
         words=_VIEWS,
-        family=VIEWS,
+        family="view",
         commas=True,
         recorded="views",
     )
@@ -103,7 +103,7 @@ class Selection:
         metavar="NAME,...",
         shown="tensorboard",
         words=_FORMATS,
-        family=WRITERS,
+        family="format",
         commas=True,
         recorded="formats",
     )
@@ -204,11 +204,10 @@ class RunConfig(Execution, Output, Selection):
             raise RequestError(f"no path can hold this: {quote(self.out)}", hint="a directory, such as 'runs'")
         targets = [self.targets] if isinstance(self.targets, str | int) else self.targets
         object.__setattr__(self, "targets", tuple(map(str, targets)))
-        for family, members in ((VIEWS, self.views), (WRITERS, self.to)):
-            for member in members:
-                registry.check(family, member)
-            if not members:
-                raise RequestError(f"no {registry.kind(family)} given", hint=f"one of {', '.join(registry.names(family))}")
+        if not (self.views and self.to):
+            kind, known = ("view", registry.views()) if not self.views else ("format", registry.formats())
+            raise RequestError(f"no {kind} given", hint=f"one of {', '.join(known)}")
+        views, _ = [registry.view(name) for name in self.views], [registry.form(name) for name in self.to]
         check_number("top", self.top, "at least 0", least=0)
         check_number("batch size", self.batch_size)
         check_number("every", self.every)
@@ -219,27 +218,26 @@ class RunConfig(Execution, Output, Selection):
         check_word("dtype", self.dtype, _DTYPES)
         check_scores(self.scores)
         self._check_place()
-        self._check_seed()
+        self._check_seed(views)
 
-    def _check_seed(self) -> None:
+    def _check_seed(self, views: Sequence[View]) -> None:
         start = self.style.start
-        for view in self.views:
-            needed = registry.constant(VIEWS, view, "SEED")
-            if needed == "position" and (start is None or start.at is None):
+        for view in views:
+            if view.anchor == "position" and (start is None or start.at is None):
                 given = f", not only an image: {quote(self.style.seed)}" if start else ""
                 raise RequestError(
-                    f"{view} needs a position{given}",
+                    f"{view.name} needs a position{given}",
                     hint="Style(seed='112,80'), row and column of the input; Style(seed='photo.jpg:112,80') of one image",
                 )
-            if needed == "image" and (start is None or not start.image):
+            if view.anchor == "image" and (start is None or not start.image):
                 given = f", not only a position: {quote(self.style.seed)}" if start else ""
                 raise RequestError(
-                    f"{view} needs an image to compare with{given}",
+                    f"{view.name} needs an image to compare with{given}",
                     hint="Style(seed='photo.jpg'): one of the inputs; Style(seed='photo.jpg:112,80'): of one position in it",
                 )
 
     def _check_place(self) -> None:
-        pages = registry.constants(WRITERS, "PAGE")
+        pages = registry.pages()
         if self.single_file and pages.keys().isdisjoint(self.to):
             raise RequestError("a single file needs a report", hint=f"to={next(iter(pages))!r}")
         if self.single_file and is_url(self.out):
@@ -247,7 +245,7 @@ class RunConfig(Execution, Output, Selection):
                 "a single file needs a local directory", hint="out=DIR; the page of a remote run has its pictures beside it"
             )
 
-        local = next((form for form in self.to if registry.constant(WRITERS, form, "LOCAL")), None)
+        local = next((form for form in self.to if registry.form(form).local), None)
         if local and is_url(self.out):
             hint = "out=DIR; the pictures of a remote run are not kept here"
             raise RequestError(f"the format {quote(local)} needs a local directory", hint=hint)
@@ -265,7 +263,7 @@ class RunConfig(Execution, Output, Selection):
     @property
     def needs_images(self) -> bool:
         """Whether a view draws images, and not only the model."""
-        return any(registry.constant(VIEWS, view, "NEEDS") != "weights" for view in self.views)
+        return any(registry.view(view).images for view in self.views)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -367,7 +365,7 @@ def _check_shards(shard: int | None, formats: Iterable[str]) -> None:
     if shard is None:
         return
     check_number("shard", shard, f"1 to {_LARGEST_SHARD} images", most=_LARGEST_SHARD)
-    together = [form for form in registry.names(WRITERS) if registry.constant(WRITERS, form, "MANY")]
+    together = [name for name, form in registry.formats().items() if form.many]
     for form in formats:
         if form not in together:
             raise RequestError(

@@ -17,7 +17,6 @@ from functools import cache
 from urllib.parse import quote
 
 from fmapviz.core import registry
-from fmapviz.core.registry import AGGREGATES, VIEWS, WRITERS
 
 RUN_FILE = "run.json"
 UNIT_FILE = "unit.json"
@@ -44,7 +43,7 @@ def unit_patterns(form: str) -> tuple[str, ...]:
         >>> unit_patterns("png")
         ('input.png', '*.png')
     """
-    return tuple((registry.constant(WRITERS, form, "UNIT_FILES") or "").split())
+    return registry.formats()[form].unit_files
 
 
 @cache
@@ -55,41 +54,37 @@ def run_files_of(member: str) -> frozenset[str]:
         >>> sorted(run_files_of("stats"))
         ['stats.csv', 'stats.json']
     """
-    package = next((each for each in (WRITERS, VIEWS) if member in registry.names(each)), None)
-    if package is None:
+    known = registry.formats().get(member) or registry.views().get(member)
+    if known is None:
         return frozenset()
-    fed = (registry.constant(package, member, "AGGREGATES") or "").split()
-    of_aggregates = (registry.constant(AGGREGATES, name, "RUN_FILES") for name in fed)
-    own = registry.constant(package, member, "RUN_FILES")
-    return frozenset(" ".join(filter(None, (own, *of_aggregates))).split())
+    made = (registry.aggregates()[name].run_files for name in known.aggregates)
+    return frozenset(known.run_files).union(*made)
 
 
 @cache
 def signatures() -> frozenset[str]:
     """Return file names by which a unit is recognized: every finished unit holds one of them at least."""
-    names = (name for form in registry.names(WRITERS) for name in unit_patterns(form) if "*" not in name)
+    names = (name for form in registry.formats().values() for name in form.unit_files if "*" not in name)
     return frozenset({UNIT_FILE, INDEX_FILE, *names})
 
 
 @cache
 def shard_files() -> frozenset[str]:
     """Return the names of all files that a shard may hold."""
-    able = (form for form in registry.names(WRITERS) if registry.constant(WRITERS, form, "MANY"))
-    return frozenset({UNIT_FILE, INDEX_FILE, *(name for form in able for name in unit_patterns(form))})
+    made = (name for form in registry.formats().values() if form.many for name in form.unit_files)
+    return frozenset({UNIT_FILE, INDEX_FILE, *made})
 
 
 @cache
 def own_run_files() -> frozenset[str]:
     """Return the names of all files in a run's directory."""
-    made = (run_files_of(member) for member in (*registry.names(WRITERS), *registry.names(VIEWS)))
+    made = (run_files_of(member) for member in (*registry.formats(), *registry.views()))
     return frozenset({RUN_FILE, FAILURES_FILE, SURVEY_FILE, FILMSTRIP_FILE, RUN_FILES_RECORD}.union(*made))
 
 
 def draws_pictures(form: str) -> bool:
     """Return True if a format is made of pictures; False for an unknown format."""
-    return (
-        form in registry.names(WRITERS) and "pictures" in (registry.constant(WRITERS, form, "NEEDS") or "pictures").split()
-    )
+    return form in registry.formats() and "pictures" in registry.formats()[form].needs
 
 
 def picture_file(name: str, group: str) -> str:

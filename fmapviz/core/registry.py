@@ -1,132 +1,115 @@
-"""Families of interchangeable modules: list, describe and import their members.
-
-The folder is the registry. The name of a file is the name on the command line, with `-` for `_` and `++` for `_pp` at its
-end; the first line of its docstring is the help text. A member is imported on first use. What is needed earlier is a
-constant in it, for instance `REQUIRES`: a package that the member needs and that the extra of the member's name installs, or
-the extra named in `EXTRA`.
-"""
+"""Find members of the catalogue by their names: views, formats, sources of models and run-level results."""
 
 from __future__ import annotations
 
-import ast
-import re
 from functools import cache
 from importlib import import_module
-from importlib.resources import files
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
+from fmapviz.catalogue import PACKAGES
 from fmapviz.core.synonyms import meant_member
 from fmapviz.errors import RequestError, quote, suggest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from types import ModuleType
+    from collections.abc import Mapping
 
-SOURCES, VIEWS, WRITERS = "fmapviz.models.sources", "fmapviz.views", "fmapviz.formats"
-AGGREGATES = "fmapviz.store.aggregates"
+    from fmapviz.core.members import Aggregate, Contribution, Format, Member, Source, View
 
-
-def names(package: str) -> list[str]:
-    """Return the names of the members of a package, sorted.
-
-    Example:
-        >>> names("fmapviz.formats")
-        ['channels', 'gif', 'html', 'mp4', 'npz', 'numbers', 'png', 'raw', 'stats', 'svg', 'tar', 'tensorboard']
-    """
-    found = (entry for entry in files(package).iterdir() if not entry.name.startswith(("_", "base.")))
-    return sorted(_spoken(entry.name) for entry in found if entry.name.endswith(".py") or entry.is_dir())
-
-
-def describe(package: str, name: str) -> str:
-    """Return the first line of the docstring of a member, without importing it."""
-    return (ast.get_docstring(_parsed(package, name)) or "").partition("\n")[0]
-
-
-def constant(package: str, name: str, key: str) -> str | None:
-    """Return a top-level constant of a member as text, without importing it; None if it has no such constant."""
-    assigned = (statement for statement in _parsed(package, name).body if isinstance(statement, ast.Assign))
-    values = (each.value for each in assigned if any(isinstance(at, ast.Name) and at.id == key for at in each.targets))
-    return next((str(value.value) for value in values if isinstance(value, ast.Constant)), None)
-
-
-def constants(package: str, key: str) -> dict[str, str]:
-    """Return the value of a top-level constant for each member that has it, without importing any.
-
-    Example:
-        >>> constants("fmapviz.formats", "PAGE")
-        {'html': 'index.html'}
-    """
-    values = ((name, constant(package, name, key)) for name in names(package))
-    return {name: value for name, value in values if value is not None}
-
-
-def any_has(package: str, members: Iterable[object], key: str) -> bool:
-    """Return True if one of the given members has a top-level constant; names of other members are ignored."""
-    return not constants(package, key).keys().isdisjoint(map(str, members))
-
-
-def check(package: str, name: str) -> None:
-    """Check that a member exists and that its extra is installed, without importing it.
-
-    Raises:
-        RequestError: The member does not exist, or its extra is not installed.
-    """
-    known, spoken = names(package), kind(package)
-    if name not in known:
-        raise RequestError(f"no such {spoken}: {quote(name)}", hint=_meant(package, name))
-    needed = constant(package, name, "REQUIRES")
-    if needed and find_spec(needed) is None:
-        extra = constant(package, name, "EXTRA") or name
-        raise RequestError(f"the {spoken} {quote(name)} needs the package {needed}", hint=f"pip install 'fmapviz[{extra}]'")
-
-
-def _meant(package: str, name: str) -> str:
-    """Return a hint for a name that is no member: a similar one, the word of another tool, or a member of another family."""
-    known = names(package)
-    for other, option in ((VIEWS, "views"), (WRITERS, "to")):
-        if other != package and package in {VIEWS, WRITERS} and name.lower() in names(other):
-            return f"{quote(name.lower())} is a {kind(other)}: {option}={quote(name.lower())}"
-    return meant_member(kind(package), name, known) or suggest(name, known) or f"there are: {', '.join(known)}"
-
-
-def fetch(package: str, name: str) -> ModuleType:
-    """Import one member.
-
-    Raises:
-        RequestError: See `check`.
-    """
-    check(package, name)
-    return import_module(f"{package}.{_written(name)}")
-
-
-def kind(package: str) -> str:
-    """Return the word for a member of a package in messages.
-
-    Example:
-        >>> kind("fmapviz.views"), kind("fmapviz.formats")
-        ('view', 'format')
-    """
-    word = package.rpartition(".")[2].removesuffix("s")
-    return {"writer": "format", "source": "model source"}.get(word, word)
+M = TypeVar("M", bound="Member")
 
 
 @cache
-def _parsed(package: str, name: str) -> ast.Module:
-    member = files(package).joinpath(_written(name))
-    module = member.joinpath("__init__.py") if member.is_dir() else files(package).joinpath(f"{_written(name)}.py")
-    return ast.parse(module.read_text(encoding="utf-8"))
+def views() -> Mapping[str, View]:
+    """Return all views by their names, sorted."""
+    return _by_name([view for each in _contributions() for view in each.views])
 
 
-def _spoken(file_name: str) -> str:
-    """Return the name on the command line of a file.
+@cache
+def formats() -> Mapping[str, Format]:
+    """Return all output formats by their names, sorted.
 
     Example:
-        >>> _spoken("smooth_grad.py"), _spoken("gradcam_pp.py")
-        ('smooth-grad', 'gradcam++')
+        >>> list(formats())
+        ['channels', 'gif', 'html', 'mp4', 'npz', 'numbers', 'png', 'raw', 'stats', 'svg', 'tar', 'tensorboard']
     """
-    return re.sub(r"_pp$", "++", file_name.removesuffix(".py")).replace("_", "-")
+    return _by_name([form for each in _contributions() for form in each.formats])
 
 
-def _written(name: str) -> str:
-    return re.sub(r"\+\+$", "_pp", name).replace("-", "_")
+@cache
+def sources() -> Mapping[str, Source]:
+    """Return all sources of models by their names, sorted."""
+    return _by_name([source for each in _contributions() for source in each.sources])
+
+
+@cache
+def aggregates() -> Mapping[str, Aggregate]:
+    """Return all run-level results by their names, sorted."""
+    return _by_name([aggregate for each in _contributions() for aggregate in each.aggregates])
+
+
+def view(name: str) -> View:
+    """Return a view.
+
+    Raises:
+        RequestError: There is none of this name, or its extra is not installed.
+    """
+    return _checked("view", name, views())
+
+
+def form(name: str) -> Format:
+    """Return an output format.
+
+    Raises:
+        RequestError: There is none of this name, or its extra is not installed.
+    """
+    return _checked("format", name, formats())
+
+
+def source(name: str) -> Source:
+    """Return a source of models.
+
+    Raises:
+        RequestError: There is none of this name, or its extra is not installed.
+    """
+    return _checked("model source", name, sources())
+
+
+@cache
+def pages() -> Mapping[str, str]:
+    """Return the pages that formats make, by the names of the formats.
+
+    Example:
+        >>> dict(pages())
+        {'html': 'index.html'}
+    """
+    return {name: each.page for name, each in formats().items() if each.page}
+
+
+@cache
+def _contributions() -> list[Contribution]:
+    return [import_module(name).CONTRIBUTION for name in PACKAGES]
+
+
+def _by_name(members: list[M]) -> dict[str, M]:
+    return {each.name: each for each in sorted(members, key=lambda each: each.name)}
+
+
+def _checked(kind: str, name: str, known: Mapping[str, M]) -> M:
+    member = known.get(name)
+    if member is None:
+        raise RequestError(f"no such {kind}: {quote(name)}", hint=_meant(kind, name, known))
+    if member.requires and find_spec(member.requires) is None:
+        hint = f"pip install 'fmapviz[{member.extra or name}]'"
+        raise RequestError(f"the {kind} {quote(name)} needs the package {member.requires}", hint=hint)
+    return member
+
+
+def _meant(kind: str, name: str, known: Mapping[str, Member]) -> str:
+    """Return a hint for a name that is no member: a similar one, the word of another tool, or a member of another kind."""
+    word = name.lower()
+    if kind == "format" and word in views():
+        return f"{quote(word)} is a view: views={quote(word)}"
+    if kind == "view" and word in formats():
+        return f"{quote(word)} is a format: to={quote(word)}"
+    return meant_member(kind, name, list(known)) or suggest(name, known) or f"there are: {', '.join(known)}"

@@ -1,1 +1,84 @@
-"""Output formats: one module per format, see `fmapviz.formats.base`."""
+"""Output formats: one module per format, whose contract is in `base`."""
+
+from fmapviz.core.members import Contribution, Format
+
+CONTRIBUTION = Contribution(
+    formats=(
+        Format(
+            name="tensorboard",
+            help="Image summaries for TensorBoard, one run per image.",
+            unit_files=("events.out.tfevents.fmapviz",),
+            many=True,
+            open_with="tensorboard --logdir {out}",
+            # TensorBoard shows ten images of a tag by default, and none of them for 0, which its help calls "all" (2.21,
+            # both loaders). How many steps a training will have is unknown; a number that is too large costs nothing.
+            open_steps_with="tensorboard --logdir {out} --samples_per_plugin images=1000000",
+            crowd=40,  # runs, `maxNamesToEnableByDefault` in TensorBoard's `tf-multi-checkbox.ts`
+            crowded="TensorBoard ticks none of more than 40 runs: click TOGGLE ALL RUNS on its page Images",
+            open_writer="fmapviz.formats.tensorboard:open_writer",
+            write_series="fmapviz.formats.tensorboard:write_series",
+        ),
+        Format(
+            name="png",
+            help="One PNG file per picture.",
+            unit_files=("input.png", "*.png"),
+            plain=True,
+            open_writer="fmapviz.formats.png:open_writer",
+        ),
+        Format(
+            name="html",
+            help="A report, index.html, to open in a browser, with PNG files beside it.",
+            needs=("pictures", "measures", "fields"),
+            unit_files=("report.js", "pixels.js"),
+            run_files=("index.html", "stats.js", "steps.js"),
+            aggregates=("images",),
+            format="png",  # the page shows these files
+            page="index.html",
+            open_writer="fmapviz.formats.html:open_writer",
+            publish="fmapviz.formats.html:publish",
+        ),
+        Format(
+            name="stats",
+            help="Statistics of every channel over all images of the run, as a table and as JSON; no pictures.",
+            needs=("measures",),
+            unit_files=("stats.safetensors", "stats.parquet", "ranking.parquet"),
+            aggregates=("statistics",),
+            many=True,
+            open_writer="fmapviz.formats.stats:open_writer",
+        ),
+        Format(
+            name="raw",
+            help="One safetensors file per image with the raw values, a tensor per layer.",
+            needs=("values",),
+            unit_files=("raw.safetensors",),
+            open_writer="fmapviz.formats.raw:open_writer",
+        ),
+        Format(
+            name="npz",
+            help="One NumPy archive per image with the raw values, an array per layer.",
+            needs=("values",),
+            unit_files=("raw.npz",),
+            open_writer="fmapviz.formats.npz:open_writer",
+        ),
+        Format(
+            name="tar",
+            help="One tar archive per image, or with --shard per shard, as WebDataset reads it.",
+            unit_files=("pictures.tar",),
+            many=True,
+            open_writer="fmapviz.formats.tar:open_writer",
+        ),
+        Format(
+            name="svg",
+            help="One SVG file per picture, for papers: texts as text.",
+            unit_files=("*.svg",),
+            open_writer="fmapviz.formats.svg:open_writer",
+        ),
+        Format(
+            name="channels",
+            help="One PNG file per channel of each grid.",
+            only_of=("maps", "inputs", "grads", "grad-inputs", "attention", "kernels"),
+            unit_files=("*.channel*.png",),
+            open_writer="fmapviz.formats.channels:open_writer",
+        ),
+    )
+)

@@ -1,32 +1,17 @@
-"""The contract of a format: one module per format, which writes the files of a unit of one or of many images.
+"""The contract of a format, which writes the files of a unit of one or of many images.
 
-A module of a format has a docstring, whose first line is its help, and these names. What a format leaves on the disk is
-constants, so that it is known without importing the format; see `fmapviz.core.file_names`.
+A format is a value of the catalogue, see `fmapviz.core.members.Format`, which says what it leaves on the disk, and names
+these functions:
 
 * `open_writer(directory, *, many=False)`: Open a `Writer` of one unit, as a context manager. Its files are complete when the
   block ends. If the block raises, they are closed. `separate_files` makes it from a function that writes one image's files.
-* `NEEDS`: What the format is made of, `pictures`, `measures`, `values`, `fields` (the receptive fields of layers) and
-  `differences` (of two networks), separated by blanks; none means `pictures`.
-* `ONLY_OF`: The views of which it writes something, separated by blanks; none means all that have what it needs.
-* `UNIT_FILES`: Patterns of the names of its files in a unit, separated by blanks.
-* `AGGREGATES`: The results over all images that its run has, separated by blanks; see `fmapviz.store.aggregates.base`.
 * `publish(run, info, summaries)`: Return the contents of further run-level files, made from the summaries of the run's
-  aggregates by their names; `RUN_FILES` names them.
-* `MANY`: True if one unit may hold many images, which `--shard` needs.
-* `PAGE`: A file of `RUN_FILES` that a browser opens.
-* `OPEN_WITH`: The command that opens the results; `{out}` is the directory of all runs.
-* `OPEN_STEPS_WITH`: The same where a picture has many steps: images of a shard, steps of a series, pages of a layer.
-* `CROWD`, `CROWDED`: A number of units below `{out}`, and what must be said about that command if there are more.
-* `WITH`: A format that this one cannot do without.
-* `PLAIN`: True for the format in which pictures are written if none is asked for and no page collects them.
-* `REQUIRES`: A package that it needs, which the extra of its name brings, or that of the name in `EXTRA`.
+  aggregates by their names.
 * `write_film(target, pictures, size=, rate=, times=)`: Write one picture of many images as a film, into a file whose suffix
   is the name of the format. The pictures are Pillow's, of at most the size; the rate is in frames per second; `times`, if
-  there are any, are the seconds at which each picture begins and the last one ends. See
-  `fmapviz.features.films.films`.
-* `SERIES`: True for a format that collects the steps of a series in one place: its files are not written for each unit, but
-  at the end by `write_series(run, units)`, from the PNG files of the units, in natural order, and from `unit.json`.
-* `LOCAL`: True for a format that needs the files of all units, and so a local directory.
+  there are any, are the seconds at which each picture begins and the last one ends.
+* `write_series(run, units)`: Write the steps of a series, from the PNG files of the units, in natural order, and from
+  `unit.json`; such a format writes nothing for each unit of a series.
 """
 
 from __future__ import annotations

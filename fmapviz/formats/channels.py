@@ -19,9 +19,6 @@ if TYPE_CHECKING:
 
     from fmapviz.types import Picture, UnitImage
 
-UNIT_FILES = "*.channel*.png"
-ONLY_OF = "maps inputs grads grad-inputs attention kernels"
-
 
 def _write(directory: Path, _image: UnitImage, pictures: Iterable[Picture]) -> None:
     """Write the tiles of each grid as they are in it, to `00_features.0.maps.channel07.png`; bars of a vector have none."""

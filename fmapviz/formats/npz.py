@@ -10,7 +10,7 @@ import numpy as np
 
 from fmapviz.core import files
 from fmapviz.formats import base
-from fmapviz.formats._raw_values import collect
+from fmapviz.formats.raw_values import collect
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -18,18 +18,17 @@ if TYPE_CHECKING:
 
     from fmapviz.types import Picture, UnitImage
 
-NEEDS = "values"
-UNIT_FILES = "raw.npz"
+_FILE = "raw.npz"
 
 
 def _write(directory: Path, image: UnitImage, _pictures: Iterable[Picture]) -> None:
-    """Write the arrays of an image to `raw.npz`; see `fmapviz.formats._raw_values.collect` for their names.
+    """Write the arrays of an image to `raw.npz`; see `fmapviz.formats.raw_values.collect` for their names.
 
     What safetensors has as metadata is an array `__metadata__` here, a single text in JSON.
     """
     arrays, metadata = collect(image)
     # `numpy.savez` takes names as keyword arguments, of which it reserves some.
-    with files.create(directory / UNIT_FILES) as file, ZipFile(file, "w") as archive:
+    with files.create(directory / _FILE) as file, ZipFile(file, "w") as archive:
         for name, values in ("__metadata__", np.array(json.dumps(metadata))), *arrays.items():
             with archive.open(ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
                 np.lib.format.write_array(member, values, allow_pickle=False)

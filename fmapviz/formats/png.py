@@ -13,9 +13,6 @@ if TYPE_CHECKING:
 
     from fmapviz.types import Picture, UnitImage
 
-UNIT_FILES = "input.png *.png"
-PLAIN = True
-
 
 def _write(directory: Path, _image: UnitImage, pictures: Iterable[Picture]) -> None:
     """Write pictures to files named by layer and view, `00_features.0.maps.png`."""

@@ -10,7 +10,7 @@ from safetensors.numpy import save
 
 from fmapviz.core import files
 from fmapviz.formats import base
-from fmapviz.formats._raw_values import collect
+from fmapviz.formats.raw_values import collect
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -18,13 +18,12 @@ if TYPE_CHECKING:
 
     from fmapviz.types import Picture, UnitImage
 
-NEEDS = "values"
-UNIT_FILES = "raw.safetensors"
+_FILE = "raw.safetensors"
 
 
 def _write(directory: Path, image: UnitImage, _pictures: Iterable[Picture]) -> None:
-    """Write the tensors of an image to `raw.safetensors`; see `fmapviz.formats._raw_values.collect` for their names."""
-    files.write(directory / UNIT_FILES, *_sorted(save(*collect(image))))
+    """Write the tensors of an image to `raw.safetensors`; see `fmapviz.formats.raw_values.collect` for their names."""
+    files.write(directory / _FILE, *_sorted(save(*collect(image))))
 
 
 open_writer = base.separate_files(_write)

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from fmapviz.draw.grid import ROUNDED, as_floats, is_rounded, measure
 from fmapviz.draw.measures import measures_of
 from fmapviz.observe.reshape import own_frames
-from fmapviz.store.aggregates._channels import NO_IMAGES, combine
-from fmapviz.store.aggregates._unit_ranking import UnitRanking, write_rankings
-from fmapviz.store.aggregates._unit_statistics import columns_of, statistics_of, write_image, write_table
+from fmapviz.store.aggregates.channels import NO_IMAGES, combine
 from fmapviz.store.aggregates.statistics import merge
 from fmapviz.store.aggregates.statistics import tabulate as table_of
+from fmapviz.store.aggregates.unit_ranking import UnitRanking, write_rankings
+from fmapviz.store.aggregates.unit_statistics import columns_of, statistics_of, write_image, write_table
 from fmapviz.types import ImageResult, LayerResult
 
 if TYPE_CHECKING:
@@ -22,11 +22,6 @@ if TYPE_CHECKING:
 
     from fmapviz.core.channel_table import ChannelTable
     from fmapviz.types import FeatureMap, Picture, UnitImage
-
-NEEDS = "measures"
-AGGREGATES = "statistics"
-UNIT_FILES = "stats.safetensors stats.parquet ranking.parquet"
-MANY = True
 
 
 class UnitStatistics:

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from fmapviz.types import Picture, UnitImage
 
-UNIT_FILES = "*.svg"
-
 
 def _write(directory: Path, _image: UnitImage, pictures: Iterable[Picture]) -> None:
     """Write files named by layer and view, `00_features.0.maps.svg`; the input has none."""

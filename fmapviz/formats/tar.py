@@ -26,15 +26,14 @@ if TYPE_CHECKING:
 
     from fmapviz.types import Picture, UnitImage
 
-UNIT_FILES = "pictures.tar"
-MANY = True
+_FILE = "pictures.tar"
 
 
 class TarArchive:
     """Appends the pictures of images to an archive."""
 
     def __init__(self, archive: TarFile) -> None:
-        self.members = {UNIT_FILES: 0}
+        self.members = {_FILE: 0}
         self._archive = archive
 
     def add(self, image: UnitImage, pictures: Iterable[Picture]) -> list[StoredAt]:
@@ -65,17 +64,17 @@ class TarArchive:
     def _append(self, name: str, data: bytes) -> StoredAt:
         header = TarInfo(name)
         header.size = len(data)
-        stored = StoredAt(UNIT_FILES, self._archive.offset + BLOCKSIZE)
+        stored = StoredAt(_FILE, self._archive.offset + BLOCKSIZE)
         self._archive.addfile(header, BytesIO(data))
         self._archive.getmembers().clear()  # else the headers of all files of a shard stay in memory
-        self.members[UNIT_FILES] += 1
+        self.members[_FILE] += 1
         return stored
 
 
 @contextmanager
 def open_writer(directory: Path, *, many: bool = False) -> Iterator[TarArchive]:  # noqa: ARG001
     """Write pictures to one archive, `pictures.tar`."""
-    with files.create(directory / UNIT_FILES) as file, TarFile(fileobj=file, mode="w", format=USTAR_FORMAT) as archive:
+    with files.create(directory / _FILE) as file, TarFile(fileobj=file, mode="w", format=USTAR_FORMAT) as archive:
         yield TarArchive(archive)
 
 

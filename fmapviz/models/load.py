@@ -6,12 +6,12 @@ import re
 from contextlib import suppress
 from enum import Enum
 from fnmatch import fnmatchcase
+from importlib import import_module
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, cast
 
 from fmapviz.config import InputOptions, check_type, check_weights, explain_arguments
 from fmapviz.core import registry
-from fmapviz.core.registry import SOURCES
 from fmapviz.core.synonyms import meant_model
 from fmapviz.errors import RequestError, WeightsError, nearest, quote, suggest
 from fmapviz.models.user_code import check_reference, split_call
@@ -41,10 +41,10 @@ def known_names(pattern: str = "") -> list[str]:
     """
     check_type("pattern", pattern, str, hint="part of a name, or a glob such as 'resnet*'")
     source, colon, glob = pattern.partition(":")
-    if colon and source in registry.names(SOURCES) and not _fixed_names(source):
+    if colon and source in registry.sources() and not _fixed_names(source):
         names: list[str] = getattr(_fetch(source), "known_names", list)()
         return [f"{source}:{name}" for name in names if glob in name or fnmatchcase(name, glob)]
-    names = sorted(name for source in registry.names(SOURCES) for name in _fixed_names(source))
+    names = sorted(name for source in registry.sources() for name in _fixed_names(source))
     return [name for name in names if pattern in name or fnmatchcase(name, pattern)]
 
 
@@ -57,7 +57,7 @@ def check_name(spec: str) -> None:
     source, name = _resolve(spec)
     if is_code(spec):
         check_reference(name)
-    elif registry.constant(SOURCES, source, "TAKES_ARGUMENTS"):
+    elif registry.sources()[source].takes_arguments:
         split_call(name)
 
 
@@ -77,7 +77,7 @@ def is_code(spec: str) -> bool:
     Raises:
         RequestError: No source accepts the name.
     """
-    return registry.constant(SOURCES, _resolve(spec)[0], "IS_CODE") is not None
+    return registry.source(_resolve(spec)[0]).is_code
 
 
 @explain_arguments
@@ -142,17 +142,17 @@ def _entry_name(source: str, name: str, member: Enum) -> str:
 
 def _resolve(spec: str) -> tuple[str, str]:
     """Return the source that accepts a name, and the name without the source's prefix."""
-    sources = registry.names(SOURCES)
+    sources = registry.sources()
     for source in sources:
         name = spec.removeprefix(f"{source}:")
-        takes_arguments = registry.constant(SOURCES, source, "TAKES_ARGUMENTS")
+        takes_arguments = registry.sources()[source].takes_arguments
         if (name.partition("(")[0].strip() if takes_arguments else name) in _fixed_names(source):
             return source, name
     prefix = spec.partition(":")[0]
     for source in [prefix] if prefix in sources else sources:
-        spelling = registry.constant(SOURCES, source, "SPELLING")
+        spelling = registry.sources()[source].spelling
         if spelling and re.fullmatch(spelling, spec, re.DOTALL):
-            registry.check(SOURCES, source)
+            registry.source(source)
             return source, spec.removeprefix(f"{source}:")
     raise _no_model(spec)
 
@@ -174,10 +174,10 @@ def _no_model(spec: str) -> RequestError:
         full, source, model = hub.groups()
         return RequestError(
             f"no such model: {quote(spec)} looks like a name of the Hugging Face hub",
-            hint=f"type {source}:{model}" if source in registry.names(SOURCES) else f"type hf:{full}",
+            hint=f"type {source}:{model}" if source in registry.sources() else f"type hf:{full}",
         )
     module, _, name = spec.rpartition(".")
-    if name in known_names() and module.partition(".")[0] in {"models", *registry.names(SOURCES)}:
+    if name in known_names() and module.partition(".")[0] in {"models", *registry.sources()}:
         return RequestError(f"no such model: {quote(spec)}", hint=f"type {name}")
     for file, attribute in ((f"{spec}.py", "build"), (f"{module}.py", name)):
         if Path(file).is_file():
@@ -190,16 +190,16 @@ def _no_model(spec: str) -> RequestError:
 def hint_for(name: str) -> str | None:
     """Return what a name that is no model's may mean: a name of another source, a family, or a similar name."""
     is_misspelt = bool(nearest(name, known_names(), cutoff=0.8))
-    for source in () if is_misspelt or name.count("_") < 2 else registry.names(SOURCES):  # which import torch, for seconds
+    for source in () if is_misspelt or name.count("_") < 2 else registry.sources():  # which import torch, for seconds
         with suppress(RequestError):  # its package is not installed
             if f"{source}:{name}" in known_names(f"{source}:{name}"):
                 return f"type {source}:{name}"
     return meant_model(name) or suggest(name, known_names())
 
 
-def _fixed_names(source: str) -> list[str]:
-    return (registry.constant(SOURCES, source, "NAMES") or "").split()
+def _fixed_names(source: str) -> tuple[str, ...]:
+    return registry.sources()[source].names
 
 
 def _fetch(source: str) -> ModelSource:
-    return cast("ModelSource", registry.fetch(SOURCES, source))
+    return cast("ModelSource", import_module(registry.source(source).module))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from fmapviz.core import registry
-from fmapviz.core.registry import SOURCES
 from fmapviz.images.preprocess import standard
 from fmapviz.models.network import BY_OPTIONS
 
@@ -49,7 +49,7 @@ def recognise(network: nn.Module, options: InputOptions) -> Known | None:
 
 
 def _of_torchvision(network: nn.Module, options: InputOptions) -> Known | None:
-    source = registry.fetch(SOURCES, "torchvision")
+    source = import_module(registry.source("torchvision").module)
     found = source.find_entry(network)
     if found is None:
         return None
@@ -63,7 +63,7 @@ def _of_torchvision(network: nn.Module, options: InputOptions) -> Known | None:
 def _of_timm(network: nn.Module, options: InputOptions) -> Known | None:
     if not isinstance(getattr(network, "pretrained_cfg", None), dict):
         return None
-    preparation = registry.fetch(SOURCES, "timm").prepare(network, options)
+    preparation = import_module(registry.source("timm").module).prepare(network, options)
     return Known(preparation, f"the preprocessing is that of timm's configuration of the network: {preparation.description}")
 
 

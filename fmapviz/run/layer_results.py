@@ -217,7 +217,12 @@ def draw_feature_map(
             common = plan.shared.get((view, named.layer, ""))
             shown = over if is_over else given
             shown = replace(shown, limits=(common.low, common.high)) if common else shown
-            _draw(batch, view, draw and partial(draw, shown, style), refused=parts if is_over or view in plan.sheets else "")
+            _draw(
+                batch,
+                view,
+                partial(draw, shown, style) if draw else None,
+                refused=parts if is_over or view in plan.sheets else "",
+            )
     return batches
 
 

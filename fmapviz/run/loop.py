@@ -18,7 +18,6 @@ from fmapviz.config import RunConfig, describe, explain_arguments
 from fmapviz.core import registry
 from fmapviz.core.files import writing_to
 from fmapviz.core.notebook import make_bar
-from fmapviz.core.registry import WRITERS
 from fmapviz.core.urls import is_url
 from fmapviz.core.words import counted
 from fmapviz.errors import NothingToDoError, OutputError, RequestError, first_few, quote, suggest_file
@@ -243,11 +242,12 @@ def _crowds(session: Session, summary: RunSummary) -> Iterator[str]:
     """Yield what must be known to open the results of so many images."""
     units = -(-(summary.done + summary.skipped) // (session.config.shard or 1))
     for form in session.config.to:
-        if is_series(session.info.settings) and registry.constant(WRITERS, form, "SERIES"):
+        if is_series(session.info.settings) and registry.form(form).write_series:
             continue  # it has all of them in one place
-        most, file, notice = (registry.constant(WRITERS, form, name) for name in ("CROWD", "UNIT_FILES", "CROWDED"))
-        if most and file and notice and (units > int(most) or has_more_units(session.output.directory, file, int(most))):
-            yield notice
+        known = registry.form(form)
+        most, file = known.crowd, known.unit_files[0]
+        if most and (units > most or has_more_units(session.output.directory, file, most)):
+            yield known.crowded
 
 
 def _taking_options(make: Callable[P, RunConfig]) -> Callable[[Callable[..., RunSummary]], Callable[P, RunSummary]]:

@@ -5,37 +5,44 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
 
 from fmapviz.core import registry
-from fmapviz.core.registry import VIEWS
+from fmapviz.core.members import LayerView, ModelView, ReducedView, load
 from fmapviz.draw.colormaps import HEAT_COLORMAP
+from fmapviz.features.attention import AttentionView, FlowView
+from fmapviz.features.cam import CamView
+from fmapviz.features.diff import PairView
 from fmapviz.observe.targets import TOP1, parse
-from fmapviz.views import CAPTURES
 from fmapviz.views.base import draw_reduced
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from types import ModuleType
 
     from torch import Tensor
 
-    from fmapviz.config import Style
-    from fmapviz.core.drawings import Panels
     from fmapviz.draw.grid import Shared
     from fmapviz.draw.picture import Composed, Sheet
     from fmapviz.observe.targets import Wanted
     from fmapviz.types import Of
-    from fmapviz.views.base import BatchContent, LayerMaps, ModelView, PairMaps
+    from fmapviz.views import base
+    from fmapviz.views.base import DrawLayer, DrawWeights, ReadWeights
 
     # None: the view is requested, but no requested format shows pictures.
-    Draw = Callable[[LayerMaps, Style], BatchContent] | None
-    DrawPair = Callable[[PairMaps, Style], Panels] | None
+    Draw = DrawLayer | None
+    DrawPair = base.DrawPair | None
+
+
+class ModelDrawing(NamedTuple):
+    """How the weights of a layer are read and drawn, see `fmapviz.views.base`."""
+
+    read: ReadWeights
+    draw: DrawWeights
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Method:
-    """How a heat map is computed, see `fmapviz.views.base.CamMethod`.
+    """How a heat map is computed.
 
     Attributes:
         attribute: Returns the signed map, float32 `(N, h, w)`.
@@ -70,7 +77,7 @@ class Method:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TokenFlow:
-    """How attention is followed through all blocks, see `fmapviz.views.base.TokenFlow`.
+    """How attention is followed through all blocks, see `fmapviz.features.attention.rollout`.
 
     Attributes:
         flow: Follows it.
@@ -119,7 +126,7 @@ class Plan:
     methods: Mapping[str, Method] = field(default_factory=dict)
     flows: Mapping[str, TokenFlow] = field(default_factory=dict)
     attending: frozenset[str] | None = None
-    of_model: Mapping[str, ModelView] = field(default_factory=dict)
+    of_model: Mapping[str, ModelDrawing] = field(default_factory=dict)
     sheets: Mapping[str, Callable[[Sheet], Composed]] = field(default_factory=dict)
     reductions: frozenset[str] = frozenset()
     unscaled: frozenset[str] = frozenset()
@@ -240,45 +247,44 @@ def make_plan(
     Raises:
         RequestError: No such view or class.
     """
-    # Any: modules, each with the functions of its kind of view.
-    modules: dict[str, Any] = {view: registry.fetch(VIEWS, view) for view in views}
+    chosen = [registry.view(view) for view in views]
     asked = parse(targets, classes, outputs=outputs) if targets else ()
-    draws: dict[Of, dict[str, Any]] = defaultdict(dict)
+    draws: dict[Of, dict[str, Draw]] = defaultdict(dict)
     pairs: dict[str, DrawPair] = {}
     methods: dict[str, Method] = {}
     flows: dict[str, TokenFlow] = {}
-    of_model: dict[str, ModelView] = {}
-    for view, module in modules.items():
-        if hasattr(module, "attribute"):
-            methods[view] = make_method(module, asked)
-        elif getattr(module, "PAIR", False):
-            pairs[view] = module.draw
-        elif hasattr(module, "flow"):
-            flows[view] = TokenFlow(module.flow, module.flow_of_class, asked)
-        elif hasattr(module, "read"):
-            of_model[view] = module
-        elif hasattr(module, "reduce"):
-            looks: dict[str, Any] = {
-                "over": getattr(module, "OVER", True),
-                "colormap": getattr(module, "COLORMAP", HEAT_COLORMAP),
-                "sharp": getattr(module, "SHARP", False),
-            }
-            draws[CAPTURES[module.NEEDS]][view] = partial(draw_reduced, module.reduce, **looks)
-        else:
-            draws[CAPTURES[module.NEEDS]][view] = getattr(module, "draw", None)
+    of_model: dict[str, ModelDrawing] = {}
+    for view in chosen:
+        match view:
+            case CamView():
+                methods[view.name] = make_method(view, asked)
+            case PairView():
+                pairs[view.name] = load(view.draw)
+            case FlowView():
+                flows[view.name] = TokenFlow(load(view.flow), load(view.flow_of_class), asked)
+            case ModelView():
+                of_model[view.name] = ModelDrawing(load(view.read), load(view.draw))
+            case ReducedView():
+                colormap = view.colormap or HEAT_COLORMAP
+                reduced = partial(draw_reduced, load(view.reduce), over=view.over, colormap=colormap, sharp=view.sharp)
+                draws[view.captures][view.name] = reduced
+            case AttentionView():
+                draws["attention"][view.name] = load(view.draw)
+            case LayerView():
+                draws[view.captures][view.name] = load(view.draw) if view.draw else None
     return Plan(
         dict(draws),
         pairs=pairs,
         methods=methods,
         flows=flows,
         of_model=of_model,
-        sheets={view: module.compose for view, module in modules.items() if hasattr(module, "compose")},
-        reductions=frozenset(
-            view for view, module in modules.items() if hasattr(module, "reduce") or getattr(module, "VALUES", False)
-        ),
-        placed=frozenset(view for view, module in modules.items() if _is_placed(module)),
-        second_pass=any(getattr(module, "SECOND_PASS", False) for module in modules.values()),
-        unscaled=frozenset(view for view, module in modules.items() if not getattr(module, "SCALED", True)),
+        sheets={
+            view.name: load(view.compose) for view in chosen if isinstance(view, CamView | ReducedView) and view.compose
+        },
+        reductions=frozenset(view.name for view in chosen if isinstance(view, ReducedView) or view.values),
+        placed=frozenset(view.name for view in chosen if view.placed),
+        second_pass=any(view.paged for view in chosen),
+        unscaled=frozenset(view.name for view in chosen if not view.scaled),
         targets=asked or (TOP1,),
         output=output,
         scores=scores,
@@ -286,27 +292,19 @@ def make_plan(
     )
 
 
-def _is_placed(module: ModuleType) -> bool:
-    """Return True if a view draws maps of layers over the input, or finds positions of it in them."""
-    is_map = hasattr(module, "reduce") or hasattr(module, "flow") or "activations" in module.NEEDS.split()
-    return bool(getattr(module, "PLACED", is_map and getattr(module, "OVER", True)))
-
-
-def make_method(module: ModuleType, targets: Sequence[Wanted] = ()) -> Method:
-    """Build a method from the module of a view.
+def make_method(view: CamView, targets: Sequence[Wanted] = ()) -> Method:
+    """Build a method from a view.
 
     Args:
-        module: Has `attribute` and `NEEDS`; may have `TARGETS`, its own default, `OVER`, `COLORMAP` and `SHEET`.
-        targets: The requested classes; empty: the default.
+        view: A class activation map.
+        targets: The requested classes; empty: its default.
     """
-    needs = tuple(module.NEEDS.split())
-    classless = needs == ("activations",)
-    default = parse([getattr(module, "TARGETS", "top1")], ())
+    classless = view.needs == ("activations",)
     return Method(
-        module.attribute,
-        needs,
-        () if classless else tuple(targets) or default,
-        over=getattr(module, "OVER", True),
-        colormap=getattr(module, "COLORMAP", HEAT_COLORMAP),
-        sheet=getattr(module, "SHEET", False),
+        load(view.formula),
+        view.needs,
+        () if classless else tuple(targets) or parse([view.targets], ()),
+        over=view.over,
+        colormap=view.colormap or HEAT_COLORMAP,
+        sheet=bool(view.compose),
     )

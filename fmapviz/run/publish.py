@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
 
 from fmapviz.core import registry
 from fmapviz.core.files import writing_to
-from fmapviz.core.registry import AGGREGATES, WRITERS
+from fmapviz.core.members import load
 from fmapviz.store import run_files
 from fmapviz.store.aggregates import base
 
@@ -35,8 +36,7 @@ class Publisher:
         self._names = [*base.names_of(session.config), *more]
         self._aggregates: dict[str, Aggregate[Any]] = {}  # each with a summary of its own type
         self._update()
-        writers = [registry.fetch(WRITERS, form) for form in session.config.to]
-        self._makers = [writer.publish for writer in writers if hasattr(writer, "publish")]
+        self._makers = [load(form.publish) for form in map(registry.form, session.config.to) if form.publish]
         self._due = time.monotonic() + PUBLISH_SECONDS
         self._doubled = 1
 
@@ -58,7 +58,9 @@ class Publisher:
     def _update(self) -> None:
         """Add the aggregates that another command has published meanwhile."""
         names = dict.fromkeys([*self._names, *base.published_names(self._session.directory)])
-        self._aggregates = {name: cast("Aggregate[Any]", registry.fetch(AGGREGATES, name)) for name in names}
+        self._aggregates = {
+            name: cast("Aggregate[Any]", import_module(registry.aggregates()[name].module)) for name in names
+        }
 
     def publish(self) -> list[Path]:
         """Make the files unless they are up to date, and return the units left out because they are damaged.
@@ -85,8 +87,7 @@ class Publisher:
         return fields, [line for _, lines in reports for line in lines]
 
     def _owned(self) -> set[str]:
-        listed = (registry.constant(AGGREGATES, name, "RUN_FILES") or "" for name in self._aggregates)
-        return {*" ".join(listed).split()}
+        return {file for name in self._aggregates for file in registry.aggregates()[name].run_files}
 
     def _make(self, units: list[Path]) -> tuple[dict[str, Content], list[Path]]:
         """Return the contents of all files by name, and the units left out."""

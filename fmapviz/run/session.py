@@ -15,9 +15,10 @@ import torch
 from torch import nn
 
 from fmapviz.config import RunInfo
+from fmapviz.config.looks import effective_style
 from fmapviz.core import registry
 from fmapviz.core.lazy_torchvision import torchvision, uncompiled
-from fmapviz.core.registry import VIEWS, WRITERS
+from fmapviz.core.members import load
 from fmapviz.core.urls import is_url
 from fmapviz.core.version import __version__
 from fmapviz.errors import RequestError, quote
@@ -51,7 +52,6 @@ from fmapviz.run.plan import make_plan
 from fmapviz.run.without_effect import without_effect
 from fmapviz.store.remote.destination import LocalDestination
 from fmapviz.types import Model
-from fmapviz.views import effective_style
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from fmapviz.config import InputOptions, RunConfig, StepInfo
+    from fmapviz.core.members import Need
     from fmapviz.features.diff.networks import Compared
     from fmapviz.features.tokens.survey.kept_passes import KeptPasses
     from fmapviz.formats.base import OpenWriter
@@ -233,7 +234,7 @@ def load_session(config: RunConfig, *, pair: bool = False) -> tuple[Session, lis
         model=loaded,
         layers=chosen,
         plan=plan,
-        writers={form: registry.fetch(WRITERS, form).open_writer for form in formats},
+        writers=open_writers(formats),
         device=device,
         batch_size=(config.batch_size or (None if device.type == "cpu" else 16)) if loaded.batches else 1,
         workers=config.threads,
@@ -266,11 +267,11 @@ def _check_views(config: RunConfig, *, pair: bool) -> None:
         raise RequestError("no range over all images of a comparison", hint=hint)
     if not pair and config.style.rank == "change":
         raise RequestError("channels are ranked by change where two networks are compared", hint="channels='top:16:max'")
-    of_two = registry.constants(VIEWS, "PAIR")
     for view in config.views:
-        if pair and view not in of_two:
-            raise RequestError(f"{view} draws one network", hint=f"of two there are: {', '.join(of_two)}")
-        if not pair and view in of_two:
+        if pair and registry.view(view).networks == 1:
+            of_two = ", ".join(name for name, each in registry.views().items() if each.networks == 2)
+            raise RequestError(f"{view} draws one network", hint=f"of two there are: {of_two}")
+        if not pair and registry.view(view).networks == 2:
             raise RequestError(f"{view} compares two networks", hint="fmapviz.diff(one, other, images) does")
 
 
@@ -322,14 +323,18 @@ def _weights_as_typed(weights: Weights) -> str | None:
 
 def formats_of(config: RunConfig) -> tuple[str, ...]:
     """Return the output formats, with those that a format or a view cannot do without."""
-    members = [(WRITERS, form) for form in config.to] + [(VIEWS, view) for view in config.views]
-    implied = (registry.constant(package, name, "WITH") for package, name in members)
+    implied = (each.format for each in (*map(registry.form, config.to), *map(registry.view, config.views)))
     return tuple(sorted({*config.to, *filter(None, implied)}))
+
+
+def open_writers(formats: Iterable[str]) -> dict[str, OpenWriter]:
+    """Return the functions that open the writers of formats, by name."""
+    return {form: load(registry.form(form).open_writer) for form in formats}
 
 
 def _unwritten(views: Sequence[str], formats: Sequence[str]) -> Iterator[str]:
     """Yield notices of formats that write nothing of some views, unless another one writes these, or nothing at all."""
-    only = {form: (registry.constant(WRITERS, form, "ONLY_OF") or "").split() for form in formats}
+    only = {form: registry.form(form).only_of for form in formats}
     every = any("pictures" in needs_of(form) and not only[form] for form in formats)
     for form, written in only.items():
         left = [view for view in views if written and view not in written]
@@ -356,7 +361,7 @@ def _adapt(plan: Plan, formats: Sequence[str], dtype: str, views: Sequence[str])
         return plan if "pictures" in needs else plan.without_pictures()
     if not plan.of_images and "pictures" not in needs:
         raise RequestError(f"{', '.join(views)} gives pictures only", hint="to='png', to='html' or to='tensorboard'")
-    if not plan.of_channels and any(needs_of(form) == ["measures"] for form in formats):
+    if not plan.of_channels and any(needs_of(form) == ("measures",) for form in formats):
         raise RequestError(f"{', '.join(views)} gives no statistics", hint="views='maps' too, or inputs, grads, mean, ...")
     plan = replace(plan, moments="measures" in needs, kept=dtype if "values" in needs else None, fields="fields" in needs)
     if "pictures" in needs:
@@ -367,9 +372,9 @@ def _adapt(plan: Plan, formats: Sequence[str], dtype: str, views: Sequence[str])
     )
 
 
-def needs_of(form: str) -> list[str]:
+def needs_of(form: str) -> tuple[Need, ...]:
     """Return what a format is made of: `pictures`, `measures`, `values`, `fields`."""
-    return (registry.constant(WRITERS, form, "NEEDS") or "pictures").split()
+    return registry.form(form).needs
 
 
 def _notices(layers: Sequence[Layer], asked: Sequence[str], types: Sequence[str]) -> Iterator[str]:

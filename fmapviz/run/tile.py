@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from fmapviz.config import Style, explain_arguments
-from fmapviz.core import registry
-from fmapviz.core.registry import VIEWS
+from fmapviz.core.members import load
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,5 +52,5 @@ def tile(
         >>> tile(torch.randn(64, 55, 55), Style(channels="top:4", labels=True)).shape  # with their numbers
         torch.Size([146, 116])
     """
-    grids: Tensor = registry.fetch(VIEWS, "maps").tile(maps, style)
+    grids: Tensor = load("fmapviz.views.maps:tile")(maps, style)
     return grids

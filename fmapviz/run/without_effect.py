@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from fmapviz.config import InputOptions, RunConfig, Style, options_of
 from fmapviz.core import registry
-from fmapviz.core.registry import VIEWS, WRITERS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -26,7 +25,7 @@ def without_effect(config: RunConfig, plan: Plan, *, idle: Sequence[str], predic
     Args:
         config: As it was given.
         plan: Reduced to what the formats need.
-        idle: The options of the style that no view takes, see `fmapviz.views.effective_style`.
+        idle: The options of the style that no view takes, see `fmapviz.config.looks`.
         predicts: Whether classes are predicted.
     """
     views = ", ".join(config.views)
@@ -49,7 +48,7 @@ def _rules(config: RunConfig, plan: Plan, *, predicts: bool) -> Iterator[tuple[C
         lettered = ["text_size"] if _has_ground(config) else ["text_size", "background"]
         yield lettered, "without a text: labels=True or colorbar=True draws one"
     if plan.kept is None and not plan.pairs:
-        storing = [form for form in registry.names(WRITERS) if "values" in (registry.constant(WRITERS, form, "NEEDS") or "")]
+        storing = [name for name, form in registry.formats().items() if "values" in form.needs]
         yield ["dtype"], f"on {', '.join(config.to)}: only {', '.join(storing)} store values"
     if not plan.of_images:
         yield ["top", "output", "scores", "size", "fit", "mean", "std"], f"on {views}: no image is needed"
@@ -92,4 +91,4 @@ def _has_ground(config: RunConfig) -> bool:
 
 
 def _looks(config: RunConfig) -> set[str]:
-    return {name for view in config.views for name in (registry.constant(VIEWS, view, "LOOKS") or "").split()}
+    return {name for view in config.views for name in registry.view(view).looks}

@@ -16,7 +16,6 @@ from fmapviz.core import checksummed_json, files, registry
 from fmapviz.core.checksummed_json import FORMAT
 from fmapviz.core.file_names import HIDDEN, RUN_FILE, UNIT_FILE, UNIT_TABLE, own_run_files
 from fmapviz.core.files import locked, stage, writing_to
-from fmapviz.core.registry import VIEWS
 from fmapviz.errors import OutputError, RefusedError, RequestError, printable, quote
 from fmapviz.store.unfinished import is_record
 from fmapviz.store.unit import read_unit, sweep
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from fmapviz.config import RunInfo
+    from fmapviz.core.members import View
 
 _GOOD_NAME = "1 to 200 printable bytes, without slashes and double quotes, not starting with a dot"
 _LONGEST_STEM = 180  # bytes; file systems allow 255
@@ -179,8 +179,13 @@ def shares_values(settings: Mapping[str, Any]) -> bool:
 
 def clusters_of(settings: Mapping[str, Any]) -> int:
     """Return the number of clusters of all images of a run; 0 if there are none."""
-    clustered = registry.any_has(VIEWS, settings["views"], "SURVEYED")
+    clustered = any(each.surveyed for each in _views(settings))
     return int(settings["style"].get("clusters", Style().clusters)) if clustered else 0
+
+
+def _views(settings: Mapping[str, Any]) -> list[View]:
+    """Return the views of a run, which another version may have drawn."""
+    return [registry.views()[name] for name in settings["views"] if name in registry.views()]
 
 
 def shares_ranges(settings: Mapping[str, Any]) -> bool:
@@ -190,7 +195,7 @@ def shares_ranges(settings: Mapping[str, Any]) -> bool:
 
 def shares_components(settings: Mapping[str, Any]) -> bool:
     """Return True if all images of a run share their principal components."""
-    return settings["style"]["pca"] == "shared" and registry.any_has(VIEWS, settings["views"], "SHARES")
+    return settings["style"]["pca"] == "shared" and any(each.shares for each in _views(settings))
 
 
 def remedy_of(error: OutputError) -> str:

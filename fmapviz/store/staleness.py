@@ -7,7 +7,6 @@ import os
 from typing import TYPE_CHECKING
 
 from fmapviz.core import registry
-from fmapviz.core.registry import AGGREGATES
 from fmapviz.store.run_files import find_units
 from fmapviz.store.unit import holds_images, read_unit
 
@@ -33,11 +32,13 @@ def stale_files(run: Path) -> list[str]:
 
     Of units that earlier versions drew, this is not known; they are left out.
     """
-    files = registry.constants(AGGREGATES, "RUN_FILES")
-    made = {name: (read_unit(run / unit) or {}).get("of") for name, unit in registry.constants(AGGREGATES, "UNIT").items()}
+    drawn = {name: each for name, each in registry.aggregates().items() if each.unit}
+    made = {name: (read_unit(run / each.unit) or {}).get("of") for name, each in drawn.items()}
     known = {name: of for name, of in made.items() if of is not None}
     state = state_of_images(run, find_units(run)) if known else ""
-    return sorted(file for name, of in known.items() if of != state for file in files[name].split() if (run / file).exists())
+    return sorted(
+        file for name, of in known.items() if of != state for file in drawn[name].run_files if (run / file).exists()
+    )
 
 
 def describe_stale(run: Path, where: object) -> str | None:

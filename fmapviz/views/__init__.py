@@ -1,54 +1,71 @@
-"""What can be drawn: one module per view.
+"""What is drawn of a single layer, and of the network itself; a feature contributes further views."""
 
-What must be known before a view is imported is answered from the constants in its module.
-"""
+from fmapviz.core.members import GRID_LOOKS, HEAT_LOOKS, Contribution, LayerView, ModelView, ReducedView
 
-from __future__ import annotations
-
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
-
-from fmapviz.config import Style, options_of
-from fmapviz.core import registry
-from fmapviz.core.registry import VIEWS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from fmapviz.types import Of
-
-# What a view of a layer may capture, see `fmapviz.views.base`.
-CAPTURES: dict[str, Of] = {
-    "outputs": "output", "inputs": "input", "gradients": "gradient", "input_gradients": "input gradient",
-    "attention": "attention",
-}  # fmt: skip
-
-
-def is_heat_map(view: str) -> bool:
-    """Return True if a view is a single class activation map."""
-    needs = registry.constant(VIEWS, view, "NEEDS")
-    return needs not in {"weights", *CAPTURES} and not registry.constant(VIEWS, view, "SHEET")
-
-
-def effective_style(style: Style, views: Iterable[str]) -> tuple[Style, list[str]]:
-    """Reset the options of a style that change no picture of any of these views.
-
-    Returns:
-        The style, and the names of the options that were reset from another value than their default.
-
-    Example:
-        >>> from fmapviz.config import Style
-        >>> effective_style(Style(columns=3, alpha=0.7), ["maps", "contact"])
-        (Style(columns=3, gray_input=None), ['alpha'])
-    """
-    views = list(views)
-    used = {name for view in views for name in (registry.constant(VIEWS, view, "LOOKS") or "").split()}
-    if style.scope == "run" and any(map(is_heat_map, views)):  # no other range changes them
-        used.add("norm")
-    plain = Style()
-    idle = [name for name in options_of(Style) if name not in used]
-    reset: dict[str, Any] = {name: getattr(plain, name) for name in idle}  # Any: of each option its own type
-    given = [name for name in idle if getattr(style, name) not in (reset[name], None)]
-    if "gray_input" in idle:
-        reset["gray_input"] = None  # earlier versions did not record it
-    return replace(style, **reset), given
+CONTRIBUTION = Contribution(
+    views=(
+        LayerView(
+            name="maps",
+            help="Output of each layer: one tile of a grid for each channel, one bar for each number of a vector.",
+            looks=GRID_LOOKS,
+            draw="fmapviz.views.maps:draw",
+        ),
+        LayerView(
+            name="inputs",
+            help="Input of each layer: one tile of a grid for each channel.",
+            looks=GRID_LOOKS,
+            captures="input",
+            draw="fmapviz.views.maps:draw",
+        ),
+        LayerView(
+            name="grads",
+            help="Gradient of a class's score with respect to each layer's output, as a grid.",
+            looks=GRID_LOOKS,
+            captures="gradient",
+            draw="fmapviz.views.maps:draw",
+        ),
+        # The gradient at the layer's own input: of a tensor that several layers use, each has its part.
+        LayerView(
+            name="grad-inputs",
+            help="Gradient of a class's score that each layer passes back to its input, as a grid.",
+            looks=GRID_LOOKS,
+            captures="input gradient",
+            draw="fmapviz.views.maps:draw",
+        ),
+        ReducedView(
+            name="mean",
+            help="Mean of each layer's channels, as one map.",
+            looks=("norm", *HEAT_LOOKS),
+            reduce="fmapviz.views.mean:reduce",
+        ),
+        ReducedView(
+            name="max",
+            help="Maximum of each layer's channels, as one map.",
+            looks=("norm", *HEAT_LOOKS),
+            reduce="fmapviz.views.max:reduce",
+        ),
+        ReducedView(
+            name="contact",
+            help="One labelled sheet with the input and the channel mean of each layer.",
+            looks=("norm", "colormap"),
+            over=False,
+            placed=False,
+            colormap="viridis",
+            reduce="fmapviz.views.mean:reduce",
+            compose="fmapviz.views.contact:compose",
+        ),
+        LayerView(
+            name="histogram",
+            help="Histogram of the values of each layer's output.",
+            scaled=False,
+            draw="fmapviz.views.histogram:draw",
+        ),
+        ModelView(
+            name="kernels",
+            help="Kernels of each convolution, in colour where its input channels are red, green and blue.",
+            looks=tuple(look for look in GRID_LOOKS if look != "with_input"),
+            read="fmapviz.views.kernels:read",
+            draw="fmapviz.views.kernels:draw",
+        ),
+    )
+)

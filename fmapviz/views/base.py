@@ -1,32 +1,4 @@
-"""The contracts of view modules, and the values that their functions receive and return.
-
-A module of this folder is a view. What it defines decides its kind:
-
-* a view of a layer has `draw` (`LayerView`) or `reduce` (`Reduction`);
-* a class activation map has `attribute` (`CamMethod`);
-* a view of what flows between tokens through all blocks has `flow` and `flow_of_class` (`TokenFlow`);
-* a view of the model itself has `read` and `draw`, and needs `weights` (`ModelView`);
-* a view of all images of the run has `SECOND_PASS = True`, and draws nothing of a single image; it feeds `AGGREGATES`;
-* a view of two networks has `PAIR = True` and `draw` (`PairView`);
-* a view of an image has `SHEET = True` and `compose` (`ImageView`), and `reduce` or `attribute` to fill its cells.
-
-Constants of a view are read without importing it, and so must be literals:
-
-* `NEEDS`: What it captures: one of `fmapviz.views.CAPTURES`; `weights` for a view of the model; for a class activation map
-  the parameters of `attribute`, of which `weights` are the classifier's.
-* `LOOKS`: The options of a style that change its pictures.
-* `SCALED = False`: No range of all images changes it.
-* `SURVEYED = True`: Its values depend on all images of the run.
-* `SEED`: What `--seed` must name for it: a `position`, or an `image`.
-* `VALUES = True`: What it draws are values too, which the formats of raw values store.
-* `SHARES`: What `--pca shared` computes once for all images of a run.
-* `OVER = False`: A heat map that is not laid over the input.
-* `PLACED = True`: A view of a layer that needs to know where the positions of maps lie in the input, as those over it do.
-* `AGGREGATES`: The results over all images that its run has, separated by blanks; see `fmapviz.store.aggregates.base`.
-* `WITH`: A format that the run writes besides those that are asked for.
-* `COLORMAP`: The colour map of a heat map, unless the user chooses one.
-* `SHARP = True`: A reduction whose values are enlarged to rectangles, unless the style is `smooth`.
-"""
+"""What the functions of views receive and return; `fmapviz.core.members` has the kinds of views."""
 
 from __future__ import annotations
 
@@ -42,7 +14,7 @@ from fmapviz.draw.heatmap import stretch
 from fmapviz.observe.reshape import NotAMapError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Mapping
 
     import numpy as np
     from numpy.typing import NDArray
@@ -124,12 +96,10 @@ class BatchContent:
     tensors: Mapping[str, Tensor]
 
 
-class LayerView(Protocol):
-    """Draws what was captured of one layer."""
+class DrawLayer(Protocol):
+    """Draws what was captured of one layer; see `fmapviz.core.members.LayerView`."""
 
-    NEEDS: str
-
-    def draw(self, maps: LayerMaps, style: Style, /) -> BatchContent:
+    def __call__(self, maps: LayerMaps, style: Style, /) -> BatchContent:
         """Return the content for each image.
 
         Raises:
@@ -137,13 +107,10 @@ class LayerView(Protocol):
         """
 
 
-class PairView(Protocol):
+class DrawPair(Protocol):
     """Draws what was captured of one layer of two networks."""
 
-    NEEDS: str
-    PAIR: bool
-
-    def draw(self, maps: PairMaps, style: Style, /) -> Panels:
+    def __call__(self, maps: PairMaps, style: Style, /) -> Panels:
         """Return the content.
 
         Raises:
@@ -151,73 +118,35 @@ class PairView(Protocol):
         """
 
 
-class Reduction(Protocol):
-    """Reduces all channels of a layer to one map.
+class Reduce(Protocol):
+    """Reduces all channels of a layer to one map; see `fmapviz.core.members.ReducedView`."""
 
-    `OVER = False` keeps the layer's resolution; otherwise the map is drawn over the input. `COLORMAP` is used unless the
-    style names one.
-    """
-
-    NEEDS: str
-
-    def reduce(self, maps: Tensor, /) -> Tensor:
+    def __call__(self, maps: Tensor, /) -> Tensor:
         """Return float32 `(N, h, w)` for maps `(N, C, h, w)`; NaN where no channel has a finite value."""
 
 
-class CamMethod(Protocol):
-    """Computes where a layer, or the input, speaks for a class.
-
-    `TARGETS` names its classes if the user names none. `OVER = False` draws the map alone, not over the input.
-    """
-
-    NEEDS: str
-
-    def attribute(self, **captured: Tensor) -> Tensor:
-        """Return a signed map, float32 `(N, h, w)`.
-
-        Args:
-            captured: Of `activations` and `gradients`, `(N, C, h, w)` each; `weights`, `(N, C)`, the row of the classifier;
-                `pixel_gradients`, `(N, C, H, W)`: those that `NEEDS` names.
-        """
-
-
-class TokenFlow(Protocol):
-    """Follows attention through all blocks.
-
-    See `fmapviz.views.rollout` for the arguments; with classes requested, `flow_of_class` is drawn.
-    """
-
-    NEEDS: str
-
-    def flow(self, query: Tensor, blocks: Iterable[Tensor], /) -> Tensor:
-        """Return what reaches each token, float32 `(N, 1, L)`."""
-
-    def flow_of_class(self, query: Tensor, blocks: Iterable[tuple[Tensor, Tensor]], /) -> Tensor:
-        """Return what reaches each token and speaks for a class, float32 `(N, 1, L)`."""
-
-
-class ImageView(Protocol):
+class Compose(Protocol):
     """Composes the maps of all layers of an image into one picture."""
 
-    SHEET: bool
-
-    def compose(self, sheet: Sheet, /) -> Composed:
+    def __call__(self, sheet: Sheet, /) -> Composed:
         """Return the picture, uint8 `(H, W)` or `(H, W, 3)`, and what it shows in words."""
 
 
-class ModelView(Protocol):
-    """Draws what a layer has learnt, without any image."""
+class ReadWeights(Protocol):
+    """Reads what a layer has learnt; see `fmapviz.core.members.ModelView`."""
 
-    NEEDS: str
-
-    def read(self, module: nn.Module, style: Style, /) -> Tensor:
-        """Return what `draw` needs of a layer, channels first.
+    def __call__(self, module: nn.Module, style: Style, /) -> Tensor:
+        """Return what is drawn of a layer, channels first.
 
         Raises:
             NotAMapError: There is nothing to draw, with the reason.
         """
 
-    def draw(self, values: Tensor, style: Style, /) -> Grid:
+
+class DrawWeights(Protocol):
+    """Draws what a layer has learnt."""
+
+    def __call__(self, values: Tensor, style: Style, /) -> Grid:
         """Return the content."""
 
 
@@ -230,7 +159,7 @@ def draw_reduced(
     colormap: str = HEAT_COLORMAP,
     sharp: bool = False,
 ) -> BatchContent:
-    """Draw all channels as one map, see `Reduction`.
+    """Draw all channels as one map, see `Reduce`.
 
     Raises:
         NotAMapError: It is a vector.

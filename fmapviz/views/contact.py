@@ -7,20 +7,11 @@ from typing import TYPE_CHECKING
 from fmapviz.draw.facts import first_of, shape_of
 from fmapviz.draw.heatmap import draw_heat_map
 from fmapviz.draw.sheets.tables import draw_contact
-from fmapviz.views.mean import reduce
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from fmapviz.draw.picture import Cell, Composed, Sheet
-
-NEEDS = "outputs"
-LOOKS = "norm colormap"
-OVER = False
-COLORMAP = "viridis"
-SHEET = True
-
-__all__ = ["COLORMAP", "LOOKS", "NEEDS", "OVER", "SHEET", "compose", "reduce"]
 
 _SCALINGS = {
     "channel": "from its smallest value to its largest",

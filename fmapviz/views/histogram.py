@@ -22,9 +22,6 @@ if TYPE_CHECKING:
 
     Counts = tuple[Tensor, Tensor, Tensor, Tensor]
 
-NEEDS = "outputs"
-LOOKS = ""
-SCALED = False  # no norm changes it
 BINS = 64
 
 

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from fmapviz.core.drawings import Tiles
     from fmapviz.draw.grid import Ranges
 
-NEEDS = "weights"
-LOOKS = "norm columns padding channels scale colormap labels background text_size colorbar"
 _COLOURS = 3  # input channels drawn in true colours: no colour map fits three values per pixel
 _SIDE = 512  # pixels that a small picture is magnified to, about
 _LARGEST_SCALE = 64  # that a style can hold

@@ -13,6 +13,7 @@ from PIL import Image
 from torch import Tensor
 
 from fmapviz.config import Style, check_type
+from fmapviz.config.looks import effective_style
 from fmapviz.core.drawings import Grid
 from fmapviz.core.words import counted
 from fmapviz.draw import bars, grid
@@ -23,7 +24,6 @@ from fmapviz.draw.picture import frame, is_numbered, lettering, render_grid
 from fmapviz.errors import RequestError, first_few, quote
 from fmapviz.observe.reshape import NotAMapError, own_frames
 from fmapviz.types import FeatureMap
-from fmapviz.views import effective_style
 from fmapviz.views.base import BatchContent, LayerMaps, NoChannelsError
 
 if TYPE_CHECKING:
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
     Maps = Tensor | NDArray[Any] | FeatureMap
 
-NEEDS = "outputs"
-LOOKS = "norm columns padding channels scale colormap labels background text_size with_input colorbar"
 _PLAIN = Style()
 _DEPTH = 5  # frames from a warning to the caller of `FeatureMap.show`; `fmapviz.tile` has one more
 _MAPS = "such as maps['layer1'].values of fmapviz.capture"

@@ -9,9 +9,6 @@ import torch
 if TYPE_CHECKING:
     from torch import Tensor
 
-NEEDS = "outputs"
-LOOKS = "norm scale colormap alpha gray_input labels background text_size with_input colorbar"
-
 
 def reduce(maps: Tensor) -> Tensor:
     """Take the largest value over the channels.

@@ -228,8 +228,8 @@ def statistics(place, quick):
 MERGE = """
 import sys
 import numpy as np
-from fmapviz.store.aggregates._channels import FeatureMapInfo
-from fmapviz.store.aggregates._ranker import Ranker
+from fmapviz.store.aggregates.channels import FeatureMapInfo
+from fmapviz.store.aggregates.ranker import Ranker
 images, channels = map(int, sys.argv[1:])
 maps = (FeatureMapInfo("layer", "output", "", "Conv2d", channels, 0),)
 rows = np.random.default_rng(0).standard_normal((997, channels), np.float32)

@@ -15,7 +15,7 @@ from fmapviz import visualize
 from fmapviz.formats import stats
 from fmapviz.images.decode_pool import DecodePool, read_image
 from fmapviz.run.pipeline import unit_writer
-from fmapviz.store.aggregates._unit_ranking import UnitRanking
+from fmapviz.store.aggregates.unit_ranking import UnitRanking
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -1,123 +1,88 @@
-"""A directory is the register of a family."""
+"""The catalogue: every member is described without importing it, and its references lead to code."""
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import sys
+from importlib import import_module
 
 import pytest
-from extras import needs, needs_of
+from extras import needs_member
 from waiting import PATIENCE
 
 from fmapviz.core import registry
+from fmapviz.core.members import load
 from fmapviz.errors import RequestError
 
-FAMILIES = {"fmapviz.models.sources": "torchvision", "fmapviz.views": "maps", "fmapviz.formats": "png"}
+KINDS = {
+    "view": (registry.views, registry.view),
+    "format": (registry.formats, registry.form),
+    "model source": (registry.sources, registry.source),
+}
 MEMBERS = [
-    pytest.param(package, name, marks=needs_of(package, name)) for package in FAMILIES for name in registry.names(package)
+    pytest.param(kind, member, marks=needs_member(member), id=f"{kind} {member.name}")
+    for kind, (members, _) in KINDS.items()
+    for member in members().values()
 ]
 
 
-@pytest.fixture
-def family(tmp_path, monkeypatch):
-    """A package with members of many kinds."""
-    package = tmp_path / "zoo_of_animals"
-    package.mkdir()
-    for name, content in {
-        "__init__.py": "",
-        "sea_lion.py": '"""Barks under water.\n\nAnd more."""\nnoise = "arf"\n',
-        "ant.py": 'r"""Says \\nothing."""\n',
-        "ant_pp.py": '"""Two ants, and a plus."""\nnoise = "pp"\n',
-        "pp_bird.py": '"""Not two."""\n',
-        "broken.py": '"""Cannot be imported."""\nraise RuntimeError\n',
-        "_helper.py": "",
-        "names.txt": "",
-    }.items():
-        (package / name).write_text(content, encoding="utf-8")
-    (package / "__pycache__").mkdir()
-    monkeypatch.syspath_prepend(tmp_path)
-    yield package.name
-    for name in [name for name in sys.modules if name.startswith(package.name)]:
-        del sys.modules[name]
+@pytest.mark.parametrize("members", [registry.views, registry.formats, registry.sources, registry.aggregates])
+def test_members_are_sorted_and_have_names_of_their_own(members):
+    assert list(members()) == sorted(members())
+    assert len(members()) == len([each for one in registry._contributions() for each in getattr(one, members.__name__)])
 
 
-@pytest.mark.parametrize(("package", "name"), FAMILIES.items())
-def test_every_family_has_members(package, name):
-    assert name in registry.names(package)
-    assert registry.names(package) == sorted(registry.names(package))
+@pytest.mark.parametrize(("kind", "member"), MEMBERS)
+def test_every_member_is_described_and_found(kind, member):
+    _, find = KINDS[kind]
+    assert find(member.name) is member
+    assert member.help.endswith(".")
+    assert member.help[0].isupper()
+    assert 10 < len(member.help) < 125
 
 
-@pytest.mark.parametrize(("package", "name"), MEMBERS)
-def test_every_member_can_be_described_and_fetched(package, name):
-    line = registry.describe(package, name)
-    assert line.endswith(".")
-    assert 10 < len(line) < 125
-    registry.check(package, name)
-    module = registry.fetch(package, name)
-    assert module.__name__ == f"{package}.{name.replace('-', '_').replace('++', '_pp')}"
-    assert module.__doc__.startswith(line)
+@pytest.mark.parametrize(("kind", "member"), MEMBERS)
+def test_every_reference_of_a_member_leads_to_code(kind, member):
+    values = (getattr(member, field.name) for field in dataclasses.fields(member))
+    references = [value for value in values if isinstance(value, str) and value.startswith("fmapviz.")]
+    for reference in references:
+        assert load(reference) if ":" in reference else import_module(reference)
+    assert references or member.name == "top"  # which is drawn of all images
 
 
-def test_members_are_the_files_that_are_not_private(family):
-    assert registry.names(family) == ["ant", "ant++", "broken", "pp-bird", "sea-lion"]
-
-
-def test_a_member_is_described_without_importing_it(family):
-    assert registry.describe(family, "sea-lion") == "Barks under water."
-    assert registry.describe(family, "ant++") == "Two ants, and a plus."
-    assert registry.describe(family, "broken") == "Cannot be imported."
-    assert registry.describe(family, "ant") == r"Says \nothing."
-    registry.check(family, "broken")
-    assert f"{family}.sea_lion" not in sys.modules
-
-
-def test_a_member_is_imported_when_it_is_asked_for(family):
-    assert registry.fetch(family, "sea-lion").noise == "arf"
-    assert registry.fetch(family, "ant++").noise == "pp"
+@pytest.mark.parametrize("name", ["map", "Maps", "gradcam_pp", "grad_inputs", "_maps", "__init__", "../maps", "maps.py", ""])
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_else_is_a_member(kind, name):
+    with pytest.raises(RequestError) as caught:
+        KINDS[kind][1](name)
+    assert str(caught.value) == f"no such {kind}: '{name}'"
+    assert caught.value.hint
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["sealion", "sea_lion", "ant-pp", "ant_pp", "ant+", "_helper", "__init__", "names", "../ant", "ant.py", "", "Ant"],
-)
-def test_nothing_else_is_a_member(family, name):
-    for look_up in (registry.check, registry.fetch):
-        with pytest.raises(RequestError) as caught:
-            look_up(family, name)
-        assert str(caught.value) == f"no such zoo_of_animal: '{name}'"
-        assert caught.value.hint
-    assert f"{family}.ant" not in sys.modules
-
-
-@pytest.mark.parametrize(
-    ("package", "name", "message", "hint"),
+    ("kind", "name", "hint"),
     [
-        ("fmapviz.views", "mpas", "no such view: 'mpas'", "did you mean 'maps', 'pca', 'max'?"),
-        ("fmapviz.formats", "tensorbord", "no such format: 'tensorbord'", "did you mean 'tensorboard'?"),
-        ("fmapviz.formats", "zzz", "no such format: 'zzz'", f"there are: {', '.join(registry.names('fmapviz.formats'))}"),
-        (
-            "fmapviz.models.sources",
-            "torchvison",
-            "no such model source: 'torchvison'",
-            "did you mean 'torchvision', 'python'?",
-        ),
+        ("view", "mpas", "did you mean 'maps', 'pca', 'max'?"),
+        ("view", "PNG", "'png' is a format: to='png'"),
+        ("format", "tensorbord", "did you mean 'tensorboard'?"),
+        ("format", "gradcam", "'gradcam' is a view: views='gradcam'"),
+        ("format", "zzz", f"there are: {', '.join(registry.formats())}"),
+        ("model source", "torchvison", "did you mean 'torchvision', 'python'?"),
     ],
 )
-def test_an_unknown_member_is_an_error_with_the_nearest_ones(package, name, message, hint):
+def test_the_hint_for_an_unknown_member_names_the_nearest_ones(kind, name, hint):
     with pytest.raises(RequestError) as caught:
-        registry.check(package, name)
-    assert (str(caught.value), caught.value.hint) == (message, hint)
+        KINDS[kind][1](name)
+    assert caught.value.hint == hint
 
 
-@needs("timm", "timm")
 def test_nothing_of_this_needs_torch():
-    code = f"""
+    code = """
 import sys
 from fmapviz.core import registry
-for package in {list(FAMILIES)}:
-    for name in registry.names(package):
-        registry.check(package, name)
-        registry.describe(package, name)
-assert not {{"torch", "torchvision", "numpy", "PIL"}} & sys.modules.keys()
+assert all(registry.views()[name].help for name in registry.views())
+assert registry.formats() and registry.sources() and registry.aggregates() and registry.pages()
+assert not {"torch", "torchvision", "numpy", "PIL"} & sys.modules.keys()
 """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=PATIENCE)

@@ -7,12 +7,12 @@ import fmapviz
 from fmapviz.config import Engine, InputOptions, RunConfig, Style, options_of
 from fmapviz.config.style import NORMS
 from fmapviz.core import registry
-from fmapviz.core.registry import VIEWS, WRITERS
 from fmapviz.core.synonyms import FAMILIES, MODELS, OPTIONS, meant_model
 from fmapviz.errors import ArgumentError, RequestError, WeightsError
 from fmapviz.models.load import is_model, load_model
 
-FAMILY = {"view": VIEWS, "format": WRITERS}
+FAMILY = {"view": registry.views, "format": registry.formats}
+FIND = {"view": registry.view, "format": registry.form}
 NAMES = {name for group in (RunConfig, Style, InputOptions, Engine) for name in options_of(group)}
 
 
@@ -39,7 +39,7 @@ def test_an_option_is_no_synonym_of_another():
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_member_that_is_meant_exists_and_is_no_synonym(family):
     own = {"norm": NORMS, "weights": ("default", "random")}
-    known = own[family] if family in own else registry.names(FAMILY[family])
+    known = own[family] if family in own else FAMILY[family]()
     assert {meant for meant in FAMILIES[family].values() if " " not in meant} <= {*known}
     assert not FAMILIES[family].keys() & {*known}
 
@@ -66,7 +66,7 @@ def test_every_member_that_is_meant_exists_and_is_no_synonym(family):
 )
 def test_a_view_or_format_of_another_tool_is_answered_with_the_one_meant(family, word, meant):
     with pytest.raises(RequestError) as error:
-        registry.check(FAMILY[family], word)
+        FIND[family](word)
     assert meant in error.value.hint
 
 

@@ -19,8 +19,9 @@ from fmapviz.draw.facts import describe
 from fmapviz.draw.heatmap import heat_and_ends
 from fmapviz.draw.picture import header_of, make_pictures
 from fmapviz.draw.records import heat_records, layer_records, notices_of
+from fmapviz.features.cam import sheet
 from fmapviz.types import ImageFile, LayerResult, Prediction, Statistics, Target
-from fmapviz.views import contact, sheet
+from fmapviz.views import contact
 
 FILE = ImageFile("/photos/cats/lena.png", "cats/lena.png", 1000, 123)
 SEEN = np.random.default_rng(0).integers(0, 256, (16, 24, 3), np.uint8)

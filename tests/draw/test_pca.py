@@ -11,8 +11,8 @@ from results import as_given, pixels_of
 from fmapviz.config import Style
 from fmapviz.draw.grid import Shared, measure
 from fmapviz.draw.pca import Covariance, fit, paint
+from fmapviz.features.tokens.views import pca
 from fmapviz.observe.reshape import NotAMapError
-from fmapviz.views import pca
 
 NAN, INF = torch.nan, torch.inf
 SHAPES = [(1, 30), (2, 50), (3, 700), (64, 3136), (500, 200), (2048, 49), (5, 2), (7, 3)]

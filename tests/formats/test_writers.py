@@ -26,6 +26,7 @@ from waiting import PATIENCE
 
 from fmapviz.core import registry
 from fmapviz.core.file_names import unit_patterns
+from fmapviz.core.members import load
 from fmapviz.draw import png
 from fmapviz.errors import printable
 from fmapviz.formats import tensorboard
@@ -37,10 +38,9 @@ with warnings.catch_warnings():  # TensorBoard's page uses bleach, which uses a 
     from tensorboard import plugin_util
 
 TESTS = Path(__file__).parents[1] / "support"
-OF_RUNS = set(
-    registry.constants("fmapviz.formats", "LOCAL")
-)  # these write nothing into a unit, see tests/features/films/test_films.py
-WRITERS = [name for name in registry.names("fmapviz.formats") if name != "mp4" or find_spec("av")]
+# These write nothing into a unit, see tests/features/films/test_films.py.
+OF_RUNS = {name for name, form in registry.formats().items() if form.local}
+WRITERS = [name for name in registry.formats() if name != "mp4" or find_spec("av")]
 OF_UNITS = [name for name in WRITERS if name not in OF_RUNS]
 HOSTILE = "<img src=x onerror=alert(1)> | `a` **b** _c_ [d](javascript:alert(1)) &lt; \\| \n# e \"f\" 'g' \u202e"
 
@@ -70,7 +70,7 @@ def files(directory):
 
 
 def open_writer(name, directory):
-    return registry.fetch("fmapviz.formats", name).open_writer(directory)
+    return load(registry.form(name).open_writer)(directory)
 
 
 # What holds for every writer, also for those still to be written.
@@ -81,27 +81,9 @@ def test_there_are_writers():
 
 
 @pytest.mark.parametrize("name", WRITERS)
-def test_a_writer_says_in_one_line_what_it_writes(name):
-    assert registry.describe("fmapviz.formats", name).endswith(".")
-    assert 10 < len(registry.describe("fmapviz.formats", name)) < 100
-
-
-@pytest.mark.parametrize("name", WRITERS)
-def test_a_writer_has_one_public_function_and_may_have_others(name):
-    module = registry.fetch("fmapviz.formats", name)
-    homes = {module.__name__, "fmapviz.formats.base"}
-    own = [key for key, value in inspect.getmembers(module, inspect.isfunction) if value.__module__ in homes]
-    assert {key for key in own if not key.startswith("_")} - {"publish", "tabulate", "write_film", "write_series"} == {
-        "open_writer"
-    }
-    assert list(inspect.signature(module.open_writer).parameters) == ["directory", "many"]
-
-
-@pytest.mark.parametrize("name", WRITERS)
-def test_a_writer_says_what_it_needs(name):
-    needs = registry.constant("fmapviz.formats", name, "NEEDS")
-    assert set((needs or "pictures").split()) <= {"pictures", "values", "measures", "fields", "differences"}
-    assert registry.constant("fmapviz.formats", name, "WITH") in {None, *WRITERS}
+def test_a_writer_is_opened_for_one_image_or_many(name):
+    assert list(inspect.signature(load(registry.form(name).open_writer)).parameters) == ["directory", "many"]
+    assert registry.form(name).format in {"", *WRITERS}
     assert unit_patterns(name)
 
 
@@ -156,6 +138,7 @@ from pathlib import Path
 import numpy as np
 from fmapviz.draw import png
 from fmapviz.core import registry
+from fmapviz.core.members import load
 from fmapviz.types import Picture
 from made_units import as_grid, make_unit
 
@@ -163,13 +146,13 @@ limit, side = map(int, sys.argv[2:4])
 unit = make_unit()
 pixels = np.random.default_rng(0).integers(0, 256, (side, side), np.uint8)
 picture = as_grid(Picture("maps", "00 features.0", png.encode(pixels), side, side, {"layer": "features.0"}), pixels)
-modules = {name: registry.fetch("fmapviz.formats", name) for name in sys.argv[4:]}
+writers = {name: load(registry.form(name).open_writer) for name in sys.argv[4:]}
 resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-for name, module in modules.items():
+for name, open_writer in writers.items():
     place = Path(sys.argv[1]) / name
     place.mkdir()
     try:
-        with module.open_writer(place) as writer:
+        with open_writer(place) as writer:
             writer.add(unit, [picture])
     except OSError as error:
         print(name, error.errno)

@@ -259,7 +259,7 @@ def test_correspondences_join_the_blobs(tmp_path, network):
         save_pixels(tmp_path / "in" / f"{name}.png", (blob(place)[..., None].repeat(3, 2) * 255).astype(np.uint8))
     style = Style(seed="a.png:34,40")
     seen = []
-    from fmapviz.views import correspondence
+    from fmapviz.features.tokens.views import correspondence
 
     plain = correspondence.best_pair
     correspondence.best_pair = lambda *given, **named: seen.append(plain(*given, **named)) or seen[-1]

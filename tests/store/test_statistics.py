@@ -29,9 +29,9 @@ from fmapviz.config import InputOptions, Style
 from fmapviz.errors import RefusedError, RequestError
 from fmapviz.events import Notice, Outcome
 from fmapviz.run.loop import visualize
-from fmapviz.store.aggregates._channels import NO_IMAGES, combine
-from fmapviz.store.aggregates._unit_statistics import read_table, statistics_of, write_table
+from fmapviz.store.aggregates.channels import NO_IMAGES, combine
 from fmapviz.store.aggregates.statistics import MOST_LINES, describe_dead, merge
+from fmapviz.store.aggregates.unit_statistics import read_table, statistics_of, write_table
 
 NAN, INF = torch.nan, torch.inf
 HEADING = [

@@ -22,6 +22,7 @@ from waiting import PATIENCE
 from fmapviz.core import registry
 from fmapviz.core.checksummed_json import dumps
 from fmapviz.core.files import stage
+from fmapviz.core.members import load
 from fmapviz.draw import png
 from fmapviz.errors import RequestError
 from fmapviz.store.failures import append_failure, read_failures
@@ -39,7 +40,7 @@ def finish(run, unit):
     picture = Picture("maps", "00 conv", png.encode(pixels, {"Layer": "conv"}), 4, 3, {"Layer": "conv"})
     with stage(run) as staging:
         for form in INFO.config.to:
-            with registry.fetch("fmapviz.formats", form).open_writer(staging) as writer:
+            with load(registry.form(form).open_writer)(staging) as writer:
                 writer.add(make_unit(), [picture])
         return commit(staging, run, ImageFile(f"/photos/{unit}", unit, 10, 20), {"run": INFO.fingerprint, "model": "net"})
 

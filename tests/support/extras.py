@@ -4,8 +4,6 @@ from importlib.util import find_spec
 
 import pytest
 
-from fmapviz.core import registry
-
 _MODULES = {
     "av": ("av", "video"),
     "axe": ("axe_playwright_python.sync_playwright", "browser"),
@@ -55,10 +53,9 @@ def needs(module, extra):
     return pytest.mark.skipif(find_spec(module) is None, reason=_reason(module, extra))
 
 
-def needs_of(package, name):
-    """Return the marks for a test of a member of a package, such as a model source."""
-    required = registry.constant(package, name, "REQUIRES")
-    return [needs(required, name)] if required else []
+def needs_member(member):
+    """Return the marks for a test of a member of the catalogue, such as a model source."""
+    return [needs(member.requires, member.extra or member.name)] if member.requires else []
 
 
 def _reason(module, extra):

@@ -14,6 +14,7 @@ import gc
 import io
 import json
 import os
+import re
 import select
 import signal
 import socket
@@ -23,6 +24,7 @@ import traceback
 import warnings
 import weakref
 from contextlib import redirect_stderr, redirect_stdout, suppress
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from threading import Lock
@@ -56,6 +58,7 @@ def serve(path):
     from PIL import Image
 
     from fmapviz.core import registry
+    from fmapviz.core.members import load
     from fmapviz.images import decode_pool
 
     Image.init()
@@ -63,9 +66,11 @@ def serve(path):
         import pyarrow
 
         pyarrow.array([0])  # imports pandas
-    for package in (registry.VIEWS, registry.WRITERS):
-        for name in registry.names(package):
-            registry.fetch(package, name)
+    for member in (*registry.views().values(), *registry.formats().values()):
+        for value in (getattr(member, field.name) for field in fields(member)):
+            if isinstance(value, str) and re.fullmatch(r"fmapviz\.[\w.]+:\w+", value):
+                with suppress(ModuleNotFoundError):  # an extra
+                    load(value)
     torch.set_num_threads(1)  # threads do not survive a fork, and the child would wait for them
     app = build_commands()
     with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()), patch.object(decode_pool, "start"):

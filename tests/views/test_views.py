@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import ModuleType
 from typing import NamedTuple
 
 import numpy as np
@@ -17,64 +16,26 @@ from torchvision import models
 import fmapviz
 from fmapviz.config import Style, options_of
 from fmapviz.core import registry
-from fmapviz.core.registry import VIEWS
+from fmapviz.core.members import load
 from fmapviz.draw.grid import measure
 from fmapviz.events import Notice
+from fmapviz.features.cam import CamView
 from fmapviz.observe.layers import find_layers, select_layers
 from fmapviz.run.forward_pass import Drawer
 from fmapviz.run.plan import Plan, make_method, make_plan
 from fmapviz.run.tile import tile
-from fmapviz.views import CAPTURES, is_heat_map, maps
-from fmapviz.views import inputs as inputs_view
+from fmapviz.views import maps as maps_view
 from fmapviz.views.base import LayerMaps
 
-NAMES = registry.names(VIEWS)
-OF_TWO = {"diff"}  # networks
-OF_ANY = [name for name in NAMES if name not in {"attention", "rollout", *OF_TWO}]  # of any network
-GRIDS = {"maps": "outputs", "inputs": "inputs", "grads": "gradients", "grad-inputs": "input_gradients"}
-GRIDS |= {"pca": "outputs", "histogram": "outputs", "kernels": "weights", "attention": "attention"}
+VIEWS = registry.views()
+OF_ANY = [name for name, view in VIEWS.items() if view.networks == 1 and name not in {"attention", "rollout"}]  # network
+DRAWN = {"maps": "output", "inputs": "input", "grads": "gradient", "grad-inputs": "input gradient", "histogram": "output"}
 OF_TOKENS = {"similarity", "clusters", "correspondence"}  # drawings that are values too
-GRIDS |= dict.fromkeys(OF_TOKENS, "outputs")
-REDUCED, SHEETS = {"mean", "max", "contact"}, {"contact", "sheet"}
-OF_RUNS = {"top"}  # drawn of all images of a run
-OF_ATTENTION = {"attention", "rollout"}  # which not every network has
-OF_LAYERS = {*GRIDS, *REDUCED, *OF_RUNS, *OF_ATTENTION, *OF_TWO}
-PARAMETERS = {"activations", "gradients", "weights", "pixel_gradients"}
+DRAWN |= {"pca": "output", "top": "output"} | dict.fromkeys(OF_TOKENS, "output")
+REDUCED = {"mean", "max", "contact"}
+OTHERS = {"attention", "rollout", "diff", "kernels", *DRAWN, *REDUCED}
 
 # --- the family
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_view_does_one_thing_and_says_what_it_needs(name):
-    module = registry.fetch(VIEWS, name)
-    assert sum(hasattr(module, function) for function in ("draw", "reduce", "attribute", "flow", "SECOND_PASS")) == 1
-    assert hasattr(module, "SECOND_PASS") == (name in OF_RUNS)
-    assert hasattr(module, "reduce") == (name in REDUCED)
-    assert hasattr(module, "read") == (name == "kernels")
-    assert hasattr(module, "compose") == bool(getattr(module, "SHEET", False)) == (name in SHEETS)
-    needs = module.NEEDS
-    assert hasattr(module, "PAIR") == (name in OF_TWO)
-    if name in OF_TWO:
-        assert needs == "outputs"
-    elif hasattr(module, "draw"):
-        assert needs == GRIDS[name]
-    elif name == "rollout":
-        assert needs == "attention_flow"
-    elif name in OF_LAYERS:
-        assert needs == "outputs"
-    else:
-        parameters = module.attribute.__code__.co_varnames[: module.attribute.__code__.co_argcount]
-        assert needs.split() == list(parameters)
-        assert set(parameters) <= PARAMETERS
-    assert registry.constant(VIEWS, name, "NEEDS") == getattr(module, "NEEDS", None)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_view_is_one_line_of_help(name):
-    line = registry.describe(VIEWS, name)
-    assert line.endswith(".")
-    assert line[0].isupper()
-    assert len(line) < 110
 
 
 CHANGES = {"norm": "signed", "columns": 3, "padding": 7, "channels": "0,1", "scale": 2, "colormap": "magma", "alpha": 0.9}
@@ -113,7 +74,7 @@ def test_a_look_changes_the_pictures_of_the_views_that_name_it_and_no_others(sam
         for option, value in changes.items():
             changed = drawn_by_view(inputs, tmp_path / option, **common, **{option: value})
             found = {view for view in OF_ANY if changed[view] != plain[view]}
-            assert found == {view for view in OF_ANY if option in registry.constant(VIEWS, view, "LOOKS").split()}, option
+            assert found == {view for view in OF_ANY if option in VIEWS[view].looks}, option
 
 
 def test_a_look_without_effect_is_reported_and_makes_no_other_run(samples, tmp_path):
@@ -137,24 +98,19 @@ def test_a_look_without_effect_is_reported_and_makes_no_other_run(samples, tmp_p
     assert not [event for event in events if isinstance(event, Notice) and "no effect" in event.message]
 
 
-def test_heat_maps_are_told_from_grids_and_sheets():
-    assert {name for name in NAMES if is_heat_map(name)} == set(NAMES) - OF_LAYERS - {"sheet"} | {"rollout"}
-
-
 def test_a_plan_sorts_views_by_what_they_need():
-    plan = make_plan(NAMES, targets=["top2", "star"], classes=("circle", "star"), output="out", automatic=True)
-    for need in set(GRIDS.values()) - {"weights"}:
-        names = [name for name, needed in GRIDS.items() if needed == need]
-        drawn = {name: draw for name, draw in plan.draws[CAPTURES[need]].items() if name not in REDUCED | OF_RUNS}
-        assert drawn == {name: registry.fetch(VIEWS, name).draw for name in names}
+    plan = make_plan(list(VIEWS), targets=["top2", "star"], classes=("circle", "star"), output="out", automatic=True)
+    for need in set(DRAWN.values()):
+        names = [name for name, needed in DRAWN.items() if needed == need]
+        drawn = {name: draw for name, draw in plan.draws[need].items() if name not in REDUCED}
+        assert drawn == {name: load(VIEWS[name].draw) if VIEWS[name].draw else None for name in names}
     assert plan.draws["output"].keys() >= REDUCED
     assert plan.reductions == REDUCED | OF_TOKENS
-    assert (plan.unscaled, plan.sheets.keys()) == ({"histogram", "top"} | OF_TOKENS, SHEETS)
-    assert [plan.draws["output"][name] for name in OF_RUNS] == [None]
+    assert (plan.unscaled, plan.sheets.keys()) == ({"histogram", "top"} | OF_TOKENS, {"contact", "sheet"})
     assert plan.second_pass
-    assert plan.pairs == {name: registry.fetch(VIEWS, name).draw for name in OF_TWO}
-    assert plan.of_model == {"kernels": registry.fetch(VIEWS, "kernels")}
-    assert plan.methods.keys() == set(NAMES) - OF_LAYERS
+    assert plan.pairs == {"diff": load(VIEWS["diff"].draw)}
+    assert plan.of_model.keys() == {"kernels"}
+    assert plan.methods.keys() == VIEWS.keys() - OTHERS
     assert plan.flows.keys() == {"rollout"}
     assert plan.flows["rollout"].targets == plan.targets
     assert [each.label for each in plan.targets] == ["top1", "top2", "star"]
@@ -167,7 +123,7 @@ def test_a_plan_sorts_views_by_what_they_need():
 
 
 def test_only_a_sheet_has_more_than_one_class_unasked():
-    plan = make_plan(NAMES, targets=(), classes=(), output=None, automatic=True)
+    plan = make_plan(list(VIEWS), targets=(), classes=(), output=None, automatic=True)
     assert [each.label for each in plan.targets] == ["top1"]
     for name, method in plan.methods.items():
         labels = {"sheet": ["top1", "top2", "top3"], "eigencam": []}.get(name, ["top1"])
@@ -175,10 +131,13 @@ def test_only_a_sheet_has_more_than_one_class_unasked():
     assert [each.label for each in plan.wanted] == ["top1", "top2", "top3"]
 
 
+def mean_gradient(gradients):
+    return gradients.mean(1)
+
+
 def test_a_method_is_given_what_it_needs_and_nothing_else():
-    module = ModuleType("mean")
-    module.NEEDS, module.attribute = "gradients", lambda gradients: gradients.mean(1)
-    method = make_method(module)
+    view = CamView(name="mean", help="", needs=("gradients",), formula=f"{__name__}:mean_gradient")
+    method = make_method(view)
     given = torch.rand(2, 3, 4, 5)
     assert torch.equal(method.apply(gradients=given, activations=torch.zeros(1)), given.mean(1))
 
@@ -192,7 +151,7 @@ def inputs_of(network, batch, *, types, layers=(), forward=nn.Module.__call__):
 
     def draw(maps, style):
         given.append(maps.values.clone())
-        return inputs_view.draw(maps, style)
+        return maps_view.draw(maps, style)
 
     chosen = select_layers(find_layers(network), types=types, include=layers)
     with Drawer(as_model(network, forward=forward), chosen, Plan({"input": {"inputs": draw}}), Style()) as drawer:
@@ -405,6 +364,6 @@ def test_a_layer_in_place_whose_result_is_ignored_does_its_work():
 
 def test_unless_channels_are_chosen_all_are_drawn():
     values = torch.tensor([[[[1.0]], [[2.0]]]])
-    content = maps.draw(LayerMaps(values, measure(values)), Style())
+    content = maps_view.draw(LayerMaps(values, measure(values)), Style())
     assert "channels" not in content.tensors
     assert torch.equal(content.tensors["pixels"], tile(values))

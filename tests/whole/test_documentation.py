@@ -47,7 +47,6 @@ import fmapviz
 from fmapviz.cli.app import app
 from fmapviz.cli.process import _ENDING
 from fmapviz.core import registry
-from fmapviz.core.registry import VIEWS, WRITERS
 from fmapviz.errors import FmapvizError
 
 # Commands that are not run as they stand, with the reason and the test that does what they do.
@@ -366,7 +365,7 @@ def test_all_options_are_in_the_guide():
 
 
 def test_all_views_and_formats_are_in_the_guide():
-    assert {*registry.names(VIEWS), *registry.names(WRITERS)} - words_of(PAGES) == set()
+    assert {*registry.views(), *registry.formats()} - words_of(PAGES) == set()
 
 
 def test_all_public_names_are_in_the_guide():

@@ -17,7 +17,6 @@ from torch.utils.tensorboard import SummaryWriter
 
 from fmapviz import Watch
 from fmapviz.core import registry
-from fmapviz.core.registry import WRITERS
 
 pytestmark = pytest.mark.filterwarnings("default")  # of other packages
 STEPS = 13  # TensorBoard shows ten by default
@@ -130,7 +129,7 @@ def test_the_line_that_a_run_with_top_images_prints_shows_every_page(fmapviz, tm
 
 
 def test_the_guide_names_the_line_that_is_printed():
-    (flags,) = (shlex.split(each)[3:] for each in registry.constants(WRITERS, "OPEN_STEPS_WITH").values())
+    flags = shlex.split(registry.form("tensorboard").open_steps_with)[3:]
     named = [each for name in DOCUMENTS for each in re.findall(r"--samples_per_plugin images=\d+", text_of(name))]
     assert named
     assert {*named} == {" ".join(flags)}

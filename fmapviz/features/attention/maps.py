@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from fmapviz.core.registry import VIEWS, constant, names
+from fmapviz.core import registry
 from fmapviz.errors import RequestError, first_few
+from fmapviz.features.attention import AttentionView, FlowView
 from fmapviz.features.attention.capture.blocks import Block
 from fmapviz.features.attention.capture.placement import Picture, map_of
 from fmapviz.features.attention.flow import draw_flow, query_of
@@ -96,9 +97,8 @@ class AttentionMaps:
             RequestError: The network has computed no attention, or the chosen modules have not.
         """
         if not self.seen:
-            idle = {"attention", "attention_flow"}
-            views = (view for view in names(VIEWS) if not constant(VIEWS, view, "PAIR"))
-            others = [view for view in views if constant(VIEWS, view, "NEEDS") not in idle]
+            known = registry.views().values()
+            others = [each.name for each in known if each.networks == 1 and not isinstance(each, AttentionView | FlowView)]
             raise RequestError(
                 f"no attention is computed in {model}, or none that can be seen", hint=f"other views: {', '.join(others)}"
             )

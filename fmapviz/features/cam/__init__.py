@@ -1,1 +1,98 @@
 """Class activation maps: in a run, and for a batch of the user."""
+
+from dataclasses import dataclass
+
+from fmapviz.core.members import HEAT_LOOKS, Contribution, View
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CamView(View):
+    """A class activation map.
+
+    Attributes:
+        ranged: As of `View`.
+        placed: Likewise.
+        needs: The parameters of the formula: `activations`, `gradients`, `weights` of the classifier, `pixel_gradients`.
+        formula: Reference of the function that computes it, see `fmapviz.features.cam.formulas`.
+        targets: Its classes if the user names none.
+        colormap: Colour map unless the style names one; empty: that of all heat maps.
+        compose: Reference of a function that composes the maps of all layers and classes to one picture.
+    """
+
+    ranged: bool = True
+    placed: bool = True
+    needs: tuple[str, ...] = ("activations", "gradients")
+    formula: str
+    targets: str = "top1"
+    colormap: str = ""
+    compose: str = ""
+
+
+CONTRIBUTION = Contribution(
+    views=(
+        CamView(
+            name="gradcam",
+            help="Heat map over the input: the regions that raise a class's score (Grad-CAM).",
+            looks=HEAT_LOOKS,
+            formula="fmapviz.features.cam.formulas:gradcam",
+        ),
+        CamView(
+            name="gradcam++",
+            help="Grad-CAM with weights that cover several objects of one class (Grad-CAM++).",
+            looks=HEAT_LOOKS,
+            formula="fmapviz.features.cam.formulas:gradcam_pp",
+        ),
+        CamView(
+            name="layercam",
+            help="Grad-CAM with a weight for each position, sharp at early layers too (LayerCAM).",
+            looks=HEAT_LOOKS,
+            formula="fmapviz.features.cam.formulas:layercam",
+        ),
+        CamView(
+            name="hirescam",
+            help="Grad-CAM without averaged gradients: only regions that the score depends on (HiResCAM).",
+            looks=HEAT_LOOKS,
+            formula="fmapviz.features.cam.formulas:hirescam",
+        ),
+        CamView(
+            name="xgradcam",
+            help="Grad-CAM with each channel's gradients weighted by its activations (XGrad-CAM).",
+            looks=HEAT_LOOKS,
+            formula="fmapviz.features.cam.formulas:xgradcam",
+        ),
+        CamView(
+            name="eigencam",
+            help="First principal component of a layer's channels, independent of the class (Eigen-CAM).",
+            looks=HEAT_LOOKS,
+            needs=("activations",),
+            formula="fmapviz.features.cam.formulas:eigencam",
+        ),
+        CamView(
+            name="cam",
+            help="Class activation map, exact, for a network that ends in average pooling and one linear layer (CAM).",
+            looks=HEAT_LOOKS,
+            needs=("activations", "weights"),
+            formula="fmapviz.features.cam.formulas:cam",
+        ),
+        CamView(
+            name="sheet",
+            help="One labelled sheet with Grad-CAM of several layers, the rows, and several classes, the columns.",
+            looks=("colormap", "alpha", "gray_input"),
+            ranged=False,
+            formula="fmapviz.features.cam.formulas:gradcam",
+            targets="top3",
+            compose="fmapviz.features.cam.sheet:compose",
+        ),
+        # As fine as the picture, which it would hide.
+        CamView(
+            name="saliency",
+            help="Absolute gradient of a class's score with respect to each pixel of the input.",
+            looks=tuple(look for look in HEAT_LOOKS if look not in {"alpha", "gray_input"}),
+            over=False,
+            placed=False,
+            colormap="gray",
+            needs=("pixel_gradients",),
+            formula="fmapviz.features.cam.formulas:saliency",
+        ),
+    )
+)

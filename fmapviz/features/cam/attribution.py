@@ -15,13 +15,13 @@ from torch import nn
 
 from fmapviz.config import Style, check_scores, check_type, explain_arguments
 from fmapviz.core import registry
-from fmapviz.core.registry import VIEWS
 from fmapviz.core.synonyms import meant_member
 from fmapviz.core.words import counted
 from fmapviz.draw.colormaps import HEAT_COLORMAP
 from fmapviz.draw.heatmap import gray_of, overlay
 from fmapviz.draw.png import encode
 from fmapviz.errors import FmapvizError, RequestError, first_few, quote, suggest
+from fmapviz.features.cam import CamView
 from fmapviz.features.cam.cam_layers import Choices
 from fmapviz.features.cam.class_maps import NOT_FINITE, ClassMaps
 from fmapviz.features.fields.fields import PlaceCache, Places
@@ -38,11 +38,9 @@ from fmapviz.run.batch import make_batch
 from fmapviz.run.findings import findings_of
 from fmapviz.run.plan import Plan, make_method
 from fmapviz.types import Layer, Model
-from fmapviz.views import is_heat_map
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
-    from types import ModuleType
 
     from numpy.typing import NDArray
     from torch import Tensor
@@ -172,7 +170,7 @@ def cam(
         >>> cam(model, torch.randn(2, 3, 96, 96), target=["star", 0]).target
         (3, 0)
     """
-    module = _fetch_method(check_type("method", method, str, hint="such as 'gradcam'"))
+    view = _fetch_method(check_type("method", method, str, hint="such as 'gradcam'"))
     check_type("output", output, str | int | None, hint="key or index of the class scores in what the model returns")
     check_scores(check_type("scores", scores, str | None, hint="such as 'sigmoid'"))
     check_type("style", style, Style | None, hint="such as Style(colormap='viridis')")
@@ -181,7 +179,7 @@ def cam(
     layer = _name_of(layer, model.module)
     wanted = _read_target(target, model.classes, images=len(batch))
     plan = Plan(
-        methods={method: make_method(module, [wanted])},
+        methods={method: make_method(view, [wanted])},
         targets=(wanted,),
         output=None if output is None else str(output),
         scores=scores,
@@ -327,12 +325,12 @@ def _layers(modules: Mapping[str, nn.Module], names: Collection[str] | None, *, 
 
 
 @cache
-def _fetch_method(method: str) -> ModuleType:
-    known = [view for view in registry.names(VIEWS) if is_heat_map(view)]
+def _fetch_method(method: str) -> CamView:
+    known = {name: view for name, view in registry.views().items() if isinstance(view, CamView) and not view.compose}
     if method not in known:
         hint = meant_member("view", method, known) or suggest(method, known) or f"there are: {', '.join(known)}"
         raise RequestError(f"no such method: {quote(method)}", hint=hint)
-    return registry.fetch(VIEWS, method)
+    return known[method]
 
 
 def _read_target(target: object, classes: Sequence[str], *, images: int) -> Wanted:

@@ -1,1 +1,51 @@
 """Compare two networks, or one at the steps of its training."""
+
+from dataclasses import dataclass
+
+from fmapviz.core.members import Aggregate, Contribution, Format, View
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairView(View):
+    """A view of a layer of two networks.
+
+    Attributes:
+        networks: Two.
+        draw: Reference of the function that draws them, see `fmapviz.views.base.DrawPair`.
+    """
+
+    networks: int = 2
+    draw: str
+
+
+CONTRIBUTION = Contribution(
+    views=(
+        PairView(
+            name="diff",
+            help="Two networks: A, B and B - A beside each other; `fmapviz diff` draws it.",
+            looks=("norm", "columns", "padding", "channels", "scale", "colormap", "labels"),
+            aggregates=("differences",),
+            format="numbers",
+            draw="fmapviz.features.diff.view:draw",
+        ),
+    ),
+    formats=(
+        Format(
+            name="numbers",
+            help="How two networks differ, as tables: diff.csv for each image, layer and channel, and cka.csv.",
+            needs=("differences",),
+            unit_files=("diff.safetensors",),
+            aggregates=("differences",),
+            open_writer="fmapviz.features.diff.numbers:open_writer",
+        ),
+    ),
+    aggregates=(
+        Aggregate(
+            name="differences",
+            help="How two networks differ, over all images: diff.csv, layers.csv and cka.csv, and as JSON.",
+            reads=("diff.safetensors",),
+            run_files=("diff.csv", "diff.parquet", "diff.json", "cka.csv", "layers.csv"),
+            module="fmapviz.features.diff.aggregate",
+        ),
+    ),
+)

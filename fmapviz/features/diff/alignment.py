@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 from fmapviz.core.file_names import ALIGNMENT, STEP
 from fmapviz.draw.png import encode
 from fmapviz.draw.sheets.matrix import draw_matrix
+from fmapviz.features.diff import aggregate as differences
 from fmapviz.run.model_views import KIND, UNIT
 from fmapviz.run.session import needs_of
 from fmapviz.run.single_unit import write_unit
 from fmapviz.store import run_files
-from fmapviz.store.aggregates import base, differences
+from fmapviz.store.aggregates import base
 from fmapviz.store.unit import find_done
 from fmapviz.types import ImageFile, ImageResult, Picture, UnitImage
 

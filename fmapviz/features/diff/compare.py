@@ -13,7 +13,9 @@ from torch import nn
 
 from fmapviz.config import InputOptions, Style, check_type, explain_arguments, split
 from fmapviz.errors import InputError, NothingToDoError, RequestError, quote, suggest_file
+from fmapviz.features.diff.aggregate import Powers, powers_of
 from fmapviz.features.diff.drawer import PairDrawer
+from fmapviz.features.diff.layer_ranking import LayerChange, rank_layers, why_apart
 from fmapviz.features.diff.networks import choose_layers, compare_networks, load_second
 from fmapviz.images.find import find_images
 from fmapviz.images.load import read_values
@@ -22,8 +24,6 @@ from fmapviz.models.load import load_model
 from fmapviz.observe.layers import default_types, find_layers, select_layers, unwrap
 from fmapviz.run.batch import describe_given
 from fmapviz.run.plan import Plan
-from fmapviz.store.aggregates._layer_ranking import LayerChange, rank_layers, why_apart
-from fmapviz.store.aggregates.differences import Powers, powers_of
 from fmapviz.types import DIFFERENCES, Failure, Model
 
 if TYPE_CHECKING:

@@ -16,10 +16,9 @@ from PIL import Image as PillowImage
 from torch import nn
 
 from fmapviz.config import InputOptions, RunConfig, RunInfo
-from fmapviz.core import files, registry
+from fmapviz.core import files
 from fmapviz.core.file_names import RUN_FILE
 from fmapviz.core.files import leftovers
-from fmapviz.core.registry import WRITERS
 from fmapviz.core.urls import is_url
 from fmapviz.core.version import __version__
 from fmapviz.draw.picture import make_picture
@@ -35,7 +34,7 @@ from fmapviz.features.diff.networks import Compared
 from fmapviz.run.pipeline.unit_writer import describe_image
 from fmapviz.run.plan import make_plan
 from fmapviz.run.publish import Publisher
-from fmapviz.run.session import PairSetup, Session, formats_of
+from fmapviz.run.session import PairSetup, Session, formats_of, open_writers
 from fmapviz.run.single_unit import write_unit
 from fmapviz.store import run_files
 from fmapviz.store.aggregates.base import UNREADABLE
@@ -211,7 +210,7 @@ def _make_session(config: RunConfig, first: _Run, second: _Run) -> Session:
         model=nothing,
         layers=(),
         plan=plan,
-        writers={form: registry.fetch(WRITERS, form).open_writer for form in formats},
+        writers=open_writers(formats),
         device=torch.device("cpu"),
         batch_size=1,
         workers=1,

@@ -14,7 +14,6 @@ from safetensors import SafetensorError, safe_open
 
 from fmapviz.core import registry
 from fmapviz.core.file_names import unit_patterns
-from fmapviz.core.registry import WRITERS
 from fmapviz.errors import RequestError, quote
 from fmapviz.run.session import needs_of
 
@@ -83,7 +82,7 @@ def is_chosen(name: str, type_: str, config: RunConfig) -> bool:
 @contextmanager
 def _open(unit: Path) -> Iterator[tuple[list[Described], Callable[[str], NDArray[Any]]]]:
     """Open the values of a unit: what describes the outputs of layers, and a function that reads one by its key."""
-    formats = [form for form in registry.names(WRITERS) if "values" in needs_of(form)]
+    formats = [form for form in registry.formats() if "values" in needs_of(form)]
     name = next((each for form in formats for each in unit_patterns(form) if (unit / each).is_file()), None)
     if name is None:
         hint = f"make both with to={formats[0]!r}"

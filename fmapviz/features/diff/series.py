@@ -13,7 +13,7 @@ from fmapviz.config import StepInfo
 from fmapviz.core import registry
 from fmapviz.core.file_names import STEP
 from fmapviz.core.files import writing_to
-from fmapviz.core.registry import WRITERS
+from fmapviz.core.members import load
 from fmapviz.errors import FmapvizError, NothingToDoError, RequestError, quote
 from fmapviz.events import Notice, Outcome, RunSummary
 from fmapviz.features.diff.alignment import draw_alignment
@@ -132,7 +132,7 @@ class Series:
             info = replace(
                 session.info, weights=Path(pattern).name, against=against, sha256=session.info.sha256 if is_first else None
             )
-            together = {form for form in formats if registry.constant(WRITERS, form, "SERIES")}
+            together = {form for form in formats if registry.form(form).write_series}
             writers = {form: open_writer for form, open_writer in session.writers.items() if form not in together}
             return replace(session, info=info, writers=writers, times=len(self._steps) - position), notices
         raise AssertionError("the last one raises")
@@ -180,9 +180,9 @@ class Series:
     def _write_together(self, session: Session) -> None:
         """Write what a format has of all steps together."""
         for form in session.config.to:
-            if registry.constant(WRITERS, form, "SERIES"):
+            if write_series := registry.form(form).write_series:
                 with writing_to(session.directory):
-                    registry.fetch(WRITERS, form).write_series(session.directory, run_files.find_units(session.directory))
+                    load(write_series)(session.directory, run_files.find_units(session.directory))
 
 
 def _add_step(session: Session, reference: Session, step: Step, *, is_loaded: bool) -> Session:
@@ -206,8 +206,8 @@ def _at(item: ImageFile | Failure, number: int) -> ImageFile | Failure:
 
 def _with_pictures(formats: Sequence[str]) -> tuple[str, ...]:
     """Add the format of plain pictures, if one is there that collects those of all steps."""
-    plain = list(registry.constants(WRITERS, "PLAIN"))
-    collects = any(registry.constant(WRITERS, form, "SERIES") for form in formats)
+    plain = [name for name, form in registry.formats().items() if form.plain]
+    collects = any(registry.form(form).write_series for form in formats)
     return tuple(dict.fromkeys((*formats, *(plain if collects else ()))))
 
 

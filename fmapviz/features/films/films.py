@@ -21,7 +21,7 @@ from fmapviz.core import files, registry
 from fmapviz.core.checksummed_json import CHECKSUM_BYTES
 from fmapviz.core.file_names import UNIT_FILE
 from fmapviz.core.files import stage, writing_to
-from fmapviz.core.registry import WRITERS
+from fmapviz.core.members import load
 from fmapviz.core.words import are, counted
 from fmapviz.errors import quote
 from fmapviz.events import Notice
@@ -74,8 +74,9 @@ def write_films(session: Session, on_event: Callable[[Event], None]) -> None:
         OutputError: They could not be written.
     """
     config, run, fingerprint = session.config, session.directory, session.info.fingerprint
-    modules = {form: registry.fetch(WRITERS, form) for form in config.to}
-    writers: dict[str, WriteFilm] = {form: each.write_film for form, each in modules.items() if hasattr(each, "write_film")}
+    writers: dict[str, WriteFilm] = {
+        form.name: load(form.write_film) for form in map(registry.form, config.to) if form.write_film
+    }
     if not writers:
         return
     is_intact = session.output.is_intact if config.repair else None

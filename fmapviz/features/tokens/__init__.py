@@ -1,1 +1,48 @@
 """Compare the channel vectors at the positions of maps: cosines, clusters, foreground, matches."""
+
+from fmapviz.core.members import HEAT_LOOKS, Contribution, LayerView
+
+_LOOKS = ("scale", "labels", "background", "text_size")
+
+CONTRIBUTION = Contribution(
+    views=(
+        LayerView(
+            name="pca",
+            help="First three principal components of each layer's channels, as red, green and blue.",
+            looks=(*_LOOKS, "smooth", "with_input", "pca", "foreground"),
+            placed=True,
+            shares="components",
+            draw="fmapviz.features.tokens.views.pca:draw",
+        ),
+        LayerView(
+            name="similarity",
+            help="Cosine similarity of each position of a layer to one position, over the input.",
+            looks=("norm", *HEAT_LOOKS, "smooth", "seed"),
+            placed=True,
+            scaled=False,
+            values=True,
+            anchor="position",
+            draw="fmapviz.features.tokens.views.similarity:draw",
+        ),
+        LayerView(
+            name="clusters",
+            help="Clusters of each layer's positions over all images (k-means), each cluster in one colour.",
+            looks=(*_LOOKS, "with_input", "colorbar", "clusters"),
+            placed=True,
+            scaled=False,
+            values=True,
+            surveyed=True,
+            draw="fmapviz.features.tokens.views.clusters:draw",
+        ),
+        LayerView(
+            name="correspondence",
+            help="Positions of each layer that match those of another image best, as numbered points in both pictures.",
+            looks=(*_LOOKS, "seed"),
+            placed=True,
+            scaled=False,
+            values=True,
+            anchor="image",
+            draw="fmapviz.features.tokens.views.correspondence:draw",
+        ),
+    )
+)

@@ -1,1 +1,32 @@
-"""The images with the largest values of each channel, and what the unit sees of them."""
+"""The images with the largest values of each channel, and what the unit sees of them.
+
+Two passes: the statistics of all images tell which images have the largest values; these go through the network once more,
+which tells where in each image the value is.
+"""
+
+from fmapviz.core.members import Aggregate, Contribution, LayerView
+
+CONTRIBUTION = Contribution(
+    views=(
+        LayerView(
+            name="top",
+            help="The images of the run with the largest values of each channel, cropped to what the unit sees.",
+            looks=("scale", "channels"),
+            placed=True,
+            scaled=False,
+            aggregates=("top",),
+            format="stats",  # which keeps the values of each image
+            paged=True,
+        ),
+    ),
+    aggregates=(
+        Aggregate(
+            name="top",
+            help="The table of the images with the largest values of each channel: `top.csv` and `top.parquet`.",
+            reads=("stats.safetensors", "ranking.parquet", "top.csv"),
+            run_files=("top.csv", "top.parquet"),
+            unit="_top",
+            module="fmapviz.features.top.aggregate",
+        ),
+    ),
+)

@@ -11,12 +11,12 @@ from fmapviz.core import files
 from fmapviz.core.files import stage, writing_to
 from fmapviz.errors import first_few
 from fmapviz.events import Notice
+from fmapviz.features.top.aggregate import CSV_FILE, KIND, UNIT, write_rows
 from fmapviz.features.top.pages import Pages
 from fmapviz.features.top.second_pass import SecondPass, Shown, forward_again
 from fmapviz.features.top.tiles import SIDE, TileFile
 from fmapviz.features.top.winners import find_winners
 from fmapviz.run.session import needs_of
-from fmapviz.store.aggregates.top import CSV_FILE, KIND, UNIT, write_rows
 from fmapviz.store.unit import commit, find_done, read_unit
 from fmapviz.types import ImageFile, ImageResult, UnitImage
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from fmapviz.features.top.second_pass import Slot
     from fmapviz.features.top.winners import Winner
     from fmapviz.run.session import Session
-    from fmapviz.store.aggregates._ranking import Ranking
+    from fmapviz.store.aggregates.ranking import Ranking
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,17 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 from fmapviz.config import InputOptions, Style, check_type, check_weights, explain_arguments, split
 from fmapviz.core import registry
-from fmapviz.core.registry import WRITERS
 from fmapviz.core.urls import is_url
 from fmapviz.errors import RequestError, quote
 from fmapviz.events import Notice
+from fmapviz.features.top.aggregate import CSV_FILE, KIND
 from fmapviz.features.top.of_run import draw_top_images
 from fmapviz.features.top.options import TopOptions
 from fmapviz.observe.layers import select_layers
 from fmapviz.run.finished_run import open_finished_run
 from fmapviz.run.publish import Publisher
-from fmapviz.run.session import needs_of
-from fmapviz.store.aggregates.top import CSV_FILE, KIND
+from fmapviz.run.session import needs_of, open_writers
 from fmapviz.store.staleness import describe_stale
 
 if TYPE_CHECKING:
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from fmapviz.events import Event
     from fmapviz.features.top.options import Crop
     from fmapviz.run.session import Session
-    from fmapviz.store.aggregates._ranking import By
+    from fmapviz.store.aggregates.ranking import By
     from fmapviz.types import Layer, Model, Weights
 
 
@@ -201,15 +200,15 @@ def _with_formats(session: Session, asked: Sequence[str]) -> Session:
     Raises:
         RequestError: A format does not exist, shows no pictures, or needs those of all images.
     """
-    pages = registry.constants(WRITERS, "PAGE").keys() - session.writers.keys()
+    pages = registry.pages().keys() - session.writers.keys()
     for form in asked:
-        registry.check(WRITERS, form)
+        registry.form(form)
         if "pictures" not in needs_of(form):
             raise RequestError(f"the format {quote(form)} shows no pictures", hint="to='png' or to='tensorboard'")
         if form in pages:
             raise RequestError(f"the run has no report: {quote(form)} needs one", hint=f"draw the run with to={form!r}")
     forms = asked or [form for form in session.writers if "pictures" in needs_of(form)]
-    forms = forms or list(registry.constants(WRITERS, "PLAIN"))
-    implied = (registry.constant(WRITERS, form, "WITH") for form in forms)
-    writers = {form: registry.fetch(WRITERS, form).open_writer for form in sorted({*forms, *filter(None, implied)})}
+    forms = forms or [name for name, form in registry.formats().items() if form.plain]
+    implied = (registry.form(form).format for form in forms)
+    writers = open_writers(sorted({*forms, *filter(None, implied)}))
     return replace(session, writers=writers, plan=replace(session.plan, drawn=True))

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fmapviz.observe.receptive_field import clipped
-from fmapviz.store.aggregates._unit_ranking import COLUMNS
+from fmapviz.store.aggregates.unit_ranking import COLUMNS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from fmapviz.features.top.options import TopOptions
     from fmapviz.observe.receptive_field import ReceptiveField
-    from fmapviz.store.aggregates._ranking import By
+    from fmapviz.store.aggregates.ranking import By
     from fmapviz.types import LayerResult
 
     Map = NDArray[np.float32]

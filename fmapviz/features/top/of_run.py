@@ -14,6 +14,7 @@ from fmapviz.draw.channel_choice import describe_left_out
 from fmapviz.errors import NothingToDoError, RequestError, quote
 from fmapviz.events import Notice
 from fmapviz.features.fields.fields import FieldCache
+from fmapviz.features.top.aggregate import KIND, UNIT, rank_units
 from fmapviz.features.top.draw import Drawn, draw_ranking
 from fmapviz.features.top.locate import inside_values
 from fmapviz.features.top.options import TopOptions
@@ -21,11 +22,10 @@ from fmapviz.features.top.second_pass import forward_again
 from fmapviz.features.top.winners import why_lost
 from fmapviz.images.preprocess import digest_of
 from fmapviz.observe.layers import layer_of
-from fmapviz.store.aggregates._channels import FeatureMapInfo
-from fmapviz.store.aggregates._ranker import Ranker
-from fmapviz.store.aggregates._ranking import identity, name_key
-from fmapviz.store.aggregates._unit_ranking import KEPT, keeps_ranking
-from fmapviz.store.aggregates.top import KIND, UNIT, rank_units
+from fmapviz.store.aggregates.channels import FeatureMapInfo
+from fmapviz.store.aggregates.ranker import Ranker
+from fmapviz.store.aggregates.ranking import identity, name_key
+from fmapviz.store.aggregates.unit_ranking import KEPT, keeps_ranking
 from fmapviz.store.run import read_run
 from fmapviz.store.run_files import find_units
 from fmapviz.store.shards.grouping import Failed
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from fmapviz.events import Event
     from fmapviz.run.pipeline.scheduler import Result
     from fmapviz.run.session import Session
-    from fmapviz.store.aggregates._ranking import Ranking
+    from fmapviz.store.aggregates.ranking import Ranking
     from fmapviz.types import ImageFile
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from fmapviz.config import check_type
 from fmapviz.config.checks import check_number, check_word
-from fmapviz.store.aggregates._ranking import BYS, By
+from fmapviz.store.aggregates.ranking import BYS, By
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

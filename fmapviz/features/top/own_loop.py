@@ -17,9 +17,9 @@ from fmapviz.errors import LayerKeyError, RequestError, quote, suggest
 from fmapviz.features.top.of_run import rank_run
 from fmapviz.features.top.options import TopOptions
 from fmapviz.images.preprocess import digest_of
-from fmapviz.store.aggregates._channels import FeatureMapInfo
-from fmapviz.store.aggregates._ranker import Ranker
-from fmapviz.store.aggregates._unit_ranking import COLUMNS, digest_of_name
+from fmapviz.store.aggregates.channels import FeatureMapInfo
+from fmapviz.store.aggregates.ranker import Ranker
+from fmapviz.store.aggregates.unit_ranking import COLUMNS, digest_of_name
 from fmapviz.types import FeatureMap
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from fmapviz.store.aggregates._ranking import By, Ranking
+    from fmapviz.store.aggregates.ranking import By, Ranking
 
 
 @dataclass(frozen=True, slots=True, eq=False)

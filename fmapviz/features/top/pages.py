@@ -13,7 +13,7 @@ from fmapviz.core.words import counted
 from fmapviz.draw.facts import number, shape_of
 from fmapviz.draw.png import encode
 from fmapviz.draw.sheets.strips import Strip, Values, draw_strips
-from fmapviz.store.aggregates._ranking import bin_edges, values_of
+from fmapviz.store.aggregates.ranking import bin_edges, values_of
 from fmapviz.types import LayerResult, Picture
 
 if TYPE_CHECKING:
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from fmapviz.features.top.second_pass import SecondPass, Shown, Slot
     from fmapviz.features.top.tiles import TileFile
     from fmapviz.observe.receptive_field import ReceptiveField
-    from fmapviz.store.aggregates._channels import FeatureMapInfo
-    from fmapviz.store.aggregates._ranking import Ranking
+    from fmapviz.store.aggregates.channels import FeatureMapInfo
+    from fmapviz.store.aggregates.ranking import Ranking
 
 CHANNELS = 32  # on a page
 GROUP = "top"  # of the pictures

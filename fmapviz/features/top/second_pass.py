@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from fmapviz.observe.receptive_field import ReceptiveField
     from fmapviz.run.pipeline.scheduler import Preprocessed, Result
     from fmapviz.run.session import Session
-    from fmapviz.store.aggregates._channels import FeatureMapInfo
-    from fmapviz.store.aggregates._ranking import Ranking
+    from fmapviz.store.aggregates.channels import FeatureMapInfo
+    from fmapviz.store.aggregates.ranking import Ranking
     from fmapviz.types import Failure, ImageFile, LayerResult
 
     Slot = tuple[FeatureMapInfo, int, int]  # feature map, channel, rank

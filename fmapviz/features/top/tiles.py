@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from fmapviz.features.top.locate import Position
     from fmapviz.features.top.options import Crop, TopOptions
     from fmapviz.observe.receptive_field import ReceptiveField
-    from fmapviz.store.aggregates._ranking import By
+    from fmapviz.store.aggregates.ranking import By
 
     Picture = NDArray[np.uint8]
     Map = NDArray[np.float32]

@@ -18,8 +18,8 @@ from fmapviz.store.unit import image_of, read_unit
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from fmapviz.store.aggregates._channels import FeatureMapInfo
-    from fmapviz.store.aggregates._ranking import Ranking
+    from fmapviz.store.aggregates.channels import FeatureMapInfo
+    from fmapviz.store.aggregates.ranking import Ranking
     from fmapviz.types import ImageFile
 
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from fmapviz.config import RunConfig, options_of
 from fmapviz.core import registry
-from fmapviz.core.registry import WRITERS
 from fmapviz.draw.sheets.filmstrip import draw_filmstrip
 from fmapviz.errors import RequestError, quote, suggest
 from fmapviz.features.watch.curves import Curves
@@ -42,8 +41,7 @@ def configure(options: Mapping[str, Any]) -> RunConfig:
         of_runs = min(unknown) in options_of(RunConfig)
         meant = None if of_runs else suggest(min(unknown), [*_OPTIONS, *own])
         raise RequestError(f"Watch takes no {min(unknown)}=", hint=meant or f"of the options of a run it takes {known} too")
-    reports = [form for form, page in registry.constants(WRITERS, "PAGE").items() if page]
-    return RunConfig("network", (), to=reports, **options)
+    return RunConfig("network", (), to=list(registry.pages()), **options)
 
 
 class Recorder:

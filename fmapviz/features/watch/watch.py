@@ -18,7 +18,6 @@ import torch
 
 from fmapviz.config import RunConfig, Style, check_type, explain_arguments
 from fmapviz.core import registry
-from fmapviz.core.registry import WRITERS
 from fmapviz.errors import ArgumentError, FmapvizError, RefusedError, RequestError, quote
 from fmapviz.events import Notice
 from fmapviz.features.watch.recorder import Recorder, configure
@@ -309,7 +308,7 @@ def _describe(recorder: Recorder) -> str:
     """Return where pictures go, and how TensorBoard shows them all."""
     shown = "an image" if recorder.images == 1 else f"{recorder.images} images"
     folder = recorder.target.folder
-    opened = registry.constants(WRITERS, "OPEN_STEPS_WITH").values()
+    opened = [form.open_steps_with for form in registry.formats().values() if form.open_steps_with]
     commands = [f"; all steps: {each.format(out=shlex.quote(str(folder)))}" for each in opened if folder]
     return f"drawing {shown} during the training{''.join(commands)}"
 

@@ -32,18 +32,14 @@ if TYPE_CHECKING:
 
     from fmapviz.config import RunInfo
     from fmapviz.core.drawings import Strips
-    from fmapviz.store.aggregates._channels import ChannelStatistics
+    from fmapviz.store.aggregates.channels import ChannelStatistics
     from fmapviz.store.aggregates.images import ListedUnit
     from fmapviz.types import EmptyMaps, Picture, UnitImage
 
-NEEDS = "pictures measures fields"
-WITH = "png"  # the page shows these files
-AGGREGATES = "images"
-UNIT_FILES = "report.js pixels.js"
-RUN_FILES = "index.html stats.js steps.js"
 PAGE = "index.html"
 
-UNIT_SCRIPT, _PIXELS_SCRIPT = UNIT_FILES.split()
+
+UNIT_SCRIPT, _PIXELS_SCRIPT = "report.js", "pixels.js"
 _STATISTICS_SCRIPT = "stats.js"
 _CURVES_SCRIPT = "steps.js"
 

@@ -6,12 +6,12 @@ from math import inf, isfinite, isnan
 from typing import TYPE_CHECKING, Any
 
 from fmapviz.errors import printable
-from fmapviz.store.aggregates._layer_ranking import largest_changes
+from fmapviz.features.diff.layer_ranking import largest_changes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from fmapviz.store.aggregates._layer_ranking import LayerChange
+    from fmapviz.features.diff.layer_ranking import LayerChange
 
 WIDTH, HEIGHT = 120, 20  # of a curve
 

@@ -19,15 +19,10 @@ if TYPE_CHECKING:
     from fmapviz.formats.tensorboard.event_file import Record
     from fmapviz.types import Picture, UnitImage
 
-UNIT_FILES = "events.out.tfevents.fmapviz"
-MANY = True
-SERIES = True
-OPEN_WITH = "tensorboard --logdir {out}"
+_FILE = "events.out.tfevents.fmapviz"
+
 # TensorBoard shows ten images of a tag by default, and none of them for 0, which its help calls "all" (2.21, both loaders).
 # The number of steps is not known while a network is trained; a number that is too large costs nothing.
-OPEN_STEPS_WITH = "tensorboard --logdir {out} --samples_per_plugin images=1000000"
-CROWD = 40  # runs, `maxNamesToEnableByDefault` in TensorBoard's `tf-multi-checkbox.ts`
-CROWDED = "TensorBoard ticks none of more than 40 runs: click TOGGLE ALL RUNS on its page Images"
 
 # TensorBoard shows one description for all steps: only facts that hold for all images may be in it.
 _COMMON = {"Layer", "Type", "Shows", "Scaling", "Model", "Weights", "Software"}
@@ -37,7 +32,7 @@ class TensorBoardRun:
     """Appends the pictures of images to an event file, the number of the image, or of the page, as the step."""
 
     def __init__(self, append: Callable[[Record], int], *, many: bool) -> None:
-        self.members = {UNIT_FILES: 1}  # the file's own header
+        self.members = {_FILE: 1}  # the file's own header
         self._append = append
         self._many = many
 
@@ -48,10 +43,10 @@ class TensorBoardRun:
             facts = {name: fact for name, fact in picture.facts.items() if name in _COMMON} if self._many else picture.facts
             offset, *others = map(self._append, summaries(picture, facts, step=image.key if self._many else picture.page))
             if self._many:
-                stored.append(StoredAt(UNIT_FILES, offset))
-            self.members[UNIT_FILES] += 1 + len(others)
+                stored.append(StoredAt(_FILE, offset))
+            self.members[_FILE] += 1 + len(others)
         if not self._many:
-            self.members[UNIT_FILES] += len([self._append(record) for record in scalars(image.result)])
+            self.members[_FILE] += len([self._append(record) for record in scalars(image.result)])
         return stored
 
 
@@ -63,7 +58,7 @@ def open_writer(directory: Path, *, many: bool = False) -> Iterator[TensorBoardR
         directory: The staged unit.
         many: Whether the unit holds many images.
     """
-    with event_file.create(directory / UNIT_FILES) as append:
+    with event_file.create(directory / _FILE) as append:
         yield TensorBoardRun(append, many=many)
 
 

@@ -13,9 +13,10 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 
 from fmapviz.core import files
 from fmapviz.core.file_names import EVENTS, event_tag
+from fmapviz.features.diff import aggregate as differences
 from fmapviz.formats.tensorboard import event_file
 from fmapviz.formats.tensorboard.event_file import Record
-from fmapviz.store.aggregates import base, differences
+from fmapviz.store.aggregates import base
 from fmapviz.store.unit import read_unit
 
 if TYPE_CHECKING:

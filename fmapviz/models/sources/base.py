@@ -12,21 +12,13 @@ if TYPE_CHECKING:
 
 
 class ModelSource(Protocol):
-    """A module of this folder. Its name is the prefix of its models' names, as in `timm:resnet18`.
+    """The module of a source; `fmapviz.core.members.Source` says which names it accepts.
 
-    Optional constants, which are literals and read without importing the module, say which names a source accepts:
+    A source whose names are not all listed in the catalogue may have a function `known_names() -> list[str]`, which lists
+    them without the prefix. A source whose published weights are members of enumerations may have a function
+    `entry_name(name, member) -> str`, which returns the word for a member, or raises `WeightsError` for another model's.
 
-    * `NAMES`: A string, the names of its models separated by white space, if they are fixed. They need no prefix. A source
-      without it may have a function `known_names() -> list[str]`, which lists all names without the prefix.
-    * `SPELLING`: A regular expression that must match all of any other name, with its prefix if there is one.
-    * `IS_CODE`: True if such a name is a reference to user code, as `fmapviz.models.user_code` parses it.
-    * `TAKES_ARGUMENTS`: True if arguments may follow its names, as in `resnet18(num_classes=5)`.
-    * `REQUIRES`: The package that it needs; the extra of the source's name installs it.
-
-    A source whose published weights are members of enumerations may have a function `entry_name(name, member) -> str`, which
-    returns the word for a member, or raises `WeightsError` if it is of another model.
-
-    The first source in alphabetical order that accepts a name gets it; a name in `NAMES` takes precedence.
+    The first source in alphabetical order that accepts a name gets it; a name that the catalogue lists takes precedence.
     """
 
     # Any: see `fmapviz.models.weights.state_dict.find_state`.

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from fmapviz.config import InputOptions
 
-NAMES = "shapesnet"
-
 
 def load(name: str, *, weights: str | Mapping[str, Any] | None, options: InputOptions) -> Model:
     """Build a network and fill it with weights; see `ModelSource`."""

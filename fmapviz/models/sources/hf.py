@@ -45,9 +45,6 @@ if TYPE_CHECKING:
     from fmapviz.config import InputOptions
     from fmapviz.types import Preparation
 
-REQUIRES = "transformers"
-SPELLING = r"hf:.+"
-TAKES_ARGUMENTS = True
 
 _CONFIG = "config.json"
 _PROCESSORS = ("preprocessor_config.json", "processor_config.json")

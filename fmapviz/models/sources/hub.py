@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from fmapviz.config import InputOptions
     from fmapviz.types import Model
 
-SPELLING = r"hub:.+"
-TAKES_ARGUMENTS = True
 
 _FORM = re.compile(r"(\w[\w-]*)/(\w[\w.-]*)(?::(\w[\w./-]*))?:([^\W\d]\w*)")
 _BRANCHES = ("main", "master")

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from fmapviz.types import Model
 
 # A file that ends in .py, or a module's dotted name; then a colon and an attribute. Neither is a URL.
-SPELLING = r"(?!\w+://)(?:.+\.py(?::.*)?|[^\W\d][\w.]*:[^\W\d].*)"
-IS_CODE = True
 
 
 def load(name: str, *, weights: str | Mapping[str, Any] | None, options: InputOptions) -> Model:

@@ -34,10 +34,6 @@ if TYPE_CHECKING:
     from fmapviz.models.weights.fit import Build
     from fmapviz.models.weights.state_dict import StateDict
 
-REQUIRES = "timm"
-SPELLING = r"timm:.+"
-TAKES_ARGUMENTS = True
-
 
 def known_names() -> list[str]:
     """List the names that timm knows, with and without the tags of published weights."""

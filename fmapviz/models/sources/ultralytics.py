@@ -54,9 +54,6 @@ os.environ.setdefault("YOLO_VERBOSE", "false")
 with unpatched():
     import ultralytics
 
-REQUIRES = "ultralytics"
-SPELLING = r"ultralytics:.+"
-TAKES_ARGUMENTS = True
 
 _SIDE, _CLASSIFIED = 640, 224  # pixels
 _FOLDER = Path(ultralytics.__file__).parent / "cfg" / "models"

@@ -1,8 +1,7 @@
-"""The contract of a result over all images of a run, such as statistics; one module of this package each.
+"""The contract of a result over all images of a run, such as statistics: one module for each.
 
-The directory is the registry. A writer or a view names the aggregates that it feeds in a constant,
-`AGGREGATES = "statistics"`: the formats and views of a run decide which aggregates it has. `fmapviz.run.publish` keeps
-their files up to date.
+The formats and views of a run name the aggregates that it has, see `fmapviz.core.members`. `fmapviz.run.publish` keeps their
+files up to date.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from fmapviz.core import registry
 from fmapviz.core.file_names import UNIT_FILE
-from fmapviz.core.registry import AGGREGATES, VIEWS, WRITERS
 from fmapviz.store import run_files
 from fmapviz.store.unit import holds_images, read_unit
 
@@ -34,13 +32,7 @@ class Aggregate(Protocol[Summary]):
     because it lies in one unit. Floating-point sums depend on their order, so units are always merged in natural order of
     their names, which makes the result equal to the last digit.
 
-    Attributes:
-        READS: Names of the files of a unit that `summarize` reads besides `unit.json`, separated by spaces.
-        RUN_FILES: Names of the files that `publish` returns, likewise; without it none.
-        UNIT: Name of the unit that they are made from, if it is only one.
     """
-
-    READS: str
 
     def summarize(self, unit: Path, /) -> Summary:
         """Summarize the images of a finished unit, written by this version or an older one.
@@ -71,9 +63,8 @@ def names_of(config: RunConfig) -> list[str]:
         >>> names_of(RunConfig("alexnet", to="png,stats,html"))
         ['statistics', 'images']
     """
-    members = [(WRITERS, form) for form in config.to] + [(VIEWS, view) for view in config.views]
-    fed = ((registry.constant(package, name, "AGGREGATES") or "").split() for package, name in members)
-    return list(dict.fromkeys(chain.from_iterable(fed)))
+    members = (*map(registry.form, config.to), *map(registry.view, config.views))
+    return list(dict.fromkeys(chain.from_iterable(member.aggregates for member in members)))
 
 
 def published_names(run: Path) -> list[str]:
@@ -82,11 +73,10 @@ def published_names(run: Path) -> list[str]:
     The formats and views of the run need not feed them: another command may have made the unit, and not yet the files.
     """
     made = {entry["name"] for entry in (run_files.read(run) or {"files": ()})["files"]}
-    units = registry.constants(AGGREGATES, "UNIT")
     return [
         name
-        for name, listed in registry.constants(AGGREGATES, "RUN_FILES").items()
-        if made & {*listed.split()} or (name in units and (run / units[name] / UNIT_FILE).is_file())
+        for name, each in registry.aggregates().items()
+        if not made.isdisjoint(each.run_files) or (each.unit and (run / each.unit / UNIT_FILE).is_file())
     ]
 
 
@@ -97,7 +87,7 @@ def unit_files(names: Iterable[str]) -> set[str]:
         >>> sorted(unit_files(["statistics", "images"]))
         ['stats.parquet', 'stats.safetensors']
     """
-    return {file for name in names for file in (registry.constant(AGGREGATES, name, "READS") or "").split()}
+    return {file for name in names for file in registry.aggregates()[name].reads}
 
 
 def gather(aggregate: Aggregate[Summary], units: Iterable[Path]) -> tuple[Summary, list[Path]]:

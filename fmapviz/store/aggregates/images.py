@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from fmapviz.config import RunInfo
 
-READS = ""
-
 
 @dataclass(frozen=True, slots=True)
 class Step:

@@ -18,9 +18,9 @@ from fmapviz.core import checksummed_json, files
 from fmapviz.core.channel_table import ChannelTable
 from fmapviz.core.checksummed_json import FORMAT, Json
 from fmapviz.core.words import counted
-from fmapviz.store.aggregates._channels import NO_IMAGES, ChannelStatistics, combine
-from fmapviz.store.aggregates._csv import csv_row
-from fmapviz.store.aggregates._unit_statistics import TABLE_FILE, read_image, read_table
+from fmapviz.store.aggregates.channels import NO_IMAGES, ChannelStatistics, combine
+from fmapviz.store.aggregates.csv_rows import csv_row
+from fmapviz.store.aggregates.unit_statistics import TABLE_FILE, read_image, read_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
     from fmapviz.config import RunInfo
 
-READS = "stats.safetensors stats.parquet"
-RUN_FILES = "stats.csv stats.json"
 
 _CSV_FILE, _JSON_FILE = "stats.csv", "stats.json"
 _HEADING = (

@@ -18,7 +18,7 @@ from torch.nn import functional
 from trees import difference, snapshot
 
 from fmapviz import RequestError, Style, visualize
-from fmapviz.views.rollout import flow, flow_of_class
+from fmapviz.features.attention.rollout import flow, flow_of_class
 
 SIZE = (64, 96)  # 4 x 6 patches of 16 pixels
 

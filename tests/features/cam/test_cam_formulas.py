@@ -17,9 +17,10 @@ from torch.nn.functional import interpolate
 from torchvision.models import resnet18
 
 from fmapviz.core import registry
-from fmapviz.core.registry import VIEWS
+from fmapviz.core.members import load
 from fmapviz.draw.heatmap import heat_of
-from fmapviz.views import cam, eigencam, gradcam, gradcam_pp, hirescam, layercam, saliency, xgradcam
+from fmapviz.features.cam import CamView
+from fmapviz.features.cam.formulas import cam, eigencam, gradcam, gradcam_pp, hirescam, layercam, saliency, xgradcam
 
 CLASSES = [3, 717]
 SIZE = (96, 128)
@@ -39,7 +40,7 @@ TORCHCAM = {gradcam: "GradCAM", layercam: "LayerCAM", xgradcam: "XGradCAM"}
 
 
 def named(view):
-    return view.__name__.rpartition(".")[2]
+    return view.__name__
 
 
 class Captured(NamedTuple):
@@ -95,7 +96,7 @@ def test_gradcam_is_captums(network, batch, layer, captured, relu):
     from extras import captum
 
     theirs = captum.LayerGradCam(network, network.get_submodule(layer)).attribute(batch, CLASSES, relu_attributions=relu)
-    ours = gradcam.attribute(*captured)
+    ours = gradcam(*captured)
     assert torch.equal(ours.relu() if relu else ours, theirs[:, 0].detach())
     assert (ours < 0).any()
 
@@ -108,7 +109,7 @@ def test_final_maps_are_pytorch_grad_cams(network, batch, layer, captured, view)
     with torch.no_grad():
         louder.fc.weight.mul_(LOUDER)
     theirs = of_grad_cam(GRAD_CAM[view], louder, layer, batch, CLASSES)
-    ours = heat_of(view.attribute(captured.activations, captured.gradients * LOUDER), SIZE)
+    ours = heat_of(view(captured.activations, captured.gradients * LOUDER), SIZE)
     assert ours.amax((1, 2)).min() > 0.99
     torch.testing.assert_close(ours, theirs, **CLOSE)
 
@@ -116,12 +117,12 @@ def test_final_maps_are_pytorch_grad_cams(network, batch, layer, captured, view)
 @pytest.mark.parametrize("view", TORCHCAM, ids=named)
 def test_maps_at_the_layers_resolution_are_torchcams(network, batch, layer, captured, view):
     theirs = of_torchcam(TORCHCAM[view], network, layer, batch)
-    torch.testing.assert_close(view.attribute(*captured).relu(), theirs, rtol=1e-5, atol=1e-7)
+    torch.testing.assert_close(view(*captured).relu(), theirs, rtol=1e-5, atol=1e-7)
 
 
 def test_the_formulas_differ_but_where_a_mean_follows(layer, captured):
     # Else no reference could tell one from another. A gradient that is the same at all places leaves three of them alike.
-    heats = {view: heat_of(view.attribute(*captured), SIZE) for view in OF_GRADIENTS}
+    heats = {view: heat_of(view(*captured), SIZE) for view in OF_GRADIENTS}
     for one, other in combinations(OF_GRADIENTS, 2):
         alike = layer == "layer4" and {one, other} <= {gradcam, hirescam, xgradcam}
         assert ((heats[one] - heats[other]).abs().max() < 1e-4) == alike
@@ -165,7 +166,7 @@ def test_maps_are_those_of_the_papers_for_gradients_of_any_size(view, size, kind
     gradients = torch.randn(activations.shape, generator=torch.Generator().manual_seed(7)) * size
     gradients[:, :, 0, 0] = 0
     theirs = torch.from_numpy(of_papers(view, activations, gradients))
-    ours = view.attribute(activations, gradients)
+    ours = view(activations, gradients)
     assert theirs.abs().max() > 0
     torch.testing.assert_close(ours.double() / theirs.abs().max(), theirs / theirs.abs().max(), rtol=0, atol=1e-5)
     expected = heat_of((theirs / theirs.abs().max()).float(), SIZE)
@@ -175,7 +176,7 @@ def test_maps_are_those_of_the_papers_for_gradients_of_any_size(view, size, kind
 @pytest.mark.parametrize("view", [view for view in OF_GRADIENTS if view is not gradcam_pp], ids=named)
 @pytest.mark.parametrize("factor", [1e-8, 1e8])
 def test_a_multiple_of_the_logits_has_the_same_map(captured, view, factor):
-    one, other = (heat_of(view.attribute(captured.activations, captured.gradients * by), SIZE) for by in (1, factor))
+    one, other = (heat_of(view(captured.activations, captured.gradients * by), SIZE) for by in (1, factor))
     assert one.max() > 0.99
     torch.testing.assert_close(one, other, rtol=0, atol=1e-5)
 
@@ -185,15 +186,15 @@ def test_channels_whose_values_cancel_have_no_weight_of_rounding_errors():
     values = torch.nn.functional.instance_norm(values)  # each channel adds up to zero, but for rounding
     gradients = torch.randn(values.shape, generator=torch.Generator().manual_seed(1))
     assert values.sum((2, 3)).any()
-    assert not xgradcam.attribute(values, gradients).any()
-    assert gradcam_pp.attribute(values, gradients).abs().max() < 1e3
+    assert not xgradcam(values, gradients).any()
+    assert gradcam_pp(values, gradients).abs().max() < 1e3
 
 
 def test_cam_is_torchcams_and_adds_up_to_the_logit(network, batch):
     kept = []
     with network.layer4.register_forward_hook(lambda _module, _args, output: kept.append(output.detach().clone())):
         logits = network(batch).detach()
-    ours = cam.attribute(kept[0], network.fc.weight.detach()[CLASSES])
+    ours = cam(kept[0], network.fc.weight.detach()[CLASSES])
     assert (ours < 0).any()
     torch.testing.assert_close(ours, of_torchcam("CAM", network, "layer4", batch, "fc"), rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(ours.mean((1, 2)) + network.fc.bias.detach()[CLASSES], logits[range(2), CLASSES])
@@ -201,7 +202,7 @@ def test_cam_is_torchcams_and_adds_up_to_the_logit(network, batch):
 
 def test_eigencam_is_pytorch_grad_cams_up_to_the_sign(network, batch, layer, captured):
     theirs = of_grad_cam("EigenCAM", network, layer, batch, CLASSES)
-    raw = eigencam.attribute(captured.activations)
+    raw = eigencam(captured.activations)
     for image, one in enumerate(raw):
         off = [(heat_of(sign * one[None], SIZE)[0] - theirs[image]).abs().max() for sign in (1, -1)]
         assert min(off) < 1e-5
@@ -214,15 +215,15 @@ def test_saliency_is_captums(network, batch):
     from extras import captum
 
     theirs = captum.Saliency(network).attribute(batch.clone().requires_grad_(), CLASSES)
-    torch.testing.assert_close(saliency.attribute(gradients), theirs.amax(1))
-    assert saliency.attribute(gradients).shape == (2, *SIZE)
+    torch.testing.assert_close(saliency(gradients), theirs.amax(1))
+    assert saliency(gradients).shape == (2, *SIZE)
 
 
 def test_saliency_of_a_clip_is_the_largest_of_its_frames():
     gradients = torch.randn(2, 3, 5, 7, 6, generator=torch.Generator().manual_seed(0))
-    frames = [saliency.attribute(frame) for frame in gradients.unbind(2)]
-    assert torch.equal(saliency.attribute(gradients), torch.stack(frames).amax(0))
-    assert np.array_equal(saliency.attribute(gradients), np.abs(gradients.numpy()).max((1, 2)))
+    frames = [saliency(frame) for frame in gradients.unbind(2)]
+    assert torch.equal(saliency(gradients), torch.stack(frames).amax(0))
+    assert np.array_equal(saliency(gradients), np.abs(gradients.numpy()).max((1, 2)))
 
 
 # --- how a map is enlarged: what another order of steps would cost
@@ -244,7 +245,7 @@ def enlarged(raw, mode, **options):
 @pytest.mark.parametrize("control", CONTROLS)
 @pytest.mark.thorough
 def test_pytorch_grad_cam_tells_every_other_way_of_enlarging_apart(network, batch, layer, captured, control):
-    other = CONTROLS[control](gradcam.attribute(*captured))
+    other = CONTROLS[control](gradcam(*captured))
     other = other - other.amin((1, 2), keepdim=True)
     other = other / (1e-7 + other.amax((1, 2), keepdim=True))
     theirs = of_grad_cam("GradCAM", network, layer, batch, CLASSES)
@@ -257,20 +258,20 @@ def test_pytorch_grad_cam_tells_every_other_way_of_enlarging_apart(network, batc
 def test_eigencam_does_not_correlate_negatively_with_the_mean_activation():
     for seed in range(20):
         activations = torch.randn(3, 6, 4, 5, generator=torch.Generator().manual_seed(seed))
-        raw = eigencam.attribute(activations)
+        raw = eigencam(activations)
         mean = activations.mean(1)
         assert ((raw * (mean - mean.mean((1, 2), keepdim=True))).sum((1, 2)) > 0).all()
-        torch.testing.assert_close(eigencam.attribute(-activations), -raw, rtol=1e-4, atol=1e-4)
-        assert torch.equal(torch.cat([eigencam.attribute(one[None]) for one in activations]), raw)
+        torch.testing.assert_close(eigencam(-activations), -raw, rtol=1e-4, atol=1e-4)
+        assert torch.equal(torch.cat([eigencam(one[None]) for one in activations]), raw)
 
 
 def test_eigencam_without_any_correlation_has_its_largest_magnitude_positive():
     pattern = torch.randn(3, 1, 4, 5, generator=torch.Generator().manual_seed(0)).round(decimals=1)
     activations = torch.cat([pattern, 3 - pattern], 1)  # the mean activation is the same everywhere
-    raw = eigencam.attribute(activations)
+    raw = eigencam(activations)
     assert torch.equal(raw.amax((1, 2)), raw.abs().amax((1, 2)))
-    torch.testing.assert_close(eigencam.attribute(-activations), raw)
-    assert torch.equal(torch.cat([eigencam.attribute(one[None]) for one in activations]), raw)
+    torch.testing.assert_close(eigencam(-activations), raw)
+    assert torch.equal(torch.cat([eigencam(one[None]) for one in activations]), raw)
 
 
 def test_eigencam_is_the_first_principal_component_of_scikit_learn():
@@ -281,7 +282,7 @@ def test_eigencam_is_the_first_principal_component_of_scikit_learn():
         decomposition.PCA(1, svd_solver="full").fit_transform(activations[0].flatten(1).T.numpy())[:, 0].reshape(4, 5)
     )
     component *= np.sign((component * activations[0].mean(0).numpy()).sum())
-    np.testing.assert_allclose(eigencam.attribute(activations)[0], component, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(eigencam(activations)[0], component, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -298,21 +299,19 @@ def test_eigencam_is_the_first_principal_component_of_scikit_learn():
     ids=["zeros", "constant", "one place", "one channel", "one negative channel", "not finite", "nan"],
 )
 def test_eigencam_copes_with_little(activations, expected):
-    torch.testing.assert_close(eigencam.attribute(activations), expected)
+    torch.testing.assert_close(eigencam(activations), expected)
 
 
 def test_eigencam_copes_with_values_near_the_end_of_float32():
-    assert eigencam.attribute(torch.randn(1, 3, 8, 8).sign() * 3e38).shape == (1, 8, 8)
+    assert eigencam(torch.randn(1, 3, 8, 8).sign() * 3e38).shape == (1, 8, 8)
 
 
 # --- what all of them share
 
 
-@pytest.mark.parametrize("name", [name for name in registry.names(VIEWS) if registry.constant(VIEWS, name, "NEEDS")])
-def test_a_view_says_what_its_formula_needs(name):
-    view = registry.fetch(VIEWS, name)
-    if hasattr(view, "attribute"):
-        assert view.NEEDS.split() == list(inspect.signature(view.attribute).parameters)
+@pytest.mark.parametrize("view", [view for view in registry.views().values() if isinstance(view, CamView)])
+def test_a_view_says_what_its_formula_needs(view):
+    assert list(view.needs) == list(inspect.signature(load(view.formula)).parameters)
 
 
 @pytest.mark.parametrize("view", OF_GRADIENTS, ids=named)
@@ -320,9 +319,9 @@ def test_a_view_says_what_its_formula_needs(name):
 def test_maps_are_computed_in_float32(captured, view, dtype):
     given = [values.to(dtype) for values in captured]
     before = [values.clone() for values in given]
-    ours = view.attribute(*given)
+    ours = view(*given)
     assert ours.dtype == torch.float32
-    assert torch.equal(ours, view.attribute(*(values.float() for values in given)))
+    assert torch.equal(ours, view(*(values.float() for values in given)))
     assert all(map(torch.equal, given, before))
 
 
@@ -330,12 +329,12 @@ def test_maps_are_computed_in_float32(captured, view, dtype):
 def test_the_others_are_computed_in_float32_too(dtype):
     values = torch.randn(2, 3, 4, 5, generator=torch.Generator().manual_seed(0)).to(dtype)
     for view, given in ((cam, (values, values[:, :, 0, 0])), (eigencam, (values,)), (saliency, (values,))):
-        ours = view.attribute(*given)
+        ours = view(*given)
         assert ours.dtype == torch.float32
         assert ours.shape == (2, 4, 5)
-        assert torch.equal(ours, view.attribute(*(each.float() for each in given)))
+        assert torch.equal(ours, view(*(each.float() for each in given)))
 
 
 @pytest.mark.parametrize("view", OF_GRADIENTS, ids=named)
 def test_no_gradient_gives_a_zero_map(captured, view):
-    assert not view.attribute(captured.activations, torch.zeros_like(captured.gradients)).any()
+    assert not view(captured.activations, torch.zeros_like(captured.gradients)).any()

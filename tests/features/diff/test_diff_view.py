@@ -8,8 +8,8 @@ from torchvision.utils import make_grid
 from fmapviz.config import Style
 from fmapviz.core.drawings import SHADES
 from fmapviz.draw.grid import measure
+from fmapviz.features.diff import view as diff
 from fmapviz.features.diff.difference import compare
-from fmapviz.views import diff
 from fmapviz.views.base import PairMaps
 
 

@@ -6,8 +6,8 @@ import io
 import numpy as np
 import pytest
 
-from fmapviz.store.aggregates import _difference_tables as tables
-from fmapviz.store.aggregates._unit_differences import write_unit
+from fmapviz.features.diff import tables
+from fmapviz.features.diff.unit_differences import write_unit
 from fmapviz.types import DIFFERENCES, Difference, ImageResult, LayerResult
 
 SPECIAL = [np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-45, 1e-300, 1e300, 3.4028234663852886e38, -3.4028234663852886e38, 1 / 3]

@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 import fmapviz
+from fmapviz.features.diff import aggregate as differences
 from fmapviz.features.diff.difference import compare
-from fmapviz.store.aggregates import differences
-from fmapviz.store.aggregates._layer_ranking import largest_changes, rank_layers, why_apart
+from fmapviz.features.diff.layer_ranking import largest_changes, rank_layers, why_apart
 
 NAN, INF = float("nan"), float("inf")
 

@@ -14,7 +14,7 @@ from PIL import Image, ImageSequence
 
 from fmapviz import visualize
 from fmapviz.errors import RequestError
-from fmapviz.formats import gif, mp4
+from fmapviz.features.films import gif, mp4
 from fmapviz.store.verify import verify
 
 pytest_plugins = ["browser"]  # its fixtures

@@ -12,10 +12,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fmapviz.images.find import in_natural_order
-from fmapviz.store.aggregates._channels import FeatureMapInfo
-from fmapviz.store.aggregates._ranker import Ranker, rank_block
-from fmapviz.store.aggregates._ranking import BINS, BYS, bin_edges, count_values, merge, no_images
-from fmapviz.store.aggregates._unit_ranking import read_ranking, write_rankings
+from fmapviz.store.aggregates.channels import FeatureMapInfo
+from fmapviz.store.aggregates.ranker import Ranker, rank_block
+from fmapviz.store.aggregates.ranking import BINS, BYS, bin_edges, count_values, merge, no_images
+from fmapviz.store.aggregates.unit_ranking import read_ranking, write_rankings
 
 NAN = np.nan
 CHANNELS = 2

@@ -572,7 +572,7 @@ from torch import nn
 
 torch.set_num_threads(1)
 # Imports what a process without rights may not be able to read.
-registry.names("fmapviz.views")
+registry.views()
 Image.init()
 
 class Net(nn.Module):

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import numpy as np
 import orjson
 
-from fmapviz.store.aggregates._csv import csv_row
-from fmapviz.store.aggregates._unit_differences import read_unit_differences
+from fmapviz.features.diff.unit_differences import read_unit_differences
+from fmapviz.store.aggregates.csv_rows import csv_row
 from fmapviz.types import DIFFERENCES
 
 if TYPE_CHECKING:

@@ -16,10 +16,10 @@ from fmapviz.core import checksummed_json, files
 from fmapviz.core.checksummed_json import FORMAT
 from fmapviz.core.words import counted
 from fmapviz.features.diff.cka import BATCH, LEAST, Alignment
-from fmapviz.store.aggregates._csv import csv_row
-from fmapviz.store.aggregates._difference_tables import encode, write_csv, write_parquet
-from fmapviz.store.aggregates._layer_ranking import LayerChange, rank_layers, why_apart
-from fmapviz.store.aggregates._unit_differences import read_unit_differences
+from fmapviz.features.diff.layer_ranking import LayerChange, rank_layers, why_apart
+from fmapviz.features.diff.tables import encode, write_csv, write_parquet
+from fmapviz.features.diff.unit_differences import read_unit_differences
+from fmapviz.store.aggregates.csv_rows import csv_row
 from fmapviz.store.unit import read_unit
 
 if TYPE_CHECKING:
@@ -31,10 +31,14 @@ if TYPE_CHECKING:
     from fmapviz.config import RunInfo
     from fmapviz.store.run_files import Content
 
-READS = "diff.safetensors"
-RUN_FILES = "diff.csv diff.parquet diff.json cka.csv layers.csv"
 
-_CSV_FILE, _PARQUET_FILE, _JSON_FILE, _CKA_FILE, _LAYERS_FILE = RUN_FILES.split()
+_CSV_FILE, _PARQUET_FILE, _JSON_FILE, _CKA_FILE, _LAYERS_FILE = (
+    "diff.csv",
+    "diff.parquet",
+    "diff.json",
+    "cka.csv",
+    "layers.csv",
+)
 ENOUGH = 20.0  # dB; below it, the difference is more than a tenth of the values
 
 

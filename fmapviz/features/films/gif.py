@@ -17,9 +17,6 @@ if TYPE_CHECKING:
     from fractions import Fraction
     from pathlib import Path
 
-WITH = "png"  # films are made of these files
-UNIT_FILES = "*.gif"
-LOCAL = True
 
 _SHORTEST = 2  # hundredths of a second; browsers slow down what is faster
 _ENDLESS = b"!\xff\x0bNETSCAPE2.0\x03\x01\x00\x00\x00"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 import numpy as np
 
 from fmapviz.images.find import in_natural_order
-from fmapviz.store.aggregates._channels import FeatureMapInfo, rows_of
+from fmapviz.store.aggregates.channels import FeatureMapInfo, rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

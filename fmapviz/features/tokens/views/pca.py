@@ -24,11 +24,6 @@ if TYPE_CHECKING:
     from fmapviz.config import Style
     from fmapviz.views.base import LayerMaps
 
-NEEDS = "outputs"
-LOOKS = "scale smooth labels background text_size with_input pca foreground"
-PLACED = True
-SHARES = "components"  # with `--pca shared`, those of all images of the run
-
 
 def draw(maps: LayerMaps, style: Style) -> BatchContent:
     """Draw one picture per image, by its own principal components or by those shared by the run.

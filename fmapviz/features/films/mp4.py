@@ -17,11 +17,6 @@ if TYPE_CHECKING:
 
     from PIL import Image as PillowImage
 
-WITH = "png"  # films are made of these files
-UNIT_FILES = "*.mp4"
-REQUIRES = "av"
-EXTRA = "video"
-LOCAL = True
 
 _BT709, _LIMITED = 1, 1
 _TICKS = 90_000  # each second, of films whose rate varies

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fmapviz.store.aggregates._ranking import (
+from fmapviz.store.aggregates.ranking import (
     BINS,
     Ranking,
     count_values,
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from fmapviz.store.aggregates._channels import FeatureMapInfo
-    from fmapviz.store.aggregates._ranking import By, Floats
+    from fmapviz.store.aggregates.channels import FeatureMapInfo
+    from fmapviz.store.aggregates.ranking import By, Floats
 
 _BLOCK_BYTES = 16 * 2**20
 _MOST_IMAGES = 4096  # in a block

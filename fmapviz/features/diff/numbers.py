@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from fmapviz.features.diff.unit_differences import write_unit
 from fmapviz.formats import base
-from fmapviz.store.aggregates._unit_differences import write_unit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
     from fmapviz.types import Picture, UnitImage
-
-NEEDS = "differences"
-AGGREGATES = "differences"
-UNIT_FILES = "diff.safetensors"
 
 
 def _write(directory: Path, image: UnitImage, _pictures: Iterable[Picture]) -> None:

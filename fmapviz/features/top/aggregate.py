@@ -11,9 +11,9 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from fmapviz.core import files
-from fmapviz.store.aggregates._ranker import Ranker
-from fmapviz.store.aggregates._unit_ranking import TABLE_FILE, add_image, read_ranking
 from fmapviz.store.aggregates.base import UNREADABLE
+from fmapviz.store.aggregates.ranker import Ranker
+from fmapviz.store.aggregates.unit_ranking import TABLE_FILE, add_image, read_ranking
 from fmapviz.store.unit import holds_images, read_unit
 
 if TYPE_CHECKING:
@@ -21,10 +21,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from fmapviz.config import RunInfo
-    from fmapviz.store.aggregates._ranking import By, Ranking
+    from fmapviz.store.aggregates.ranking import By, Ranking
 
-READS = "stats.safetensors ranking.parquet top.csv"
-RUN_FILES = "top.csv top.parquet"
 
 UNIT = "_top"  # and the kind that its record names
 KIND = "top"

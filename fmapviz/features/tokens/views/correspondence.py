@@ -23,13 +23,6 @@ if TYPE_CHECKING:
     from fmapviz.config import Style
     from fmapviz.views.base import LayerMaps
 
-NEEDS = "outputs"
-LOOKS = "scale labels background text_size seed"
-PLACED = True
-SEED = "image"
-VALUES = True
-SCALED = False
-
 
 def draw(maps: LayerMaps, style: Style) -> BatchContent:
     """Match each image with that of the seed.

@@ -14,13 +14,6 @@ if TYPE_CHECKING:
     from fmapviz.config import Style
     from fmapviz.views.base import LayerMaps
 
-NEEDS = "outputs"
-LOOKS = "scale labels background text_size with_input colorbar clusters"
-PLACED = True
-SURVEYED = True
-VALUES = True
-SCALED = False
-
 
 def draw(maps: LayerMaps, _style: Style) -> BatchContent:
     """Find the cluster of each position, of those that all images of the run share.

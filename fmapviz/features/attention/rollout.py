@@ -20,9 +20,6 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-NEEDS = "attention_flow"
-LOOKS = "norm scale smooth colormap alpha gray_input labels background text_size with_input colorbar query"
-
 
 def flow(query: Tensor, blocks: Iterable[Tensor]) -> Tensor:
     """Follow attention from one token through all blocks.

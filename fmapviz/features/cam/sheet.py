@@ -7,17 +7,9 @@ from typing import TYPE_CHECKING
 from fmapviz.draw.facts import shape_of
 from fmapviz.draw.heatmap import colormap_of, draw_heat_map
 from fmapviz.draw.sheets.tables import draw_sheet
-from fmapviz.views.gradcam import attribute
 
 if TYPE_CHECKING:
     from fmapviz.draw.picture import Composed, Sheet
-
-NEEDS = "activations gradients"
-LOOKS = "colormap alpha gray_input"
-TARGETS = "top3"  # unless the user names others
-SHEET = True
-
-__all__ = ["LOOKS", "NEEDS", "SHEET", "TARGETS", "attribute", "compose"]
 
 
 def compose(sheet: Sheet) -> Composed:

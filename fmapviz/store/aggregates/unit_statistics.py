@@ -15,7 +15,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from fmapviz.core import files
-from fmapviz.store.aggregates._channels import ChannelStatistics, FeatureMapInfo
+from fmapviz.store.aggregates.channels import ChannelStatistics, FeatureMapInfo
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

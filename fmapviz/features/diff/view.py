@@ -32,11 +32,6 @@ if TYPE_CHECKING:
     from fmapviz.core.drawings import Tiles
     from fmapviz.views.base import PairMaps
 
-NEEDS = "outputs"
-PAIR = True
-LOOKS = "norm columns padding channels scale colormap labels"
-AGGREGATES = "differences"
-WITH = "numbers"
 
 _SMALLEST, _LARGEST = 1e-36, float(np.finfo(np.float32).max)
 _LEAST_SPAN = np.float32(1e-5)  # as `make_grid` has it

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from fmapviz.store.aggregates.differences import Powers
+    from fmapviz.features.diff.aggregate import Powers
 
 LARGEST = 1e300  # sums beyond it are not compared
 

@@ -23,12 +23,6 @@ if TYPE_CHECKING:
     from fmapviz.config import Style
     from fmapviz.views.base import LayerMaps
 
-NEEDS = "outputs"
-LOOKS = "norm scale colormap alpha gray_input labels background text_size with_input colorbar smooth seed"
-PLACED = True
-SEED = "position"
-VALUES = True
-SCALED = False  # by what all images share
 _LIMITS = -1.0, 1.0
 
 

@@ -16,10 +16,10 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from fmapviz.core import files
-from fmapviz.store.aggregates._channels import FeatureMapInfo
-from fmapviz.store.aggregates._ranker import Ranker
-from fmapviz.store.aggregates._ranking import BINS, BYS, Ranking, drop_unranked, identity, no_images
-from fmapviz.store.aggregates._unit_statistics import DIGEST, IMAGE_FILE, checked_maps, columns_of, load_maps
+from fmapviz.store.aggregates.channels import FeatureMapInfo
+from fmapviz.store.aggregates.ranker import Ranker
+from fmapviz.store.aggregates.ranking import BINS, BYS, Ranking, drop_unranked, identity, no_images
+from fmapviz.store.aggregates.unit_statistics import DIGEST, IMAGE_FILE, checked_maps, columns_of, load_maps
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from fmapviz.store.aggregates._ranking import By, Floats
+    from fmapviz.store.aggregates.ranking import By, Floats
     from fmapviz.types import UnitImage
 
 TABLE_FILE = "ranking.parquet"
@@ -80,7 +80,7 @@ def write_rankings(directory: Path, rankings: Mapping[By, Ranking]) -> None:
 
     The columns `places` and `scores` hold the first 16 images, as positions among the names in the metadata, and their
     values, negated if they are ranked by the smallest; `bins` and `counts` hold the number of images by their value, see
-    `fmapviz.store.aggregates._ranking.bin_edges`.
+    `fmapviz.store.aggregates.ranking.bin_edges`.
 
     Raises:
         OSError: The disk is full, for example, or the file exists.

@@ -1,0 +1,234 @@
+"""What the catalogue holds: views, output formats, sources of models and run-level results, as values.
+
+A package that contributes to the catalogue has a value `CONTRIBUTION`, and `fmapviz.catalogue` lists its name. Code is named
+by a reference, `module:attribute`, and imported on first use: the values are read by `--help`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, Literal
+
+# What a view of a layer captures.
+Of = Literal["output", "input", "gradient", "input gradient"]
+# What a format is made of.
+Need = Literal["pictures", "measures", "values", "fields", "differences"]
+
+# Options of a style that change a grid, and a heat map over the input.
+GRID_LOOKS = (
+    "norm", "columns", "padding", "channels", "scale", "colormap", "labels", "background", "text_size", "with_input",
+    "colorbar",
+)  # fmt: skip
+HEAT_LOOKS = (
+    "scale", "colormap", "alpha", "gray_input", "labels", "background", "text_size", "with_input", "colorbar",
+)  # fmt: skip
+
+
+def load(reference: str) -> Any:  # Any: code of all kinds is referred to
+    """Import what a reference names.
+
+    Example:
+        >>> load("fmapviz.core.words:counted")(2, "image")
+        '2 images'
+    """
+    module, _, name = reference.partition(":")
+    return getattr(import_module(module), name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """Anything that has a name on the command line.
+
+    Attributes:
+        name: The name.
+        help: One sentence for `--help`.
+        requires: A package that it needs.
+        extra: The extra that installs this package; empty: the extra has the member's name.
+    """
+
+    name: str
+    help: str
+    requires: str = ""
+    extra: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Requested(Member):
+    """What a run may be asked for: a view or a format.
+
+    Attributes:
+        aggregates: Run-level results that its run has.
+        format: A format that its run writes besides those that are asked for.
+        run_files: Names of run-level files that it makes itself.
+    """
+
+    aggregates: tuple[str, ...] = ()
+    format: str = ""
+    run_files: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View(Requested):
+    """What can be drawn, without any code: one of the kinds below, or a kind of a feature, draws.
+
+    Attributes:
+        looks: The options of a style that change its pictures.
+        ranged: Whether the norm `run` changes its pictures, although `norm` does not otherwise.
+        images: Whether it needs images, and not only the network.
+        networks: How many networks it draws beside each other.
+        over: Whether its maps are drawn over the input.
+        placed: Whether it needs the position of each of a layer's values in the input, as maps over the input do.
+        scaled: Whether a range of all images changes it.
+        values: Whether what it draws are values too, which the formats of raw values store.
+        anchor: What the style's anchor must name for it: a `position` or an `image`; empty: nothing.
+        paged: Whether it draws pages of many images, and no picture of a single one.
+        surveyed: Whether its values depend on all images of the run.
+        shares: What all images of a run have in common if the style says so.
+    """
+
+    looks: tuple[str, ...] = ()
+    ranged: bool = False
+    images: bool = True
+    networks: int = 1
+    over: bool = True
+    placed: bool = False
+    scaled: bool = True
+    values: bool = False
+    anchor: Literal["", "position", "image"] = ""
+    paged: bool = False
+    surveyed: bool = False
+    shares: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerView(View):
+    """A view of what one layer returns or receives, see `fmapviz.views.base.DrawLayer`.
+
+    Attributes:
+        captures: What is drawn of the layer.
+        draw: Reference of the function that draws it; empty: nothing is drawn of a single image.
+    """
+
+    captures: Of = "output"
+    draw: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReducedView(View):
+    """A view that reduces all channels of a layer to one map, see `fmapviz.views.base.Reduce`.
+
+    Attributes:
+        placed: As of `View`.
+        captures: What is reduced.
+        reduce: Reference of the function that reduces it.
+        colormap: Colour map unless the style names one; empty: that of all heat maps.
+        sharp: Whether its values are enlarged to rectangles, unless the style is `smooth`.
+        compose: Reference of a function that composes the maps of all layers to one picture; empty: each is a picture.
+    """
+
+    placed: bool = True
+    captures: Of = "output"
+    reduce: str
+    colormap: str = ""
+    sharp: bool = False
+    compose: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelView(View):
+    """A view of what a layer has learnt, see `fmapviz.views.base.ReadWeights` and `DrawWeights`.
+
+    Attributes:
+        read: Reference of the function that reads it.
+        draw: Reference of the function that draws it.
+    """
+
+    images: bool = False
+    read: str
+    draw: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Format(Requested):
+    """An output format, see `fmapviz.formats.base`.
+
+    Attributes:
+        needs: What it is made of.
+        only_of: The views of which it writes something; empty: all that have what it needs.
+        unit_files: Patterns of the names of its files in a unit.
+        plain: Whether pictures are written in it if no format is asked for and no page collects them.
+        many: Whether a unit may hold many images, which shards need.
+        local: Whether it needs a local directory.
+        page: One of the run-level files, which a browser opens; empty: none.
+        open_with: The command that opens the results; `{out}` is the directory of all runs.
+        open_steps_with: The same where a picture has many steps.
+        crowd: The number of units below `{out}` above which `crowded` must be said of that command; 0: no number.
+        crowded: What must be said then.
+        open_writer: Reference of the function that opens a writer.
+        publish: Reference of the function that makes its run-level files; empty: it has none.
+        write_series: Reference of the function that writes all steps of a series; empty: the format does not collect them.
+        write_film: Reference of the function that writes one picture of many images as a film; empty: it writes none.
+    """
+
+    needs: tuple[Need, ...] = ("pictures",)
+    only_of: tuple[str, ...] = ()
+    unit_files: tuple[str, ...] = ()
+    plain: bool = False
+    many: bool = False
+    local: bool = False
+    page: str = ""
+    open_with: str = ""
+    open_steps_with: str = ""
+    crowd: int = 0
+    crowded: str = ""
+    open_writer: str
+    publish: str = ""
+    write_series: str = ""
+    write_film: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source(Member):
+    """A source of models, see `fmapviz.models.sources.base`. Its name is the prefix of its models' names.
+
+    Attributes:
+        names: Names of models that need no prefix.
+        spelling: A regular expression that matches all other names, with their prefix; empty: there are none.
+        is_code: Whether such a name is a reference to user code, as `fmapviz.models.user_code` parses it.
+        takes_arguments: Whether arguments may follow a name, as in `resnet18(num_classes=5)`.
+        module: Name of the module.
+    """
+
+    names: tuple[str, ...] = ()
+    spelling: str = ""
+    is_code: bool = False
+    takes_arguments: bool = False
+    module: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Aggregate(Member):
+    """A result over all images of a run, see `fmapviz.store.aggregates.base`.
+
+    Attributes:
+        reads: Names of the files of a unit that it is made from, besides the record.
+        run_files: Names of the run-level files that it makes.
+        unit: Name of the unit that it is made from, if it is only one; else empty.
+        module: Name of the module.
+    """
+
+    reads: tuple[str, ...] = ()
+    run_files: tuple[str, ...] = ()
+    unit: str = ""
+    module: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contribution:
+    """What a package contributes to the catalogue."""
+
+    views: tuple[View, ...] = ()
+    formats: tuple[Format, ...] = ()
+    sources: tuple[Source, ...] = ()
+    aggregates: tuple[Aggregate, ...] = ()

@@ -1,8 +1,0 @@
-"""Gradient of a class's score with respect to each layer's output, as a grid."""
-
-from fmapviz.views.maps import draw
-
-NEEDS = "gradients"
-LOOKS = "norm columns padding channels scale colormap labels background text_size with_input colorbar"
-
-__all__ = ["LOOKS", "NEEDS", "draw"]
