@@ -1,5 +1,12 @@
 // The page's address, which encodes the image, view, layer and channel shown.
 
+import { besideView, choice } from "./choose.js";
+import { ORDERS } from "./order.js";
+import { report } from "./registry.js";
+import { besides, comparing, state, update } from "./state.js";
+import { stepAt } from "./steps.js";
+import { paired, run } from "./text.js";
+
 const SETTLED = 300;  // milliseconds: browsers refuse to change the address as often as a held key repeats
 
 let written = "";
@@ -16,7 +23,10 @@ function addressOf() {
   }
   Object.assign(parts, { view: state.view ?? "", layer: state.name ?? "" });
   if (besides()) parts.beside = besideView();
-  if (swiping()) parts.swipe = Number(state.swipe.toFixed(1));
+  for (const { name, write } of report.places) {
+    const value = write();
+    if (value !== null) parts[name] = value;
+  }
   if (state.order) parts.order = state.order;
   if (state.channel !== null) parts.channel = state.channel;
   return new URLSearchParams(parts).toString();
@@ -28,14 +38,14 @@ let understood = null;
 
 function withoutPlaces(address) {
   const parts = new URLSearchParams(address);
-  for (const name of ["step", "with-step", "swipe"]) parts.delete(name);
+  for (const name of ["step", "with-step", ...report.places.map(({ name }) => name)]) parts.delete(name);
   return parts.toString();
 }
 
 // Another step, or place of the divider, changes the last entry of the history: going back leads to the image, view or layer before.
-function writeAddress() {
+export function writeAddress() {
   clearTimeout(settling);
-  if (playing) return;
+  if (state.playing) return;
   understood ??= addressOf();
   settling = setTimeout(() => {
     const now = addressOf();
@@ -47,7 +57,7 @@ function writeAddress() {
   }, SETTLED);
 }
 
-function readAddress() {
+export function readAddress() {
   written = location.hash.slice(1);
   understood = null;
   const parts = new URLSearchParams(written);
@@ -64,16 +74,15 @@ function readAddress() {
     state.units[1] = state.units[0];
     state.steps[1] = state.steps[0];
   }
-  viewChosen = false;
+  choice.ofView = false;
   const order = parts.get("order");
   state.order = order in ORDERS ? order : null;
-  const swipe = parts.get("swipe") ?? "";
-  state.swipe = /^\d+(\.\d+)?$/.test(swipe) ? clamp(Number(swipe), 0, 100) : null;
+  for (const { name, read } of report.places) read(parts.get(name) ?? "");
   state.beside = other < 0 && !paired ? parts.get("beside") : null;
   Object.assign(state, { side: other < 0 ? 0 : state.side, view: parts.get("view") || null, name: parts.get("layer") || null, channel });
 }
 
-function followAddress() {
+export function followAddress() {
   if (!run.units.length || location.hash.slice(1) === written) return;
   clearTimeout(settling);
   readAddress();

@@ -1,23 +1,27 @@
 // Cameras: zoom and position. Panes whose pictures cover the same area share one.
 
+import { report } from "./registry.js";
+import { comparing, panes, swiping } from "./state.js";
+import { clamp, find } from "./text.js";
+
 const LARGEST_SCALE = 64;
 const MARGIN = 24;  // of a fitted picture, both sides together
 
 // `scale`: device pixels per pixel of the first picture; `x`, `y`: the point of the picture at the centre of the pane, as a
 // share of its width and height.
-const newCamera = () => ({ scale: 1, x: 0.5, y: 0.5, fitted: true });
-const clamp = (value, low, high) => Math.min(Math.max(value, low), high);
+export const newCamera = () => ({ scale: 1, x: 0.5, y: 0.5, fitted: true });
 
 // The pane that keys and buttons zoom and move: the one that had the focus last.
 const activePane = () => panes.find((pane) => pane.picture && pane.active) ?? panes.find(({ picture }) => picture);
 const cameras = () => new Set(panes.filter(({ picture }) => picture).map(({ camera }) => camera));
 
-function place() {
+export function place() {
   for (const pane of panes) pane.place();
+  for (const listener of report.placed) listener();
   find("#zoom output").textContent = `${Number(((activePane()?.camera.scale ?? 1) * 100).toPrecision(3))} %`;
 }
 
-function setScale(camera, scale) {
+export function setScale(camera, scale) {
   camera.scale = clamp(scale, Math.min(1, fittingScale(camera)) / 4, LARGEST_SCALE);
   camera.fitted = false;
 }
@@ -26,28 +30,28 @@ function fittingScale(camera) {
   const scales = panes.filter((pane) => pane.picture && pane.camera === camera).map((pane) => {
     const { width, height } = pane.picture;
     const across = (pane.stage.clientWidth - MARGIN) / width;
-    const fitting = devicePixelRatio * (pane.picture.cells ? across : Math.min(across, (pane.stage.clientHeight - MARGIN) / (height * pane.stretch())));
+    const fitting = devicePixelRatio * (pane.picture.behaviour ? across : Math.min(across, (pane.stage.clientHeight - MARGIN) / (height * pane.stretch())));
     return fitting * camera.scale / pane.scale();
   });
   const scale = Math.max(Math.min(...scales, LARGEST_SCALE), 0.001);
   return scale > 1 ? Math.floor(scale) : scale;
 }
 
-function fit(fitted = cameras()) {
+export function fit(fitted = cameras()) {
   for (const camera of fitted) {
     Object.assign(camera, { scale: fittingScale(camera), x: 0.5, y: 0.5, fitted: true });
-    const page = panes.find((pane) => pane.picture?.cells && pane.camera === camera);
-    if (page) camera.y = rowInSight(page, MARGIN / 2);
+    const page = panes.find((pane) => pane.picture?.behaviour && pane.camera === camera);
+    if (page) camera.y = page.picture.behaviour.middle(page, MARGIN / 2);
   }
   place();
 }
 
-function refit() {
+export function refit() {
   fit([...cameras()].filter(({ fitted }) => fitted));
 }
 
 // A grid beside a heat map is not moved with it: the same position means something else there.
-function linkCameras() {
+export function linkCameras() {
   const [first, second] = panes;
   if (second) second.camera = comparing() || swiping() || coverTheSame(first.picture, second.picture) ? first.camera : second.ownCamera;
 }
@@ -60,7 +64,7 @@ function coverTheSame(one, other) {
 }
 
 // Buttons and keys step through whole numbers, at which all pixels become squares of equal size.
-function zoomBy(direction) {
+export function zoomBy(direction) {
   const camera = activePane()?.camera;
   if (!camera || !direction) return;
   if (direction === "fit") return fit();
@@ -68,4 +72,11 @@ function zoomBy(direction) {
   const next = direction === "in" ? steps.find((step) => step > camera.scale * 1.001) : steps.findLast((step) => step < camera.scale * 0.999);
   setScale(camera, next ?? camera.scale);
   place();
+}
+
+export const PAN = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
+
+export function pan(key) {
+  const pane = activePane();
+  if (pane) pane.shift((PAN[key][0] * 60) / pane.zoom, (PAN[key][1] * 60) / pane.zoomDown);
 }

@@ -1,5 +1,11 @@
 // Curves over the steps of a series: the mean of the layer that is shown, and its dead channels.
 
+import { address, layerAmong, loadScript, unpack } from "./data.js";
+import { draw } from "./histogram.js";
+import { comparing, isShown, labelOf, panes, state } from "./state.js";
+import { hasSeries, positionAt, shownItem } from "./steps.js";
+import { find, make, number, run, visible } from "./text.js";
+
 const CURVE = { width: 1000, height: 100 };
 
 let curves = null;  // by the address of the series
@@ -21,7 +27,6 @@ function curvesOf(item, picture) {
 }
 
 function showCurves() {
-  if (!hasSeries) return;
   const item = shownItem();
   const { picture } = panes[comparing() ? state.side : 0] ?? {};  // that of image B may not be there yet
   charted = picture ?? (charted && isShown(charted) ? charted : null);  // a step may lack it
@@ -56,4 +61,10 @@ function path(values, x, low, high) {
     const begins = !Number.isFinite(values[at - 1]);
     return `${begins ? "M" : "L"}${x(at).toFixed(1)} ${y(value).toFixed(1)}${begins && !Number.isFinite(values[at + 1]) ? "h0" : ""}`;
   }).join("");
+}
+
+export function register(report) {
+  if (!hasSeries) return;
+  report.described.push(showCurves);
+  report.opened.push(loadCurves);
 }

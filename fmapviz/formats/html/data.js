@@ -1,5 +1,8 @@
 // Loading data and pictures when they are shown: from beside the page, or from the page if it is the only file.
 
+import { report } from "./registry.js";
+import { make, run, say, withoutNumber, words } from "./text.js";
+
 // A page opened from a file may not fetch, but it may load scripts: data are scripts that call one of these functions.
 const delivered = new WeakMap();
 const deliver = (data) => delivered.set(document.currentScript, data);
@@ -13,9 +16,9 @@ const OF = {
 };
 
 // Files inside the page, by their addresses.
-const embedded = new Map([...document.querySelectorAll("script[data-file]")].map((file) => [file.dataset.file, file]));
+export const embedded = new Map([...document.querySelectorAll("script[data-file]")].map((file) => [file.dataset.file, file]));
 
-function loadScript(href, { charset = "" } = {}) {
+export function loadScript(href, { charset = "" } = {}) {
   const inside = embedded.get(href);
   if (inside) return Promise.resolve(JSON.parse(inside.textContent));
   return new Promise((resolve, reject) => {
@@ -35,9 +38,9 @@ function loadScript(href, { charset = "" } = {}) {
   });
 }
 
-const pictureAddress = (href) => (embedded.has(href) ? `data:image/png;base64,${embedded.get(href).textContent}` : href);
+export const pictureAddress = (href) => (embedded.has(href) ? `data:image/png;base64,${embedded.get(href).textContent}` : href);
 
-async function loadPicture(href) {
+export async function loadPicture(href) {
   const image = new Image();
   await new Promise((resolve, reject) => {
     image.onload = resolve;
@@ -57,10 +60,10 @@ function decode(href) {
 }
 
 // With "./" a name such as "javascript:x.png" stays a path, encoded or not. In an object store a file may have another name.
-const address = (href) => `./${run.objects?.[href] ?? href}`;
+export const address = (href) => `./${run.objects?.[href] ?? href}`;
 const cache = new Map();
 
-function loadUnit(href) {
+export function loadUnit(href) {
   const loading = cache.get(href) ?? loadScript(address(`${href}report.js`)).then((unit) => prepare(unit, href));
   cache.delete(href);
   cache.set(href, loading);  // a map keeps the order of insertion: the first is the least recently used
@@ -69,13 +72,12 @@ function loadUnit(href) {
   return loading;
 }
 
-function prepare(unit, href) {
+export function prepare(unit, href) {
   for (const picture of unit.pictures) {
     picture.src = address(href + picture.href);
     picture.pixels = address(`${href}pixels.js`);
     picture.words = words(picture.title || picture.name, picture.layer?.type ?? "");
-    const field = receptiveField(picture, inputOf(unit));
-    if (field) picture.facts.push(["Receptive field", field]);
+    for (const listener of report.loaded) listener(picture, unit);
   }
   return unit;
 }
@@ -83,7 +85,7 @@ function prepare(unit, href) {
 // The run may have a unit of the model itself, the same for all images; in a training one for each step.
 const models = new Map();  // by address
 
-function loadModel(href, about) {
+export function loadModel(href, about) {
   if (!href) return null;
   const loading = models.get(href) ?? readModel(href, about);
   models.delete(href);
@@ -103,38 +105,10 @@ async function readModel(href, about) {
   }
 }
 
-// The images with the largest values of each channel: pages of strips, 32 channels each, in a unit of the run.
-const TOP = "top";  // the view
-let topUnit = null;
-let topError = null;
-let topLoading = null;
-
-function loadTop() {
-  if (run.top && !topUnit) topLoading ??= readTop().finally(() => { topLoading = null; });
-  return topLoading;
-}
-
-async function readTop() {
-  topError = null;
-  try {
-    topUnit = prepareTop(await loadScript(address(`${run.top}report.js`)));
-  } catch (error) {
-    topError = error.message;
-  }
-}
-
-function prepareTop(unit) {
-  const pages = Map.groupBy(unit.pictures, ({ layer }) => layer.name);
-  for (const [, of] of pages) if (of.length > 1) of.forEach((picture, page) => { picture.name += `, page ${page + 1}`; });
-  // Their tiles are images, not channels.
-  for (const picture of unit.pictures) Object.assign(picture, { shared: "All images of the run", cells: picture.tiles, tiles: null, statistics: null });
-  return prepare(unit, run.top);
-}
-
 const unpacked = new WeakMap();
 
 // Rows of little-endian float32, on machines of either byte order.
-function unpack(holder, columns) {
+export function unpack(holder, columns) {
   if (!unpacked.has(holder)) {
     const bytes = Uint8Array.from(atob(holder.data), (character) => character.charCodeAt(0));
     const view = new DataView(bytes.buffer);
@@ -143,20 +117,37 @@ function unpack(holder, columns) {
   return unpacked.get(holder);
 }
 
-function numbersAt(holder, columns, column) {
+export function numbersAt(holder, columns, column) {
   const at = unpack(holder, columns);
   const [minimum, maximum, mean, deviation, zeros, strange] = [0, 1, 2, 3, 4, 5].map((row) => at(row, column));
   // Without a mean there is no deviation.
   return { minimum, maximum, mean, deviation: Number.isNaN(mean) ? NaN : deviation, zeros, strange };
 }
 
-let overall = null;  // statistics over the run
-
-const layerOverall = (picture) => (overall ? layerAmong(overall.layers, picture) : null);
-
-function layerAmong(layers, picture) {
+export function layerAmong(layers, picture) {
   if (!picture.layer || !OF[picture.view]) return null;
   const behind = withoutNumber(picture.name).slice(picture.layer.name.length);  // ".top1" for a class
   const of = OF[picture.view] + behind.replace(".", " ");
   return layers.find((layer) => layer.name === picture.layer.name && (layer.of === of || layer.of === OF[picture.view])) ?? null;
 }
+
+// The pictures that are likely to be shown next, by their addresses: loaded and decoded before.
+const ahead = new Map();
+
+export function takePicture(src) {
+  const loading = ahead.get(src) ?? loadPicture(src);
+  ahead.delete(src);  // an element can only be in one pane
+  return loading;
+}
+
+export function loadAhead(wanted) {
+  for (const src of ahead.keys()) if (!wanted.has(src)) ahead.delete(src);
+  for (const src of wanted) {
+    if (ahead.has(src)) continue;
+    const loading = loadPicture(src);
+    loading.catch(() => ahead.delete(src));  // retried when it is shown
+    ahead.set(src, loading);
+  }
+}
+
+export const inputOf = (unit) => unit?.pictures?.find(({ view }) => view === "input");

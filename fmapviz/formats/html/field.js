@@ -1,6 +1,13 @@
 // Receptive fields: the pixels of the input that a position of a map depends on.
 
-const inputOf = (unit) => unit?.pictures?.find(({ view }) => view === "input");
+import { PAN } from "./camera.js";
+import { inputOf } from "./data.js";
+import { cross, moveRing } from "./pins.js";
+import { panes, pointer, state } from "./state.js";
+import { clamp, find, make, say } from "./text.js";
+import { channelWord, tileBox, tileOf } from "./tiles.js";
+import { valueAt } from "./values.js";
+
 const isRegular = (ends) => ends.length === 3;
 
 // First pixel, and the one after the last. Regular intervals are stored as the first pixel of the first one, the distance
@@ -30,13 +37,13 @@ function fieldAt({ picture, unit }, across, down) {
 
 function fieldUnder(pane, event) {
   const { picture } = pane;
-  const { x, y, width, height } = tileBox(picture, tileOf(picture, pointedChannel));
+  const { x, y, width, height } = tileBox(picture, tileOf(picture, pointer.channel));
   const pixel = pane.pixelUnder(event);
   return fieldAt(pane, (pixel.x - x) / width, (pixel.y - y) / height);
 }
 
 // The part of a box, left, top, right and bottom, that is in the picture.
-function clip([left, top, right, bottom], { width, height }) {
+export function clip([left, top, right, bottom], { width, height }) {
   const [x, y] = [Math.max(left, 0), Math.max(top, 0)];
   const box = { x, y, width: Math.min(right, width) - x, height: Math.min(bottom, height) - y };
   return box.width > 0 && box.height > 0 ? box : null;
@@ -55,8 +62,8 @@ function fieldWords([left, top, right, bottom], seen) {
 
 // The receptive field of a layer's positions, if it is equally large for all of them.
 function receptiveField(picture, seen) {
-  const { layer, cells } = picture;
-  if (!layer?.sees || cells) return "";
+  const { layer, behaviour } = picture;
+  if (!layer?.sees || behaviour) return "";
   const lengths = layer.sees.map((ends) => (isRegular(ends) ? [ends[2]] : [...new Set(ends[0].map((first, at) => ends[1][at] - first + 1))]));
   if (!lengths.every((some) => some.length === 1)) return "";
   if (seen && coversAll(picture, seen)) return "the whole picture";
@@ -86,30 +93,33 @@ function showField(field) {
   drawFields();
 }
 
-// What is framed in the input of an image: the field of the position pointed at, and that of the pinned channel's top image.
-function fieldsOf(unit) {
-  const seen = inputOf(unit);
-  if (!seen) return {};
-  const best = pinnedStrip()?.entries.find(({ href, box }) => box && href === unit.href);
-  return {
-    seen: pointedField?.href === unit.href ? clip(pointedField.box, seen) : null,
-    best: best ? clip(best.box, seen) : null,
-    rank: best?.rank,
-  };
+// The field of the position pointed at.
+function pointedFrame(unit) {
+  if (!pointedField || pointedField.href !== unit.href) return null;
+  const [words] = pointedField.words.split(",");
+  return { box: clip(pointedField.box, inputOf(unit)), caption: () => words };
 }
 
-function drawFields() {
-  for (const pane of panes) pane.placeFields();
+// What is framed in the input of an image: by the class of the outline, a box in pixels, and what to say of it. The first one
+// is above the others.
+export const frames = [{ name: "seen", of: pointedFrame }];
+
+const framesOf = (unit) => frames.map(({ name, of }) => ({ name, ...(inputOf(unit) ? of(unit) : null) }));
+
+export function drawFields() {
+  for (const pane of panes) {
+    const shown = framesOf(pane.picture?.view === "input" ? pane.unit : null);
+    for (const { name, box } of shown) pane.frame(find(`.outline.${name}`, pane.stage), box);
+  }
   for (const box of find("#pin").querySelectorAll("[data-input]")) {
     const { unit } = panes[box.dataset.input] ?? {};
-    const fields = fieldsOf(unit);
-    for (const name of ["seen", "best"]) placeFrame(find(`.${name}`, box), fields[name], inputOf(unit));
-    const [sees] = pointedField?.href === unit?.href ? pointedField?.words.split(",") ?? [] : [];
-    caption(box, sees ?? (fields.best && `${box.dataset.caption}, top image ${fields.rank}`));
+    const shown = framesOf(unit);
+    for (const each of shown) placeFrame(find(`.outline.${each.name}`, box), each.box, inputOf(unit));
+    caption(box, shown.find((each) => each.caption)?.caption(box.dataset.caption));
   }
   for (const box of find("#pin").querySelectorAll("[data-channel]")) {
     const pane = panes[box.dataset.channel];
-    const here = pointedField && pointedField.href === pane?.unit.href;
+    const here = pointedField && pointedField.href === pane?.unit?.href;
     caption(box, here && [`row ${pointedField.row}, column ${pointedField.column}`, pointedValue(pane)].filter(Boolean).join(": "));
   }
 }
@@ -130,13 +140,12 @@ function caption(box, text) {
   find("figcaption", box.parentElement).textContent = text || box.dataset.caption;
 }
 
-const fieldNote = (field) => (field ? make("p", "sees", `Row ${field.row}, column ${field.column}: ${field.words}`) : "");
+const fieldNote = (field) => make("p", "sees", `Row ${field.row}, column ${field.column}: ${field.words}`);
 
 function showFields(figure, pane) {
   const box = find(".box", figure);
   box.dataset.input = pane.side;
-  box.append(...["best", "seen"].map((name) => Object.assign(make("div", `outline ${name}`), { hidden: true })));
-  return figure;
+  box.append(...frames.toReversed().map(({ name }) => Object.assign(make("div", `outline ${name}`), { hidden: true })));
 }
 
 // With the focus on the picture of a channel, arrow keys point at its positions.
@@ -144,7 +153,7 @@ function followPositions(figure, pane) {
   const box = find(".box", figure);
   box.dataset.channel = pane.side;
   const middle = fieldAt(pane, 0.5, 0.5);
-  if (!middle) return figure;
+  if (!middle) return;
   Object.assign(box, { tabIndex: 0, role: "application", ariaLabel: `Positions of the ${channelWord(pane.picture).toLowerCase()}: arrow keys move` });
   let { row, column } = middle;
   const go = () => {
@@ -167,10 +176,28 @@ function followPositions(figure, pane) {
     column = clamp(column + right, 0, middle.size[1] - 1);
     go();
   });
-  return figure;
 }
 
 function showPosition(box, across, down) {
   const pane = box?.dataset.channel ? panes[box.dataset.channel] : null;
   showField(pane ? fieldAt(pane, across, down) : null);
+}
+
+function addFact(picture, unit) {
+  const field = receptiveField(picture, inputOf(unit));
+  if (field) picture.facts.push(["Receptive field", field]);
+}
+
+function pointAt(pane, event) {
+  const field = pane && fieldUnder(pane, event);
+  showField(field);
+  return field && { note: fieldNote(field), words: field.words };
+}
+
+export function register(report) {
+  report.loaded.push(addFact);
+  report.pointed.push(pointAt);
+  report.placed.push(drawFields);
+  report.figures.push((figure, pane, kind) => (kind === "channel" ? followPositions(figure, pane) : showFields(figure, pane)));
+  report.crossed.push(showPosition);
 }

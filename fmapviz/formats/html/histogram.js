@@ -1,10 +1,12 @@
 // A histogram, drawn by the browser: sharp at any scale.
 
-const CHART = { width: 640, height: 320 };
+import { count, number, visible } from "./text.js";
+
+export const CHART = { width: 640, height: 320 };
 const PLOT = { left: 64, top: 24, width: 552, height: 232 };
 const TALLER = 4;  // a bar this many times as high as the second highest is cut, or the others would not be visible
 
-function drawHistogram({ histogram, title, name }) {
+export function drawHistogram({ histogram, title, name }) {
   const { counts, low, high, nonfinite } = histogram;
   const total = counts.reduce((sum, amount) => sum + amount, 0);
   const chart = draw("svg", { viewBox: `0 0 ${CHART.width} ${CHART.height}`, class: "chart", role: "img" });
@@ -24,7 +26,7 @@ function drawHistogram({ histogram, title, name }) {
   return chart;
 }
 
-function draw(tag, attributes) {
+export function draw(tag, attributes) {
   const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
   for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
   return element;

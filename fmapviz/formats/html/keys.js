@@ -1,11 +1,14 @@
 // Keyboard commands, and the elements in which they differ.
 
-const PAN = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
-
-function pan(key) {
-  const pane = activePane();
-  if (pane) pane.shift((PAN[key][0] * 60) / pane.zoom, (PAN[key][1] * 60) / pane.zoomDown);
-}
+import { fit, pan, PAN, zoomBy } from "./camera.js";
+import { changeSide, toggleBeside, toggleCompare } from "./choose.js";
+import { chooseView, images, layers } from "./lists.js";
+import { nextOrder } from "./order.js";
+import { pinNeighbour, unpin } from "./pins.js";
+import { report } from "./registry.js";
+import { besides, comparing, state } from "./state.js";
+import { find, run } from "./text.js";
+import { toggleTheme } from "./theme.js";
 
 function escape() {
   const list = [images, layers].find(({ filter }) => filter === document.activeElement || filter.value);
@@ -14,7 +17,7 @@ function escape() {
     list.sift();
     list.box.focus();
   } else if (state.channel !== null) unpin();
-  else if (swiping()) toggleSwipe();
+  else if (report.escapes.some((leave) => leave())) return;
   else if (comparing()) toggleCompare();
   else if (besides()) toggleBeside();
 }
@@ -36,9 +39,8 @@ const KEYS = {
   "+": () => zoomBy("in"), "=": () => zoomBy("in"), "-": () => zoomBy("out"), 0: () => fit(),
   "[": () => pinNeighbour(-1), "]": () => pinNeighbour(1),
   "/": () => focusFilter(layers), i: () => focusFilter(images),
-  c: toggleCompare, b: toggleBeside, w: toggleSwipe, o: nextOrder, s: () => changeSide(1 - state.side), v: nextView, t: () => toggleTheme(),
+  c: toggleCompare, b: toggleBeside, o: nextOrder, s: () => changeSide(1 - state.side), v: nextView, t: () => toggleTheme(),
   "?": () => find("#help").showModal(), Escape: escape,
-  ...(hasSeries ? { ",": () => moveStep(-1), ".": () => moveStep(1), p: togglePlaying } : {}),
 };
 
 // In a list and its filter, these keys move through the rows.
@@ -62,13 +64,13 @@ function filterKeys(list) {
 function keysFor(target) {
   const list = [images, layers].find(({ root }) => root.contains(target));
   if (target === list?.filter) return filterKeys(list);
-  if (target === list?.box) return { ...KEYS, ...listKeys(list) };
+  if (target === list?.box) return { ...KEYS, ...report.keys, ...listKeys(list) };
   if (target.matches("select")) return { Escape: escape };
-  if (target.matches("input:is([type=radio], [type=range]), [role=slider]")) return { ...KEYS, ArrowUp: null, ArrowDown: null, ArrowLeft: null, ArrowRight: null };
-  return KEYS;
+  if (target.matches("input:is([type=radio], [type=range]), [role=slider]")) return { ...KEYS, ...report.keys, ArrowUp: null, ArrowDown: null, ArrowLeft: null, ArrowRight: null };
+  return { ...KEYS, ...report.keys };
 }
 
-function press(event) {
+export function press(event) {
   const command = event.ctrlKey || event.metaKey || event.altKey;
   // On some keyboards brackets need AltGr, which may be reported as Ctrl and Alt.
   if ((command && !event.getModifierState("AltGraph")) || find("dialog[open]") || !run.units.length) return;

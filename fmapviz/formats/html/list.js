@@ -1,8 +1,10 @@
 // Lists of images and of layers; only the visible rows exist.
 
-class List {
-  constructor(root, { row, noun, draw, mark, choose }) {
-    Object.assign(this, { root, rowHeight: row, noun, draw, mark, choose });
+import { cutName, find, make, narrow } from "./text.js";
+
+export class List {
+  constructor(root, { row, noun, label, draw, mark, choose }) {
+    Object.assign(this, { root, rowHeight: row, noun, label, draw, mark, choose });
     this.items = this.shown = [];
     this.selected = null;
     this.drawn = new Map();
@@ -54,7 +56,7 @@ class List {
 
   select(item, { still = false } = {}) {
     this.selected = item;
-    find(".current", this.root).replaceChildren(...(item ? cutName(item.unit ?? labelOf(item)) : []));
+    find(".current", this.root).replaceChildren(...(item ? cutName(this.label(item)) : []));
     if (still) this.render();
     else this.reveal();
   }

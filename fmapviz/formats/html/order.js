@@ -1,13 +1,19 @@
 // The order of the channels: tiles drawn again in that of one of their numbers, the largest first.
 
-const ORDERS = { mean: "mean", maximum: "maximum", deviation: "deviation", zeros: "share of zeros" };
+import { chooseOrder } from "./choose.js";
+import { numbersAt } from "./data.js";
+import { state } from "./state.js";
+import { find, make } from "./text.js";
+import { boxAt, sameChannels } from "./tiles.js";
+
+export const ORDERS = { mean: "mean", maximum: "maximum", deviation: "deviation", zeros: "share of zeros" };
 const LARGEST_CANVAS = { side: 16384, area: 2 ** 25 };  // pixels; browsers show nothing of larger ones
 
 const canSort = (picture) => Boolean(picture?.tiles && picture.statistics && picture.tiles.count > 1)
   && Math.max(picture.width, picture.height) <= LARGEST_CANVAS.side && picture.width * picture.height <= LARGEST_CANVAS.area;
 
 // Two images are compared channel by channel: both have the order of the first.
-function sortChannels(found) {
+export function sortChannels(found) {
   if (!state.order) return;
   let first = null;
   for (const side of found) {
@@ -49,18 +55,18 @@ function drawSorted(picture, image) {
   return canvas;
 }
 
-function fillOrders() {
+export function fillOrders() {
   find("#order").append(new Option("number", ""), ...Object.entries(ORDERS).map(([order, name]) => new Option(name, order)));
 }
 
-function showOrder(picture) {
+export function showOrder(picture) {
   const select = find("#order");
   select.value = state.order ?? "";
   select.disabled = !canSort(picture);
   select.closest("label").hidden = !picture?.tiles || !picture.statistics;
 }
 
-function nextOrder() {
+export function nextOrder() {
   const orders = ["", ...Object.keys(ORDERS)];
   if (!find("#order").disabled) chooseOrder(orders[(orders.indexOf(state.order ?? "") + 1) % orders.length]);
 }

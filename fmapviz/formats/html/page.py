@@ -21,6 +21,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from fmapviz.errors import printable
+from fmapviz.formats.html.modules import join
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -28,37 +29,17 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-# The parts of the page's script, concatenated inside one function: top-level code may only use the parts before it.
-_SCRIPTS = (
-    "text",
-    "data",
-    "tiles",
-    "field",
-    "values",
-    "list",
-    "camera",
-    "pane",
-    "order",
-    "histogram",
-    "state",
-    "swipe",
-    "show",
-    "pins",
-    "strips",
-    "series",
-    "curves",
-    "address",
-    "keys",
-    "statistics",
-    "start",
-)
+# The scripts of capabilities: each registers itself with the page, which works without any of them.
+SCRIPTS = ("field.js", "strips.js", "swipe.js", "series.js", "curves.js", "changes.js", "statistics.js", "pairs.js")
 
 # Characters that could end a script element are written as escapes, which JSON reads as the same text.
 _STRING_ESCAPES = ((b"\\", b"\\\\"), (b'"', b'\\"'), (b"\n", b"\\n"), (b"\r", b"\\r"), (b"\0", b"\\x00"))  # of binary data
 _ESCAPES = {ord(character): f"\\u{ord(character):04x}" for character in "<>&"}
 
 
-def render_page(run: Mapping[str, Any], files: Mapping[str, str] = MappingProxyType({})) -> bytes:
+def render_page(
+    run: Mapping[str, Any], files: Mapping[str, str] = MappingProxyType({}), *, scripts: tuple[str, ...] = SCRIPTS
+) -> bytes:
     """Render `index.html`, ASCII.
 
     Args:
@@ -70,6 +51,7 @@ def render_page(run: Mapping[str, Any], files: Mapping[str, str] = MappingProxyT
             page of two runs has `runs` (see `two_runs`), and its `units` are those of `pairs.pair_images`.
         files: Files inside the page, by their relative addresses: scripts as JSON of their data, pictures in base64. Then
             the page loads no others.
+        scripts: The modules of capabilities, relative to this folder; each exports `register`, see `registry.js`.
 
     Raises:
         ValueError: A number in it is NaN or infinite.
@@ -81,7 +63,7 @@ def render_page(run: Mapping[str, Any], files: Mapping[str, str] = MappingProxyT
         (True, False)
     """
     style = _read("report.css")
-    code = "\n".join(['"use strict";\n(() => {', *(_read(f"{part}.js") for part in _SCRIPTS), "})();\n"])
+    code = _join(scripts)
     page = _template().render(
         run=run,
         has_series=any("steps" in unit for unit in run["units"]),
@@ -194,6 +176,15 @@ def _template() -> Template:
     )
     environment.filters["printable"] = printable
     return environment.get_template("index.html.jinja")
+
+
+@cache
+def _join(scripts: tuple[str, ...]) -> str:
+    """Return the script of a page with the scripts of some capabilities."""
+    kernel = 'import { report } from "./registry.js";\nimport { start } from "./start.js";\n'
+    imports = "".join(f'import {{ register as register{at} }} from "./{path}";\n' for at, path in enumerate(scripts))
+    calls = "".join(f"register{at}(report);\n" for at in range(len(scripts)))
+    return join("page.js", f"{kernel}{imports}{calls}start();\n", _read)
 
 
 @cache

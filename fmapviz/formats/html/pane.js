@@ -1,8 +1,18 @@
 // A pane: a picture that can be zoomed, moved and pointed at.
 
-const LETTERS = ["A", "B"];
+import { newCamera, place, refit, setScale } from "./camera.js";
+import { besideView, changeSide, chooseBeside } from "./choose.js";
+import { click, doubleClick, point } from "./pins.js";
+import { report } from "./registry.js";
+import { besides, comparing, labelOf, panes, pointer, state, swiping, viewLabel, viewsShown } from "./state.js";
+import { hasSeries } from "./steps.js";
+import { clamp, count, cutName, factOf, factPair, find, LETTERS, paired, run, visible } from "./text.js";
+import {
+  channelOf, channelOverall, channelWord, deadNote, numbersTable, statistics, tileAt, tileBox, tileNumbers, tileOf,
+} from "./tiles.js";
+import { valueNote } from "./values.js";
 
-class Pane {
+export class Pane {
   constructor(side) {
     this.side = side;
     this.root = find("#pane").content.firstElementChild.cloneNode(true);
@@ -12,7 +22,6 @@ class Pane {
     this.tip = find(".tip", this.root);
     this.pointed = find(".outline.pointed", this.root);
     this.kept = find(".outline.kept", this.root);
-    this.frames = { seen: find(".outline.seen", this.root), best: find(".outline.best", this.root) };
     this.besideChoice = find(".beside-view", this.root);
     this.picture = null;
     this.camera = this.ownCamera = newCamera();
@@ -30,8 +39,7 @@ class Pane {
     stage.addEventListener("pointerleave", () => point(null));
     stage.addEventListener("click", (event) => {
       if (this.travelled >= 4) return;
-      if (this.picture?.cells) clickCell(this, event);
-      else click(this, this.channelUnder(event), event.detail);
+      click(this, event);
     });
     stage.addEventListener("dblclick", () => doubleClick());
     stage.addEventListener("focus", () => this.activate());
@@ -71,7 +79,7 @@ class Pane {
     const { unit, picture } = this;
     const heading = find("h3", this.root);
     const second = besides() && this.side === 1;
-    if (paired) return this.captionOfRun();
+    if (report.pairing) return report.pairing.caption(this);
     const label = second ? (picture?.layer ? labelOf(picture) : "") : unit?.unit ?? "";
     heading.title = visible(label);
     heading.hidden = !label;
@@ -84,16 +92,6 @@ class Pane {
     side.textContent = LETTERS[this.side];
     side.setAttribute("aria-label", `Image ${LETTERS[this.side]}: choose this one`);
     side.setAttribute("aria-pressed", this.side === state.side);
-  }
-
-  // Of two runs, each pane is headed by its own.
-  captionOfRun() {
-    const { name, label } = run.runs[this.side];
-    const heading = find("h3", this.root);
-    heading.title = visible(`${name}: ${label}`);
-    heading.replaceChildren(...cutName(name), " ", make("span", "label", label));
-    Object.assign(find(".side", this.root), { textContent: LETTERS[this.side], disabled: true, ariaLabel: `Run ${LETTERS[this.side]}` });
-    this.describe(this.picture?.shared ? [this.picture.shared] : this.unit?.predictions ?? []);
   }
 
   describe(predictions) {
@@ -144,18 +142,12 @@ class Pane {
     this.image.style.transform = `translate(${this.left}px, ${this.top}px) scale(${this.zoom}, ${this.zoomDown})`;
     this.image.classList.toggle("shrunk", scale < 1);
     this.outline(this.kept, state.channel);
-    this.outline(this.pointed, pointedChannel);
-    this.placeFields();
-  }
-
-  placeFields() {
-    const boxes = this.picture?.view === "input" ? fieldsOf(this.unit) : {};
-    for (const [name, frame] of Object.entries(this.frames)) this.frame(frame, boxes[name]);
+    this.outline(this.pointed, pointer.channel);
   }
 
   outline(frame, channel) {
     const tile = channel === null ? -1 : tileOf(this.picture, channel);
-    this.frame(frame, tile < 0 ? rowBox(this.picture, channel) : tileBox(this.picture, tile));
+    this.frame(frame, tile < 0 ? this.picture.behaviour?.outline(this.picture, channel) : tileBox(this.picture, tile));
   }
 
   frame(frame, box) {
@@ -180,16 +172,16 @@ class Pane {
     return tile < 0 ? null : channelOf(this.picture, tile);
   }
 
-  showTip(channel, { field, value }) {
+  showTip(channel, { value = "", notes = [] }) {
     this.outline(this.pointed, channel);
     this.tip.hidden = this.pointed.hidden;
     if (this.tip.hidden) return;
     // Two pictures over each other have one tip, of that under the pointer.
-    this.tip.hidden = swiping() && pointer?.pane !== this;
+    this.tip.hidden = swiping() && pointer.pane !== this;
     if (this.tip.hidden) return;
     const whole = channelOverall(this.picture, channel);
-    const columns = [["here", tileNumbers(this.picture, channel)], [count(overall?.images, "image"), whole]];
-    this.tip.replaceChildren(numbersTable(columns, `${channelWord(this.picture)} ${channel}`), valueNote(value), deadNote(whole), fieldNote(field));
+    const columns = [["here", tileNumbers(this.picture, channel)], [count(statistics.overall?.images, "image"), whole]];
+    this.tip.replaceChildren(numbersTable(columns, `${channelWord(this.picture)} ${channel}`), valueNote(value), deadNote(whole), ...notes);
     this.placeTip();
   }
 
@@ -262,3 +254,9 @@ class Pane {
 }
 
 const mean = (points, key) => points.reduce((sum, point) => sum + point[key], 0) / points.length;
+
+function fillBeside(select) {
+  const views = viewsShown().filter((view) => view !== state.view);
+  select.replaceChildren(...views.map((view) => new Option(viewLabel(view), view)));
+  select.value = besideView();
+}

@@ -1,5 +1,17 @@
 // Pointing at a channel, and pinning it enlarged beside the input.
 
+import { writeAddress } from "./address.js";
+import { fit, place } from "./camera.js";
+import { inputOf, pictureAddress } from "./data.js";
+import { report } from "./registry.js";
+import { besides, comparing, panes, pointer, state } from "./state.js";
+import { clamp, count, find, LETTERS, make, narrow, say, visible } from "./text.js";
+import {
+  channelOf, channelOverall, channelWord, deadNote, numbersTable, positionOf, sameChannels, spokenNumbers, statistics,
+  tileBox, tileNumbers, tileOf,
+} from "./tiles.js";
+import { valueUnder } from "./values.js";
+
 const TWICE = 220;    // milliseconds within which two clicks are a double click
 
 // The panes that show the same channels as one of them.
@@ -7,44 +19,50 @@ const panesLike = (pane) => panes.filter((each) => each === pane || (each.pictur
 // A number of a channel means that of the first picture that has any.
 const tiledPane = () => panes.find(({ picture }) => picture?.tiles);
 
-let pointer = null;  // the last position pointed at
-
-function pointAgain() {
-  if (pointer) point(pointer.pane, pointer.event);
+export function pointAgain() {
+  if (pointer.pane) point(pointer.pane, pointer.event);
 }
 
-function point(pane, event) {
-  pointer = pane ? { pane, event } : null;
-  pointedChannel = pane ? pane.channelUnder(event) : null;
+export function point(pane, event = null) {
+  const channel = pane ? pane.channelUnder(event) : null;
+  Object.assign(pointer, { pane, event, channel });
   const pointed = panesLike(pane);
-  const field = pointedChannel === null ? null : fieldUnder(pane, event);
-  const value = pointedChannel === null ? "" : valueUnder(pane, event);
-  showField(field);
+  const over = channel === null ? null : pane;
+  const value = over ? valueUnder(pane, event, pointAgain) : "";
+  const more = report.pointed.map((listener) => listener(over, event)).filter(Boolean);
   for (const each of panes) {
-    if (pointedChannel === null || !pointed.includes(each)) each.tip.hidden = each.pointed.hidden = true;
-    else each.showTip(pointedChannel, each === pane ? { field, value } : {});
-    each.stage.classList.toggle("over", each === pane && pointedChannel !== null);
+    if (!over || !pointed.includes(each)) each.tip.hidden = each.pointed.hidden = true;
+    else each.showTip(channel, each === pane ? { value, notes: more.map(({ note }) => note) } : {});
+    each.stage.classList.toggle("over", each === over);
   }
-  if (pointedChannel !== null) say([spokenNumbers(pane.picture, pointedChannel), value && `value ${value}`, field?.words].filter(Boolean).join(", "), 150);
-  if (pane?.picture?.cells) pointCell(pane, event);
+  if (over) say([spokenNumbers(pane.picture, channel), value && `value ${value}`, ...more.map((each) => each.words)].filter(Boolean).join(", "), 150);
+  pane?.picture?.behaviour?.point(pane, event);
 }
 
-let before = null;  // the pinned channel before a click that may become a double click
-let opening = 0;
+// The first of two clicks that may become a double click: the channel pinned before, and what else it does.
+const clicked = { before: null, waiting: 0 };
 
 // Opening the panel shrinks the picture, so it waits until a double click can be ruled out.
-function click(pane, channel, clicks) {
-  if (clicks === 1) before = state.channel;
-  if (channel === null || clicks > 1 || !panesLike(tiledPane()).includes(pane)) return;
-  state.channel = channel === state.channel ? null : channel;
-  place();
-  clearTimeout(opening);
-  opening = setTimeout(pinned, TWICE);
+export function click(pane, event) {
+  if (event.detail === 1) clicked.before = state.channel;
+  if (event.detail > 1) return;
+  const act = pane.picture?.behaviour ? pane.picture.behaviour.click(pane, event) : pinUnder(pane, event);
+  if (!act) return;
+  clearTimeout(clicked.waiting);
+  clicked.waiting = setTimeout(act, TWICE);
 }
 
-function doubleClick() {
-  clearTimeout(opening);
-  state.channel = before;
+function pinUnder(pane, event) {
+  const channel = pane.channelUnder(event);
+  if (channel === null || !panesLike(tiledPane()).includes(pane)) return null;
+  state.channel = channel === state.channel ? null : channel;
+  place();
+  return pinned;
+}
+
+export function doubleClick() {
+  clearTimeout(clicked.waiting);
+  state.channel = clicked.before;
   fit();
 }
 
@@ -56,7 +74,7 @@ function pinned() {
   if (state.channel !== null && pane) say(spokenNumbers(pane.picture, state.channel));
 }
 
-function pinNeighbour(by) {
+export function pinNeighbour(by) {
   const { picture } = tiledPane() ?? {};
   if (!picture) return;
   const last = picture.tiles.count - 1;
@@ -65,7 +83,7 @@ function pinNeighbour(by) {
   pinChannel(channelOf(picture, picture.order?.[position] ?? position));
 }
 
-function pinChannel(channel) {
+export function pinChannel(channel) {
   state.channel = channel;
   pinned();
   const pane = tiledPane();
@@ -84,18 +102,18 @@ function bringIntoView(pane, tile) {
   else place();
 }
 
-function unpin() {
+export function unpin() {
   const focused = find("#pin").contains(document.activeElement);
   state.channel = null;
   pinned();
   if (focused) panes[0].stage.focus();  // its button is gone
 }
 
-function showPinned() {
+export function showPinned() {
   const panel = find("#pin");
   const shown = panesLike(tiledPane()).filter(({ picture }) => state.channel !== null && tileOf(picture, state.channel) >= 0);
   panel.hidden = !shown.length;
-  showStrip(shown[0]?.picture);
+  for (const listener of report.pinned) listener(shown[0]?.picture ?? null);
   place();
   if (!shown.length) return;
   const [{ picture }] = shown;
@@ -106,9 +124,9 @@ function showPinned() {
   const columns = shown.map((pane) => [comparing() ? LETTERS[pane.side] : shown.length > 1 ? pane.picture.view : "this image", tileNumbers(pane.picture, state.channel)]);
   const focused = document.activeElement?.dataset.channel;
   find(".figures", panel).replaceChildren(...shown.flatMap((pane) => pinnedFigures(pane, size, besides() && pane !== shown[0])));
-  find(".said", panel).replaceChildren(numbersTable([...columns, [count(overall?.images, "image"), whole]]), deadNote(whole));
+  find(".said", panel).replaceChildren(numbersTable([...columns, [count(statistics.overall?.images, "image"), whole]]), deadNote(whole));
   if (focused) find(`[data-channel="${focused}"]`, panel)?.focus();
-  drawFields();
+  for (const listener of report.placed) listener();
 }
 
 // The panel is beside the grid if that hardly shrinks the grid, otherwise below it.
@@ -118,7 +136,7 @@ function boxSize(amount) {
   find("#work").classList.toggle("beside", beside);
   if (beside) return clamp((width - height) / amount, 232, 400);
   const table = narrow.matches ? 0 : 320;
-  const most = innerHeight * (!run.top ? 0.3 : narrow.matches ? 0.15 : 0.22);  // a strip is below
+  const most = innerHeight * (!report.crowded ? 0.3 : narrow.matches ? 0.15 : 0.22);  // there is more below
   return clamp(Math.min((width - 28 - table) / amount - 14, most), 72, 340);
 }
 
@@ -136,10 +154,11 @@ function pinnedFigures(pane, size, channelAlone) {
   const height = canvas.height / devicePixelRatio;
   canvas.setAttribute("role", "img");
   canvas.setAttribute("aria-label", visible(`${channelWord(picture)} ${state.channel} of ${unit.unit}`));
-  const figures = [followPositions(figure(canvas, `${letter}${channelWord(picture).toLowerCase()}`, width, height), pane)];
+  const figures = [["channel", figure(canvas, `${letter}${channelWord(picture).toLowerCase()}`, width, height)]];
   const seen = inputOf(unit);
-  if (seen && !picture.shared && !channelAlone) figures.push(showFields(inputFigure(seen, unit, letter, Math.max(width, height)), pane));
-  return figures;
+  if (seen && !picture.shared && !channelAlone) figures.push(["input", inputFigure(seen, unit, letter, Math.max(width, height))]);
+  for (const [kind, whole] of figures) for (const listener of report.figures) listener(whole, pane, kind);
+  return figures.map(([, whole]) => whole);
 }
 
 // As large as the channel, in its own shape: a bar of a vector is a strip.
@@ -164,20 +183,24 @@ function figure(content, caption, width, height) {
 }
 
 // A ring marks the same position in the channel and in the input.
-function cross(event) {
+export function cross(event) {
   const body = find(".pinned");
   const box = event.target.closest(".box");
   const inside = Boolean(box) && event.type !== "pointerleave";
   body.classList.toggle("crossed", inside);
-  if (!inside) return showPosition(null);
+  if (!inside) return tellCrossed(null);
   const bounds = box.getBoundingClientRect();
   const [across, down] = [(event.clientX - bounds.left) / bounds.width, (event.clientY - bounds.top) / bounds.height];
   moveRing(across, down);
-  showPosition(box, across, down);
+  tellCrossed(box, across, down);
+}
+
+function tellCrossed(box, across = 0, down = 0) {
+  for (const listener of report.crossed) listener(box, across, down);
 }
 
 // To a position in shares of the width and height.
-function moveRing(across, down) {
+export function moveRing(across, down) {
   find(".pinned").style.setProperty("--x", `${100 * across}%`);
   find(".pinned").style.setProperty("--y", `${100 * down}%`);
 }

@@ -1,9 +1,24 @@
 // Loading what is chosen and showing it in the panes.
 
+import { writeAddress } from "./address.js";
+import { fit, linkCameras, refit } from "./camera.js";
+import { besideView, firstOf, nearest, pictureLike, rememberChoice, returnToChoice } from "./choose.js";
+import { loadModel, loadUnit, takePicture } from "./data.js";
+import { CHART, drawHistogram } from "./histogram.js";
+import { chooseView, images, layers } from "./lists.js";
+import { showOrder, sortChannels } from "./order.js";
+import { Pane } from "./pane.js";
+import { pinChannel, point, pointAgain, showPinned } from "./pins.js";
+import { report } from "./registry.js";
+import {
+  besides, comparing, isShown, itemOn, labelOf, likeIn, panes, pictures, rank, state, viewLabel, viewsShown,
+} from "./state.js";
+import { modelAt, ofStep, stepAt, stepOn } from "./steps.js";
+import { factOf, factPair, find, make, nameAt, paired, run, say, shape, visible } from "./text.js";
+import { deadHere, inEachImage, layerOverall, statistics, tileOf } from "./tiles.js";
+
 const SAID_ELSEWHERE = new Set(["Layer", "Type", "Shape", "Range", "Model", "Weights", "Image", "Software", "Predicted"]);
 const MOST_CHANNELS = 16;  // that are named at first
-
-const factOf = (picture, name) => picture.facts.find(([key]) => key === name)?.[1] ?? "";
 
 let busy = false;
 let stale = false;
@@ -12,10 +27,10 @@ let calm = true;  // whether all that is not shown yet are other steps
 
 // While a picture loads only the latest choice is remembered, so that a held key does not queue pictures never shown.
 // `still`: only the step changed, and nothing on the page moves.
-async function update({ still = false } = {}) {
+export async function showChosen({ still = false }) {
   // At once: the next key continues from here even if this is not shown yet.
   images.select(run.units[state.units[state.side]], { still });
-  showSteps();
+  for (const listener of report.chosen) listener();
   rememberChoice();
   showLayers({ still });
   stale = true;
@@ -35,21 +50,22 @@ async function update({ still = false } = {}) {
     busy = false;
     find("#panes").setAttribute("aria-busy", false);
   }
-  loadNeighbours();
+  for (const listener of report.settled) listener();
 }
 
 async function show({ still }) {
   const numbers = comparing() ? state.units : [state.units[0]];
-  if (state.view === TOP || state.beside === TOP) await loadTop();
+  await Promise.all(report.views.filter(isWanted).map((each) => each.load()));
   const sides = await Promise.all(numbers.map(lookUp));
   const [own, other] = sides.map((side) => picturesOf(side).sort((one, another) => rank(one) - rank(another)));
-  known = paired ? unite(own, other, { both: sides.every(({ error }) => !error) }) : own;
-  others = other ?? [];
-  if (state.view === null && run.top && known.length && known.every(({ view }) => view === "input")) {
-    state.view = TOP;  // there is nothing else to show
+  const known = report.pairing ? report.pairing.unite(own, other, { both: sides.every(({ error }) => !error) }) : own;
+  Object.assign(pictures, { known, others: other ?? [] });
+  const [more] = report.views;
+  if (state.view === null && more && known.length && known.every(({ view }) => view === "input")) {
+    state.view = more.view;  // there is nothing else to show
     return show({ still });
   }
-  if (topError && [state.view, state.beside].includes(TOP)) for (const side of sides) side.error ??= topError;
+  for (const { error } of report.views.filter(isWanted)) for (const side of sides) side.error ??= error;
   if (state.view === null || state.name === null) chooseFirst();
   returnToChoice();
   rememberChoice();
@@ -67,34 +83,20 @@ async function show({ still }) {
   describe(found, { still });
 }
 
-// The pictures of both runs, in the order of the first one; `only` is the run that alone has a picture of an image of both.
-function unite(own, other, { both }) {
-  const lone = (side) => (both ? { only: side } : {});
-  const united = own.map((picture) => (likeIn(other, picture) ? picture : { ...picture, ...lone(0) }));
-  let at = 0;
-  for (const picture of other) {
-    const like = united.findIndex((each) => isAlike(each, picture));
-    if (like < 0) {
-      while (both && united[at]?.only === 0 && united[at].view === picture.view) at += 1;
-      united.splice(at, 0, { ...picture, ...lone(1) });
-    }
-    at = (like < 0 ? at : like) + 1;
-  }
-  return united;
+const isWanted = ({ view }) => [state.view, state.beside].includes(view);
+
+function shownAmong(among) {
+  if (!paired || state.name === null) return among.find(isShown);
+  return likeIn(among, state);
 }
 
-function shownAmong(pictures) {
-  if (!paired || state.name === null) return pictures.find(isShown);
-  return likeIn(pictures, state);
-}
-
-const picturesOf = ({ unit, model, films }) => [unit, films, model, topUnit].flatMap((each) => each?.pictures ?? []);
+const picturesOf = ({ unit, model, films }) => [unit, films, model, ...report.views.map((each) => each.unit)].flatMap((each) => each?.pictures ?? []);
 
 // Of the same layer, if the other view has it.
 function pictureBeside() {
-  const shown = known.find(isShown);
+  const shown = pictures.known.find(isShown);
   const view = besideView();
-  return (shown && pictureLike(shown, view)) ?? known.find((picture) => picture.view === view);
+  return (shown && pictureLike(shown, view)) ?? pictures.known.find((picture) => picture.view === view);
 }
 
 // The facts in which two images differ belong to each of them.
@@ -113,9 +115,6 @@ function shownFacts(picture) {
 
 const isShared = (found, name, value) => found.every(({ picture }) => !picture || factOf(picture, name) === value);
 
-// The input first, then the views in the order in which they were requested.
-const rank = ({ view }) => (run.views ?? []).indexOf(view);
-
 async function lookUp(index, side) {
   const item = itemOn(side);
   const step = stepOn(side);
@@ -132,10 +131,11 @@ async function lookUp(index, side) {
 }
 
 function chooseFirst() {
-  if (state.view === TOP && run.top && !topUnit) return;  // it is loaded next, or cannot be read
+  if (report.views.some(({ view, unit }) => view === state.view && !unit)) return;  // it is loaded next, or cannot be read
+  const { known } = pictures;
   const drawn = known.filter(({ view }) => view !== "input");
-  const changed = find("#changes [data-layer]")?.dataset.layer;  // the layer that changes most
-  const preferred = drawn.filter(({ layer }) => changed && layer?.name === changed);
+  const names = report.preferred.map((ask) => ask());
+  const preferred = drawn.filter(({ layer }) => layer && names.includes(layer.name));
   const first = (state.view === null ? firstOf(preferred.length ? preferred : drawn) : nearest(state.view)) ?? known[0];
   if (first) Object.assign(state, { view: first.view, name: first.name });
 }
@@ -159,7 +159,7 @@ function sameView(picture, before) {
   return picture && before && picture.view === before.view && picture.name === before.name;
 }
 
-function arrange(amount) {
+export function arrange(amount) {
   const focused = document.activeElement?.closest(".pane");
   while (panes.length > amount) for (const part of [panes.at(-1).tip, panes.pop().root]) part.remove();
   if (focused && !focused.isConnected) panes[0].stage.focus();
@@ -170,18 +170,12 @@ function arrange(amount) {
   find("#compare").setAttribute("aria-pressed", comparing());
   find("#beside").setAttribute("aria-pressed", besides());
   find("#beside").disabled = viewsShown().length < 2;
-  showSwipe();
-}
-
-function fillBeside(select) {
-  const views = viewsShown().filter((view) => view !== state.view);
-  select.replaceChildren(...views.map((view) => new Option(viewLabel(view), view)));
-  select.value = besideView();
+  for (const listener of report.arranged) listener();
 }
 
 function describe(found, { still }) {
   showLayers({ still });
-  showCurves();
+  for (const listener of report.described) listener();
   const { picture } = found.find((side) => side.picture) ?? {};
   const label = picture ? labelOf(picture) : state.name ?? "";
   find("#title").textContent = visible(label);
@@ -198,25 +192,17 @@ function describe(found, { still }) {
   if (still) pointAgain();
   else point(null);
   showPinned();
-  const pictures = found.length > 1 ? found.filter((side) => side.picture).map((side) => side.picture.title || labelOf(side.picture)) : [];
+  const titles = found.length > 1 ? found.filter((side) => side.picture).map((side) => side.picture.title || labelOf(side.picture)) : [];
   if (still) say(found.map(({ error }) => error).filter(Boolean).join(". "));  // the slider says the step
-  else say([`${label}, ${names}`, pictures.join(" and "), ...found.map(({ error }) => error)].filter(Boolean).join(". "));
+  else say([`${label}, ${names}`, titles.join(" and "), ...found.map(({ error }) => error)].filter(Boolean).join(". "));
 }
 
 // Of the first picture; of two images only what is true of both.
-function showFacts() {
+export function showFacts() {
   const about = comparing() ? panes : panes.slice(0, 1);
   const { picture } = about.find((pane) => pane.picture) ?? {};
   const facts = (picture ? shownFacts(picture) : []).filter(([name, value]) => name !== "Scaling" && isShared(about, name, value));
   find("#about").replaceChildren(...facts.map(([name, value]) => factPair(name, value)), ...(picture ? deadFacts(picture) : []));
-}
-
-function factPair(name, ...values) {
-  const pair = make("div");
-  const fact = make("dd");
-  fact.append(...values.map((value) => (typeof value === "string" ? visible(value) : value)));
-  pair.append(make("dt", "", name), fact);
-  return pair;
 }
 
 // The dead channels of the run, if they are known, and of this image, if it has others.
@@ -234,7 +220,7 @@ function deadFacts(picture) {
 }
 
 // Numbers of channels, each a button if there is something to show.
-function channelButtons(channels, canShow, choose) {
+export function channelButtons(channels, canShow, choose) {
   const list = make("span", "channels");
   const add = (some) => list.append(...some.map((channel) => {
     if (!canShow(channel)) return make("span", "", channel);
@@ -256,11 +242,11 @@ function channelButtons(channels, canShow, choose) {
 
 let listed = null;  // the pictures that the list was made from
 
-function showLayers({ still = false } = {}) {
+export function showLayers({ still = false } = {}) {
   showViews(viewsShown());
-  const ofView = known.filter(({ view }) => view === state.view);
+  const ofView = pictures.known.filter(({ view }) => view === state.view);
   // Rows are rebuilt only if the pictures differ.
-  const key = JSON.stringify([overall !== null, state.view, ofView.map((picture) => [picture.name, labelOf(picture), picture.layer])]);
+  const key = JSON.stringify([statistics.overall !== null, state.view, ofView.map((picture) => [picture.name, labelOf(picture), picture.layer])]);
   if (key !== listed) layers.setItems(ofView);
   listed = key;
   layers.select(layers.items.find(isShown) ?? null, { still });
@@ -287,4 +273,12 @@ function viewChoice(view) {
   label.addEventListener("pointerup", () => setTimeout(() => layers.box.focus()));
   label.append(input, viewLabel(view));
   return label;
+}
+
+// The facts of a step have as much room as those of any other, and are scrolled if that is too little.
+function holdFacts() {
+  const facts = find(".about > div");
+  const scrolls = document.body.classList.contains("stepping") && facts.scrollHeight > facts.clientHeight;
+  if (scrolls) Object.assign(facts, { tabIndex: 0, role: "group", ariaLabel: "About the picture" });
+  else for (const name of ["tabindex", "role", "aria-label"]) facts.removeAttribute(name);
 }

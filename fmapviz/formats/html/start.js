@@ -1,23 +1,18 @@
-// The page as a whole: theme, buttons, start.
+// The page as a whole: buttons, start.
 
-function toggleTheme() {
-  const now = document.documentElement.dataset.theme ?? (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
-  setTheme(now === "dark" ? "light" : "dark");
-}
-
-function setTheme(theme) {
-  document.documentElement.dataset.theme = theme;
-  try {
-    localStorage.setItem("fmapviz-theme", theme);
-  } catch { /* a page opened from a file may have no storage: then the choice lasts as long as the page */ }
-}
-
-function recallTheme() {
-  try {
-    const theme = localStorage.getItem("fmapviz-theme");
-    if (theme === "light" || theme === "dark") document.documentElement.dataset.theme = theme;
-  } catch { /* as above */ }
-}
+import { followAddress, readAddress } from "./address.js";
+import { zoomBy } from "./camera.js";
+import { canCompare, chooseOrder, toggleBeside, toggleCompare } from "./choose.js";
+import { press } from "./keys.js";
+import { images, layers } from "./lists.js";
+import { fillOrders } from "./order.js";
+import { Pane } from "./pane.js";
+import { cross, pinNeighbour, showPinned, unpin } from "./pins.js";
+import { report } from "./registry.js";
+import { arrange, showChosen } from "./show.js";
+import { listenToChoices, panes, update } from "./state.js";
+import { count, find, narrow, run, words } from "./text.js";
+import { recallTheme, toggleTheme } from "./theme.js";
 
 function listenToPage() {
   addEventListener("keydown", press);
@@ -33,7 +28,6 @@ function listenToPage() {
   find(".pinned").addEventListener("pointerleave", cross);
   addEventListener("resize", () => showPinned());
   for (const button of document.querySelectorAll("[data-dialog]")) button.addEventListener("click", () => find(`#${button.dataset.dialog}`).showModal());
-  for (const button of document.querySelectorAll("#changes [data-layer]")) button.addEventListener("click", () => goToChange(button.dataset.layer));
   for (const button of document.querySelectorAll("[data-close]")) button.addEventListener("click", () => button.closest("dialog").close());
 }
 
@@ -43,12 +37,12 @@ function showNothing() {
   panes[0].show({ error: why, own: [] });
 }
 
-async function start() {
+export async function start() {
+  panes.push(new Pane(0));
+  listenToChoices(showChosen);
   recallTheme();
   fillOrders();
   listenToPage();
-  listenToSteps();
-  listenToSwipe();
   find("#compare").disabled = !canCompare();
   run.units.forEach((item, index) => Object.assign(item, { index, words: words(item.unit, ...(item.predictions ?? [])) }));
   if (narrow.matches) for (const list of [images, layers]) list.expand(false);
@@ -57,7 +51,5 @@ async function start() {
   if (!run.units.length) return showNothing();
   readAddress();
   await update();
-  await Promise.all([loadStatistics(), loadCurves()]);
+  await Promise.all(report.opened.map((load) => load()));
 }
-
-start();

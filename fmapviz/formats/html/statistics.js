@@ -1,9 +1,17 @@
 // Statistics over the run.
 
+import { chooseLayer } from "./choose.js";
+import { address, loadScript } from "./data.js";
+import { showPinned } from "./pins.js";
+import { channelButtons, showFacts, showLayers } from "./show.js";
+import { pictures, state } from "./state.js";
+import { count, find, make, run, say, visible } from "./text.js";
+import { inEachImage, layerOverall, statistics, tileOf } from "./tiles.js";
+
 async function loadStatistics() {
   if (!run.statistics) return;
   try {
-    overall = await loadScript(address(run.statistics));
+    statistics.overall = await loadScript(address(run.statistics));
   } catch (error) {
     find("#statistics .summary").textContent = visible(error.message);
     return;
@@ -15,6 +23,7 @@ async function loadStatistics() {
 }
 
 function showStatistics() {
+  const { overall } = statistics;
   const having = overall.layers.filter(({ dead }) => dead.length);
   const amount = having.reduce((sum, { dead }) => sum + dead.length, 0);
   find("#statistics .summary").textContent = amount
@@ -34,8 +43,8 @@ function statisticsRow(layer) {
   go.addEventListener("click", () => goToLayer(layer));
   const { dead } = layer;
   const amount = make("span", dead.length ? "dead" : "", `${dead.length} of ${layer.channels}`);
-  const pictures = known.filter((each) => layerOverall(each) === layer);
-  const canShow = (channel) => pictures.some((each) => tileOf(each, channel) >= 0);
+  const those = pictures.known.filter((each) => layerOverall(each) === layer);
+  const canShow = (channel) => those.some((each) => tileOf(each, channel) >= 0);
   const named = make("div", "named");
   named.append(amount, ...(dead.length ? [channelButtons(dead, canShow, (channel) => goToLayer(layer, channel))] : []));
   const cells = [go, layer.of, layer.type, named];
@@ -47,19 +56,14 @@ function statisticsRow(layer) {
 }
 
 function goToLayer(layer, channel = null) {
-  const pictures = known.filter((each) => layerOverall(each) === layer && (channel === null || tileOf(each, channel) >= 0));
-  const picture = pictures.find(({ view }) => view === state.view) ?? pictures[0];
+  const those = pictures.known.filter((each) => layerOverall(each) === layer && (channel === null || tileOf(each, channel) >= 0));
+  const picture = those.find(({ view }) => view === state.view) ?? those[0];
   find("#statistics").close();
   if (!picture) return say(`There is no picture of ${layer.name} in this report.`);
   if (channel !== null) state.channel = channel;
   chooseLayer(picture);
 }
 
-// From the table of a comparison.
-function goToChange(name) {
-  const pictures = known.filter(({ layer }) => layer?.name === name);
-  find("#changes").close();
-  const picture = pictures.find(({ view }) => view === state.view) ?? pictures[0];
-  if (!picture) return say(`There is no picture of ${name} in this report.`);
-  chooseLayer(picture);
+export function register(report) {
+  report.opened.push(loadStatistics);
 }

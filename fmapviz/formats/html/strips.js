@@ -1,5 +1,40 @@
 // The images with the largest values of a channel: the strip of the pinned one, and the pages of all of them.
 
+import { chooseImage } from "./choose.js";
+import { address, inputOf, loadPicture, loadScript, prepare } from "./data.js";
+import { clip, drawFields, frames } from "./field.js";
+import { comparing, isShown, panes, pictures, state } from "./state.js";
+import { clamp, factOf, find, make, nameAt, nameParts, number, run, say, visible } from "./text.js";
+import { boxAt, goesInto, tileAt } from "./tiles.js";
+
+// Pages of strips, 32 channels each, in a unit of the run.
+const topView = { view: "top", label: "top images", load: loadTop, unit: null, error: null };
+const asPages = { note: channelsOn, holds: isOn, outline: rowBox, middle: middleOf, point: pointCell, click: clickCell };
+
+let topLoading = null;
+
+async function loadTop() {
+  if (!topView.unit) topLoading ??= readTop().finally(() => { topLoading = null; });
+  await topLoading;
+}
+
+async function readTop() {
+  topView.error = null;
+  try {
+    topView.unit = prepareTop(await loadScript(address(`${run.top}report.js`)));
+  } catch (error) {
+    topView.error = error.message;
+  }
+}
+
+function prepareTop(unit) {
+  const pages = Map.groupBy(unit.pictures, ({ layer }) => layer.name);
+  for (const [, of] of pages) if (of.length > 1) of.forEach((picture, page) => { picture.name += `, page ${page + 1}`; });
+  // Their tiles are images, not channels.
+  for (const picture of unit.pictures) Object.assign(picture, { shared: "All images of the run", behaviour: asPages, cells: picture.tiles, tiles: null, statistics: null });
+  return prepare(unit, run.top);
+}
+
 const CACHED_PAGES = 2;  // a decoded page has up to 30 MB
 
 const pages = new Map();  // by address
@@ -23,7 +58,7 @@ function withRank(entry, at) {
 }
 
 function stripOf({ name }, channel) {
-  const page = topUnit?.pictures.find(({ layer, strips }) => layer.name === name && strips.channels.includes(channel));
+  const page = topView.unit?.pictures.find(({ layer, strips }) => layer.name === name && strips.channels.includes(channel));
   if (!page) return null;
   const row = page.strips.channels.indexOf(channel);
   return { page, row, remark: page.strips.remarks?.[row] ?? "", entries: page.strips.images[row].map(withRank) };
@@ -39,7 +74,7 @@ let stripShown = null;  // the layer and channel of the strip
 
 async function showStrip(picture) {
   const strip = find(".strip");
-  const wanted = run.top && picture?.layer && !goesInto(picture) ? JSON.stringify([picture.layer.name, state.channel]) : null;
+  const wanted = picture?.layer && !goesInto(picture) ? JSON.stringify([picture.layer.name, state.channel]) : null;
   if (wanted === stripShown) return markStrip();
   stripShown = wanted;
   if (!wanted) {
@@ -51,7 +86,7 @@ async function showStrip(picture) {
     await loadTop();
     const shown = stripOf(picture.layer, state.channel);
     const image = shown?.entries.length ? await loadPage(shown.page) : null;
-    if (stripShown === wanted) drawStrip(shown, image, topError);
+    if (stripShown === wanted) drawStrip(shown, image, topView.error);
   } catch (error) {
     if (stripShown === wanted) drawStrip(null, null, error.message);
   }
@@ -127,25 +162,31 @@ function openImage(entry, layer, channel) {
   if (!item) return say(`${entry.name} is not in this report.`);
   state.channel = channel;
   state.steps[state.side] = stepOf(item, entry)?.step ?? state.steps[state.side];
-  if (known.find(isShown)?.shared) {
-    const ofLayer = known.find((each) => each.layer?.name === layer.name && each.tiles && !each.shared && !goesInto(each));
+  if (pictures.known.find(isShown)?.shared) {
+    const ofLayer = pictures.known.find((each) => each.layer?.name === layer.name && each.tiles && !each.shared && !goesInto(each));
     if (ofLayer) Object.assign(state, { view: ofLayer.view, name: ofLayer.name });
     else if (!comparing()) state.beside = "input";
   }
   chooseImage(item, false);
 }
 
-const channelsOn = ({ strips }) => strips && `channels ${strips.channels[0]} to ${strips.channels.at(-1)}`;
+function channelsOn({ strips }) {
+  return `channels ${strips.channels[0]} to ${strips.channels.at(-1)}`;
+}
+
+function isOn({ strips }, channel) {
+  return strips.channels.includes(channel);
+}
 
 function rowBox({ cells, strips }, channel) {
-  const row = cells ? strips.channels.indexOf(channel) : -1;
+  const row = strips.channels.indexOf(channel);
   if (row < 0) return null;
   const { x, y, height } = boxAt({ tiles: cells }, row * cells.columns);
   return { x, y, width: (cells.columns - 1) * cells.across + cells.width, height };
 }
 
 // A page is as wide as its pane, and begins at its top or shows the row of the pinned channel.
-function rowInSight(pane, margin) {
+function middleOf(pane, margin) {
   const zoom = (pane.scale() * pane.stretch()) / devicePixelRatio;
   const { height } = pane.picture;
   const half = pane.stage.clientHeight / zoom / 2 - margin / zoom;
@@ -180,8 +221,20 @@ function pointCell(pane, event) {
 
 function clickCell(pane, event) {
   const cell = cellUnder(pane, event);
-  if (event.detail > 1 || !cell) return;
-  before = state.channel;
-  clearTimeout(opening);
-  opening = setTimeout(() => openImage(cell.entry, cell.layer, cell.channel), TWICE);
+  return cell && (() => openImage(cell.entry, cell.layer, cell.channel));
+}
+
+// The box of the image's receptive field in the strip of the pinned channel.
+function bestFrame(unit) {
+  const best = pinnedStrip()?.entries.find(({ href, box }) => box && href === unit.href);
+  const box = best ? clip(best.box, inputOf(unit)) : null;
+  return box && { box, caption: (name) => `${name}, top image ${best.rank}` };
+}
+
+export function register(report) {
+  if (!run.top) return;
+  report.views.push(topView);
+  report.pinned.push(showStrip);
+  report.crowded = true;
+  frames.push({ name: "best", of: bestFrame });
 }

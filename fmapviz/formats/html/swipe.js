@@ -1,8 +1,12 @@
 // The swipe: two pictures over each other, with a divider between them. Left of it is the first one, right of it the second.
 
-const MIDDLE = 50;  // per cent of the width
+import { writeAddress } from "./address.js";
+import { linkCameras, place, refit } from "./camera.js";
+import { point } from "./pins.js";
+import { panes, state, swiping } from "./state.js";
+import { clamp, find, say } from "./text.js";
 
-const swiping = () => state.swipe !== null && (comparing() || besides());
+const MIDDLE = 50;  // per cent of the width
 
 function toggleSwipe() {
   if (panes.length < 2) return;
@@ -41,12 +45,26 @@ function moveDivider(share) {
   writeAddress();
 }
 
+function leaveSwipe() {
+  const on = swiping();
+  if (on) toggleSwipe();
+  return on;
+}
+
+function readDivider(text) {
+  state.swipe = /^\d+(\.\d+)?$/.test(text) ? clamp(Number(text), 0, 100) : null;
+}
+
 const DIVIDER_KEYS = {
   ArrowLeft: (share) => share - 1, ArrowRight: (share) => share + 1, ArrowDown: (share) => share - 1, ArrowUp: (share) => share + 1,
   PageDown: (share) => share - 10, PageUp: (share) => share + 10, Home: () => 0, End: () => 100,
 };
 
-function listenToSwipe() {
+export function register(report) {
+  report.arranged.push(showSwipe);
+  report.keys.w = toggleSwipe;
+  report.escapes.push(leaveSwipe);
+  report.places.push({ name: "swipe", write: () => (swiping() ? Number(state.swipe.toFixed(1)) : null), read: readDivider });
   const divider = find("#divider");
   let grip = null;  // how far the pointer is from the divider's middle
   find("#over").addEventListener("click", toggleSwipe);

@@ -1,26 +1,29 @@
 // Tiles: positions of the channels in a picture, and their statistics.
 
-const channelOf = (picture, tile) => picture.channels?.[tile] ?? tile;
+import { layerAmong, numbersAt } from "./data.js";
+import { make, number, share } from "./text.js";
 
-function tileOf(picture, channel) {
+export const channelOf = (picture, tile) => picture.channels?.[tile] ?? tile;
+
+export function tileOf(picture, channel) {
   if (!picture?.tiles) return -1;
   if (picture.channels) return picture.channels.indexOf(channel);
   return channel < picture.tiles.count ? channel : -1;
 }
 
 // `order` holds the tiles in the order in which they are shown, unless that is the picture's own.
-const positionOf = (picture, tile) => picture.order?.indexOf(tile) ?? tile;
+export const positionOf = (picture, tile) => picture.order?.indexOf(tile) ?? tile;
 
-function tileBox(picture, tile) {
+export function tileBox(picture, tile) {
   return boxAt(picture, positionOf(picture, tile));
 }
 
-function boxAt({ tiles }, position) {
+export function boxAt({ tiles }, position) {
   const row = Math.floor(position / tiles.columns);
   return { x: tiles.left + (position % tiles.columns) * tiles.across, y: tiles.top + row * tiles.down, width: tiles.width, height: tiles.height };
 }
 
-function tileAt(picture, x, y) {
+export function tileAt(picture, x, y) {
   const { tiles } = picture;
   if (!tiles) return -1;
   const column = Math.floor((x - tiles.left) / tiles.across);
@@ -31,12 +34,17 @@ function tileAt(picture, x, y) {
   return found ? picture.order?.[position] ?? position : -1;
 }
 
-function tileNumbers(picture, channel) {
+// Statistics over the run, once they are loaded.
+export const statistics = { overall: null };
+
+export const layerOverall = (picture) => (statistics.overall ? layerAmong(statistics.overall.layers, picture) : null);
+
+export function tileNumbers(picture, channel) {
   const tile = tileOf(picture, channel);
   return tile >= 0 && picture.statistics ? numbersAt(picture.statistics, picture.tiles.count, tile) : null;
 }
 
-function channelOverall(picture, channel) {
+export function channelOverall(picture, channel) {
   const layer = layerOverall(picture);
   return layer && channel < layer.channels ? { ...numbersAt(layer, layer.channels, channel), dead: layer.dead.includes(channel) } : null;
 }
@@ -47,7 +55,7 @@ const MEASURES = [
 const MEASURE_NAMES = { strange: "not finite" };
 
 // A table with a column for each [heading, numbers]; columns without numbers are left out.
-function numbersTable(columns, caption) {
+export function numbersTable(columns, caption) {
   const shown = columns.filter(([, numbers]) => numbers);
   const table = make("table", "numbers");
   if (caption) table.createCaption().append(make("b", "", caption));
@@ -65,36 +73,39 @@ function numbersTable(columns, caption) {
   return table;
 }
 
-const inEachImage = () => ["", "in the only image", "in both images"][overall.images] ?? `in all ${overall.images} images`;
+export function inEachImage() {
+  const { images } = statistics.overall;
+  return ["", "in the only image", "in both images"][images] ?? `in all ${images} images`;
+}
 
-function deadNote(numbers) {
+export function deadNote(numbers) {
   return numbers?.dead ? make("p", "dead", `Dead ${inEachImage()}`) : "";
 }
 
 // Channels with the same value everywhere in this image. One value alone does not say that a channel is dead.
-function deadHere(picture) {
-  const { statistics, tiles } = picture;
-  if (!statistics || statistics.values < 2) return [];
+export function deadHere(picture) {
+  const { statistics: own, tiles } = picture;
+  if (!own || own.values < 2) return [];
   const tilesShown = [...Array(tiles.count).keys()];
   return tilesShown.filter((tile) => {
-    const { minimum, maximum, strange } = numbersAt(statistics, tiles.count, tile);
+    const { minimum, maximum, strange } = numbersAt(own, tiles.count, tile);
     return minimum === maximum && strange === 0;
   }).map((tile) => channelOf(picture, tile));
 }
 
-const goesInto = ({ view }) => view.includes("input");
+export const goesInto = ({ view }) => view.includes("input");
 
 // Whether channel 5 of one picture is channel 5 of the other. What goes into a layer has other channels than what comes out.
-function sameChannels(one, other) {
+export function sameChannels(one, other) {
   return Boolean(one.tiles && other.tiles) && one.layer?.name === other.layer?.name && goesInto(one) === goesInto(other);
 }
 
 // A tile of a convolution's weights is a filter, which computes a channel.
-function channelWord(picture) {
+export function channelWord(picture) {
   return picture.view === "kernels" ? "Filter" : "Channel";
 }
 
-function spokenNumbers(picture, channel) {
+export function spokenNumbers(picture, channel) {
   const numbers = tileNumbers(picture, channel);
   const word = channelWord(picture).toLowerCase();
   if (!numbers) return `${word} ${channel}`;

@@ -1,5 +1,10 @@
 // The value under the pointer, recovered from the pixel that shows it: exact but for half a level.
 
+import { embedded, loadPicture, loadScript, numbersAt, unpack } from "./data.js";
+import { pointer } from "./state.js";
+import { clamp, make, number } from "./text.js";
+import { boxAt, tileBox, tileOf } from "./tiles.js";
+
 const CACHED_BITMAPS = 4;
 const bitmaps = new Map();  // of pictures whose pixels can be read, by their addresses; null while one is loading
 
@@ -39,7 +44,7 @@ function levelsAt({ levels }, bitmap, x, y) {
 }
 
 // In words, of a position in a tile as shares of its width and height; empty if the pixels tell no value.
-function valueAt(picture, tile, across, down, ready = () => {}) {
+export function valueAt(picture, tile, across, down, ready = () => {}) {
   if (tile < 0) return "";
   const numbers = picture.statistics ? numbersAt(picture.statistics, picture.tiles.count, tile) : null;
   if (numbers?.minimum === numbers?.maximum && numbers?.strange === 0) return number(numbers.minimum);
@@ -68,12 +73,12 @@ function valueWords({ low, high, first, last, numbers }) {
   return strange ? `${about}, or not finite` : about;
 }
 
-function valueUnder(pane, event) {
+export function valueUnder(pane, event, ready) {
   const { picture } = pane;
-  const tile = tileOf(picture, pointedChannel);
+  const tile = tileOf(picture, pointer.channel);
   const { x, y, width, height } = tileBox(picture, tile);
   const pixel = pane.pixelUnder(event);
-  return valueAt(picture, tile, (pixel.x - x) / width, (pixel.y - y) / height, pointAgain);
+  return valueAt(picture, tile, (pixel.x - x) / width, (pixel.y - y) / height, ready);
 }
 
-const valueNote = (value) => (value ? make("p", "value", `Value ${value}`) : "");
+export const valueNote = (value) => (value ? make("p", "value", `Value ${value}`) : "");

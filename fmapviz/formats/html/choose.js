@@ -1,0 +1,108 @@
+// Choosing an image, a layer, a view, a side or an order.
+
+import { besides, comparing, isShown, pictures, state, update, viewsOf, viewsShown } from "./state.js";
+import { isSeries, stepBeside } from "./steps.js";
+import { paired, run, withoutNumber } from "./text.js";
+
+// The chosen layers, the latest first. A view without the latest shows an earlier one, or its first layer; a view that has
+// it returns to it, and so does another image if the view was chosen last.
+export const choice = { layers: [], ofView: false };
+
+// Gradients and class maps have their own numbering, and a layer may have several.
+export function pictureLike({ name, layer }, view) {
+  const ofView = pictures.known.filter((picture) => picture.view === view);
+  return ofView.find((picture) => picture.name === name)
+    ?? ofView.find((picture) => withoutNumber(picture.name) === withoutNumber(name))
+    ?? ofView.find((picture) => layer && picture.layer?.name === layer.name && picture.behaviour?.holds(picture, state.channel))
+    ?? ofView.find((picture) => layer && picture.layer?.name === layer.name);
+}
+
+export function nearest(view) {
+  for (const layer of choice.layers) {
+    const like = pictureLike(layer, view);
+    if (like) return like;
+  }
+  return firstOf(pictures.known.filter((picture) => picture.view === view));
+}
+
+// Of two runs, one that both have.
+export const firstOf = (among) => among.find(({ only }) => only === undefined) ?? among[0];
+
+// A fallback is not a choice.
+export function rememberChoice() {
+  const shown = pictures.known.find(isShown);
+  if (!shown || nearest(shown.view) === shown) return;
+  const { name, layer } = shown;
+  choice.layers = [{ name, layer }, ...choice.layers.filter((each) => each.name !== name)];
+}
+
+export function returnToChoice() {
+  const like = choice.ofView && choice.layers.length ? pictureLike(choice.layers[0], state.view) : null;
+  if (like) state.name = like.name;
+}
+
+export function chooseImage(item, other) {
+  if (paired) return showPair(item.index);
+  const side = other ? 1 - state.side : state.side;
+  if (other && !comparing()) return compareWith(item.index);
+  state.units[side] = item.index;
+  update();
+}
+
+function showPair(index) {
+  state.units = [index, index];
+  update();
+}
+
+export function chooseLayer(picture) {
+  Object.assign(state, { name: picture.name, view: picture.view });
+  choice.ofView = false;
+  update();
+}
+
+function compareWith(index) {
+  state.beside = null;
+  state.steps[1] = stepBeside(index);
+  state.units[1] = index;
+  state.side = 1;
+  update();
+}
+
+// What is shown beside the view: the chosen one, unless that is the view itself.
+export function besideView() {
+  if (viewsShown().includes(state.beside) && state.beside !== state.view) return state.beside;
+  return viewsOf(pictures.known).find((view) => view !== state.view) ?? null;
+}
+
+export function chooseBeside(view) {
+  state.beside = view;
+  update();
+}
+
+export function toggleBeside() {
+  if (paired || viewsShown().length < 2) return;
+  state.units[1] = null;
+  state.side = 0;
+  chooseBeside(besides() ? null : "input");
+}
+
+export function chooseOrder(order) {
+  state.order = order || null;
+  update();
+}
+
+export const canCompare = () => !paired && (run.units.length > 1 || isSeries(run.units[0]));
+
+// With the next image, or the last one with the one before it; a single one at two steps.
+export function toggleCompare() {
+  if (!canCompare()) return;
+  if (!comparing()) return compareWith(state.units[0] + 1 < run.units.length ? state.units[0] + 1 : Math.max(0, state.units[0] - 1));
+  state.units[1] = null;
+  state.side = 0;
+  update();
+}
+
+export function changeSide(side) {
+  state.side = comparing() && !paired ? side : 0;
+  update();
+}
