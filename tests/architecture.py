@@ -1,14 +1,13 @@
 """Measure how the package is built: `make check` runs the static part, `python tests/architecture.py --run` all of it.
 
-parameters of a function, import cycles, imports by string, options named in texts, lines of code; with --run also which
-modules one image passes, and how deep the stack is above a pixel.
+parameters of a function, import cycles, lines of code; with --run also which modules one image passes, and how deep the
+stack is above a pixel.
 """
 
 from __future__ import annotations
 
 import ast
 import io
-import re
 import sys
 import tempfile
 import threading
@@ -19,7 +18,6 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "fmapviz"
 MOST_PARAMETERS = 12
-OPTIONS_OF_OTHERS = {"--upgrade", "--logdir", "--samples"}  # of pip and TensorBoard
 FACADE = {"visualize", "run", "top_images", "top"}  # the command line's and Python's own signatures
 
 
@@ -27,15 +25,13 @@ def main() -> int:
     found = {
         "functions with too many parameters": long_signatures(),
         "import cycles": cycles(),
-        "imports of our own modules by string": string_imports(),
-        "command-line options in texts of the library, which name Python's arguments": typed_options(),
     }
     for what, where in found.items():
         print(f"{what}: {len(where)}")
         for line in where:
             print(f"  {line}")
     print(f"lines of code, without docstrings, comments and blank lines: {sum(map(code_lines, modules())):,}")
-    print(f"modules: {len(modules())}, functions of five lines or fewer: {short_functions():.0%}")
+    print(f"modules: {len(modules())}")
     if "--run" in sys.argv:
         passed, depth = one_image()
         print(f"modules that one image passes: {len(passed)}\n  {', '.join(passed)}")
@@ -95,31 +91,6 @@ def cycles() -> list[str]:
     return []
 
 
-def string_imports() -> list[str]:
-    allowed = {PACKAGE / "__init__.py"}
-    pattern = re.compile(r"""import_module\(\s*f?["']fmapviz""")
-    return [name_of(path) for path in modules() if path not in allowed and pattern.search(path.read_text("utf-8"))]
-
-
-def typed_options() -> list[str]:
-    """Texts that name an option as typed, such as hints; the command line converts `size=64` with `as_typed`."""
-    found = []
-    for path in modules():
-        only_typed = path.is_relative_to(PACKAGE / "cli") or path.stem in {"extract", "verify", "estimate"}
-        tree = ast.parse(path.read_bytes())
-        documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-        docstrings = {
-            id(node.body[0].value) for node in ast.walk(tree) if isinstance(node, documented) and ast.get_docstring(node)
-        }
-        for node in () if only_typed else ast.walk(tree):
-            if isinstance(node, ast.keyword) and node.arg in {"flag", "help"}:
-                docstrings.add(id(node.value))
-            elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
-                names = re.findall(r"(?<![\w-])--[a-z][a-z-]+|`fmapviz [a-z]+", node.value)
-                found += [f"{name_of(path)}:{node.lineno}: {name}" for name in names if name not in OPTIONS_OF_OTHERS]
-    return found
-
-
 def code_lines(path: Path) -> int:
     source = path.read_text("utf-8")
     documentation: set[int] = set()
@@ -133,16 +104,6 @@ def code_lines(path: Path) -> int:
         if token.type not in skipped:
             lines |= set(range(token.start[0], token.end[0] + 1))
     return len(lines - documentation)
-
-
-def short_functions() -> float:
-    lengths = []
-    for path in modules():
-        for node in ast.walk(ast.parse(path.read_bytes())):
-            if isinstance(node, ast.FunctionDef):
-                body = node.body[1:] if ast.get_docstring(node) else node.body
-                lengths.append((body[-1].end_lineno or 0) - body[0].lineno + 1 if body else 0)
-    return sum(length <= 5 for length in lengths) / len(lengths)
 
 
 def one_image() -> tuple[list[str], int]:
