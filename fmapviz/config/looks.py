@@ -22,7 +22,7 @@ def effective_style(style: Style, views: Iterable[str]) -> tuple[Style, list[str
     Example:
         >>> from fmapviz import Style
         >>> effective_style(Style(columns=3, alpha=0.7), ["maps", "contact"])
-        (Style(columns=3, gray_input=None), ['alpha'])
+        (Style(columns=3), ['alpha'])
     """
     chosen = list(map(registry.view, views))
     used = {look for view in chosen for look in view.looks}
@@ -31,6 +31,4 @@ def effective_style(style: Style, views: Iterable[str]) -> tuple[Style, list[str
     idle = [name for name in options_of(Style) if name not in used]
     reset: dict[str, Any] = {name: getattr(Style(), name) for name in idle}  # Any: of each option its own type
     given = [name for name in idle if getattr(style, name) not in (reset[name], None)]
-    if "gray_input" in idle:
-        reset["gray_input"] = None  # earlier versions did not record it
     return replace(style, **reset), given

@@ -41,7 +41,6 @@ class Option:
         commas: Whether one argument may hold several values, separated by commas.
         parse: Parses the typed text; None if Typer does, by the type of the field.
         recorded: Key in the settings of `run.json`; empty if the field does not change pictures.
-        sparse: Whether the settings leave it out at its default, as versions that did not have it do.
     """
 
     help: str
@@ -55,7 +54,6 @@ class Option:
     commas: bool = False
     parse: Callable[[str], object] | None = None
     recorded: str = ""
-    sparse: bool = False
 
 
 # Any: the type checker takes the field's type from its annotation, and its default as declared.

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -139,7 +138,6 @@ class Selection:
         shown="by the network, else softmax",
         words=SCORES,
         recorded="scores",
-        sparse=True,
     )
     dtype: str = _choice(
         "float32", "Type of the values that the formats raw and npz store.", words=_DTYPES, recorded="dtype"
@@ -268,17 +266,8 @@ class RunConfig(Execution, Output, Selection):
     @property
     def settings(self) -> dict[str, Any]:
         """The options that change pictures, as plain values; `run.json` stores them."""
-        recorded = {
-            each.recorded: getattr(self, name)
-            for name, each in options_of(type(self)).items()
-            if each.recorded and not (each.sparse and getattr(self, name) is None)
-        }
-        plain, looks = Style(), options_of(Style)
-        style = {name: getattr(self.style, name) for name in looks}
-        style = {name: value for name, value in style.items() if not looks[name].sparse or value != getattr(plain, name)}
-        if self.style.gray_input is None:
-            del style["gray_input"]
-        return {**recorded, "style": style}
+        recorded = {each.recorded: getattr(self, name) for name, each in options_of(type(self)).items() if each.recorded}
+        return {**recorded, "style": {name: getattr(self.style, name) for name in options_of(Style)}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,8 +296,6 @@ class RunInfo:
         preparation: The preprocessing, in one line.
         config: The configuration, with defaults resolved.
         versions: Versions of fmapviz, Python and libraries; not part of the fingerprint.
-        typed_targets: The classes as they were typed.
-        typed_style: The looks as they were typed; None: those of the configuration.
         request: What else is needed to load the same network and preprocess images in the same way, as JSON values.
         against: What the network is compared with, as JSON values; empty if it is not.
         settings: All that changes pictures, as JSON values.
@@ -322,8 +309,6 @@ class RunInfo:
     preparation: str
     config: RunConfig
     versions: Mapping[str, str] = field(default_factory=dict, compare=False)
-    typed_targets: tuple[str, ...] = field(default=(), compare=False)
-    typed_style: Style | None = field(default=None, compare=False)
     request: Mapping[str, Any] = field(default_factory=dict, compare=False)
     against: Mapping[str, Any] = field(default_factory=dict)
 
@@ -348,17 +333,6 @@ class RunInfo:
             return f" against the {other['reference']}"
         same = other.get("model") == self.model
         return f" against {other.get('weights')}" if same else f" against {other.get('model')} ({other.get('weights')})"
-
-    @property
-    def as_typed(self) -> RunInfo:
-        """The identity that versions up to 0.2.0 gave the run.
-
-        They recorded classes and looks as typed, even if no view takes them, drew heat maps over the input in colour, and
-        made clips of one image only.
-        """
-        preparation = re.sub(r"(\d+) frames$", r"\1 equal frames", self.preparation)
-        style = replace(self.typed_style or self.config.style, gray_input=None)
-        return replace(self, preparation=preparation, config=replace(self.config, targets=self.typed_targets, style=style))
 
 
 def _check_shards(shard: int | None, formats: Iterable[str]) -> None:

@@ -72,11 +72,7 @@ class Style:
         words=COLORMAPS,
     )
     alpha: float = _option(0.5, "Opacity of a heat map over the input.", metavar="0..1")
-    gray_input: bool | None = _option(
-        True,
-        "Draw the input gray below a heat map, so that all colours are the map's.",
-        "None draws it in colour too, and is not recorded: so were the runs of versions up to 0.2.0.",
-    )
+    gray_input: bool = _option(True, "Draw the input gray below a heat map, so that all colours are the map's.")
     labels: bool | None = _option(
         None, "Draw channel numbers and a header.", shown="numbers with top:K, the class below a heat map"
     )
@@ -87,10 +83,9 @@ class Style:
         "Texts are light or dark, whichever can be read on it; on a transparent one they are dark.",
         metavar="COLOR",
         words=("black", "white", "gray", "transparent"),
-        sparse=True,
     )
-    text_size: int = _option(TEXT_SIZE, "Height of the text in pixels.", metavar="N", sparse=True)
-    with_input: bool = _option(False, "Draw the input before each grid and map.", sparse=True)
+    text_size: int = _option(TEXT_SIZE, "Height of the text in pixels.", metavar="N")
+    with_input: bool = _option(False, "Draw the input before each grid and map.")
     pca: str = _option(
         "image", "Principal components of the view pca: of each image, or shared by all images.", words=("image", "shared")
     )
@@ -98,14 +93,12 @@ class Style:
         False,
         "Enlarge maps over the input smoothly; otherwise each value is a rectangle.",
         "The enlargement is bilinear. Raw values are the same.",
-        sparse=True,
     )
     query: str | None = _option(
         None,
         "Whose attention is drawn: the patch at row Y and column X of the network's input, or the mean of all patches.",
         metavar="Y,X|mean",
         shown="the class token; without one the mean",
-        sparse=True,
     )
     seed: str | None = _option(
         None,
@@ -113,14 +106,12 @@ class Style:
         "`Y,X` is a position of each image, `IMAGE:Y,X` one of that image for all, `IMAGE` all positions of that image.",
         metavar="[IMAGE:]Y,X|IMAGE",
         shown="none",
-        sparse=True,
     )
-    clusters: int = _option(6, "Number of clusters of the view clusters, 2 to 20.", metavar="N", sparse=True)
+    clusters: int = _option(6, "Number of clusters of the view clusters, 2 to 20.", metavar="N")
     foreground: bool = _option(
         False,
         "Draw the principal components of the foreground only, the view pca.",
         "The foreground is one side of the first component: that with fewer positions at the border.",
-        sparse=True,
     )
     # What the options mean, parsed once.
     ground: tuple[int, int, int] | None = field(init=False, compare=False)  # red, green, blue; None for a transparent one

@@ -23,7 +23,7 @@ from fmapviz.images.memory.inputs import only_files, resolve_inputs
 from fmapviz.images.preprocess import clip_length
 from fmapviz.run.disk_space import count_unfinished, free_space
 from fmapviz.run.loop import no_image, require_one, run
-from fmapviz.store.remote.destination import find_info, open_destination
+from fmapviz.store.remote.destination import open_destination
 from fmapviz.store.run import check_name, is_surveyed
 from fmapviz.store.run_files import find_units
 from fmapviz.store.unit import holds_images
@@ -161,7 +161,6 @@ def _estimate(config: RunConfig, inputs: Sequence[str | Path], destination: Dest
         ]  # of the model, for example: as large for any number of images
         bytes_once, files_once = _sizes(others, formats)
     info = replace(clock.info, config=replace(clock.info.config, shard=shard))
-    info = find_info(destination, info, name=config.name)
     run_directory = destination.find_run(info, name=config.name)
     choice = replace(choice, clip=clip_length(info.preparation))
     if choice.clip > 1:

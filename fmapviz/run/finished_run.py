@@ -13,7 +13,7 @@ from fmapviz.core.urls import UrlPath, check_address, is_url, join, split
 from fmapviz.errors import RefusedError, RequestError, quote
 from fmapviz.run.session import load_session, moved
 from fmapviz.store.remote.destination import open_destination
-from fmapviz.store.run import IN_TRAINING, describe_contents, marked, read_run
+from fmapviz.store.run import IN_TRAINING, describe_contents, load_run, marked
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -54,15 +54,13 @@ def open_finished_run(
     out, name = _split(run)
     with open_destination(out) as destination:
         directory = destination.join_run(name)
-        record = read_run(directory)
-        if record is None:
-            raise RequestError(f"no run of fmapviz: {quote(run)}", hint=f"the directory of a run holds {RUN_FILE}")
+        record = load_run(directory)
         config = _config_of(record, run, model=model, weights=weights, options=options)
         with _explaining(config):
             session, _ = load_session(replace(config, out=out, name=name, device=device, workers=workers))
-        known = [session.info, session.info.as_typed]
+        known = [session.info]
         if session.info.sha256 is not None:  # the same weights may lie in a file of another name by now
-            known += [replace(each, weights=str(record["settings"]["weights"])) for each in known]
+            known.append(replace(session.info, weights=str(record["settings"]["weights"])))
         info = next((each for each in known if _is_same(each, record)), None)
         if info is None:
             different = describe_contents(directory, session.info).partition(" (")[2].removesuffix(")")
@@ -147,7 +145,7 @@ def _config_of(
             top=settings["top"],
             targets=settings["targets"],
             output=settings["output"],
-            scores=settings.get("scores"),
+            scores=settings["scores"],
             dtype=settings["dtype"],
             shard=settings["shard"],
             style=Style(**settings["style"]),

@@ -42,7 +42,7 @@ from fmapviz.run.publish import Publisher
 from fmapviz.run.session import find_device, frame_choice, load_session, moved
 from fmapviz.store.failures import append_failure
 from fmapviz.store.presence import Presence
-from fmapviz.store.remote.destination import find_info, open_destination
+from fmapviz.store.remote.destination import open_destination
 from fmapviz.store.run import (
     check_name,
     describe_contents,
@@ -105,14 +105,12 @@ def run(config: RunConfig, *, load: Load = load_session, draw: Draw | None = Non
             found = _find(inputs, destination, of_inputs, no_inputs)
         session, notices = load(replace(config, device="auto") if is_remote else config)
         is_new = not destination.directory.exists()
-        info = find_info(destination, session.info, name=config.name)
         session = replace(
             session,
-            info=info,
             request=config,  # workers may have what this process lacks
             inputs=inputs,  # those in memory stay there as long as the run
             output=destination,
-            directory=destination.open_run(info, name=config.name, sync=config.fsync),
+            directory=destination.open_run(session.info, name=config.name, sync=config.fsync),
             several=not _is_one_file(inputs),
         )
         found = list_frames(found, frame_choice(session), of_inputs.append)

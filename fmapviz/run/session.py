@@ -303,8 +303,6 @@ def _identify(config: RunConfig, resolved: RunConfig, loaded: Model) -> RunInfo:
             "torch": torch.__version__,
             "torchvision": torchvision.__version__,
         },
-        typed_targets=config.target_names,
-        typed_style=replace(config.style, pca=resolved.style.pca),
         request={
             "model": config.model if isinstance(config.model, str) else None,
             "weights": _weights_as_typed(config.weights),

@@ -6,12 +6,11 @@ import os
 from typing import TYPE_CHECKING
 
 from fmapviz.core import checksummed_json, files
-from fmapviz.core.checksummed_json import FORMAT
 from fmapviz.core.file_names import HIDDEN, RUN_FILE, RUN_FILES_RECORD, SURVEY_FILE, UNIT_FILE
 from fmapviz.core.files import hidden, reading_from, removing
 from fmapviz.errors import OutputError, RefusedError, RequestError, first_few, quote, suggest_file
 from fmapviz.store.listing import local_directory, local_path, runs_of_training
-from fmapviz.store.run import is_run, read_run
+from fmapviz.store.run import check_format, is_run, read_run
 from fmapviz.store.unit import check_only_own_files, parse_unit
 from fmapviz.store.verify import is_own_record, own_names
 
@@ -57,11 +56,10 @@ def check_removable(run: Path) -> None:
 
     Raises:
         RefusedError: It holds a file that fmapviz did not make, or that no record lists; it is being written; or it was made
-            by a newer version.
+            by a version with another format.
         OutputError: It cannot be read.
     """
-    if (read_run(run) or {"fmapviz": FORMAT})["fmapviz"] > FORMAT:
-        raise RefusedError(f"{quote(run)} was made by a newer version of fmapviz", hint="pip install --upgrade fmapviz")
+    check_format(read_run(run) or {}, run)
     with reading_from(run):
         for part in _parts(run, run):
             if _is_unit(part):

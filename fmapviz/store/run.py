@@ -10,7 +10,6 @@ from contextlib import ExitStack, contextmanager, suppress
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from fmapviz.config import Style, options_of
 from fmapviz.config.positions import parse_seed
 from fmapviz.core import checksummed_json, files, registry
 from fmapviz.core.checksummed_json import FORMAT
@@ -80,7 +79,7 @@ def open_run(out: Path, info: RunInfo, *, name: str | None = None, sync: bool = 
 
     Raises:
         RefusedError: The named directory belongs to a run with other settings, was not made by fmapviz, or was made by a
-            newer version.
+            version with another format.
         OutputError: It could not be written.
     """
     check_name(name)
@@ -173,14 +172,14 @@ def is_series(settings: Mapping[str, Any]) -> bool:
 
 def shares_values(settings: Mapping[str, Any]) -> bool:
     """Return True if values depend on other images of the run, not only pictures: clusters, and a seed in one of them."""
-    seed = settings["style"].get("seed")
+    seed = settings["style"]["seed"]
     return bool(clusters_of(settings) or (seed and parse_seed(str(seed)).image))
 
 
 def clusters_of(settings: Mapping[str, Any]) -> int:
     """Return the number of clusters of all images of a run; 0 if there are none."""
     clustered = any(each.surveyed for each in _views(settings))
-    return int(settings["style"].get("clusters", Style().clusters)) if clustered else 0
+    return int(settings["style"]["clusters"]) if clustered else 0
 
 
 def _views(settings: Mapping[str, Any]) -> list[View]:
@@ -245,10 +244,7 @@ def _is_same(directory: Path, info: RunInfo, *, sync: bool) -> bool:
     document = read_run(directory)
     if document is None:
         return False
-    if document["fmapviz"] > FORMAT:
-        raise RefusedError(
-            f"{quote(directory)} was made by a newer version of fmapviz", hint="pip install --upgrade fmapviz"
-        )
+    check_format(document, directory)
     return bool(document.get("fingerprint") == info.fingerprint)
 
 
@@ -256,12 +252,11 @@ def _belongs(directory: Path, info: RunInfo) -> bool:
     """Return True if a run without a readable `run.json` has these settings: its units say so, or it is empty."""
     try:
         data = checksummed_json.read(directory / RUN_FILE)
-        document = checksummed_json.parse(data)
     except FileNotFoundError:
-        data, document = None, None
+        data = None
     except OSError:
         return False
-    if data is not None and (not checksummed_json.is_truncated(data) or (document and _version(document) > FORMAT)):
+    if data is not None and not checksummed_json.is_truncated(data):
         return False
     unit = next((record for path in directory.rglob(UNIT_FILE) if (record := read_unit(path.parent))), None)
     if unit is not None:
@@ -279,6 +274,46 @@ def read_run(directory: Path) -> dict[str, Any] | None:
     """Read `run.json`; None if it is missing or cannot be read."""
     document = checksummed_json.load(directory / RUN_FILE)
     return document if document and _version(document) else None
+
+
+def load_run(directory: Path, *, hint: str = f"the directory of a run holds {RUN_FILE}") -> dict[str, Any]:
+    """Read `run.json`.
+
+    Args:
+        directory: The run.
+        hint: What to do if it is none.
+
+    Raises:
+        RequestError: It is no run.
+        RefusedError: See `check_format`.
+    """
+    document = read_run(directory)
+    if document is None:
+        raise RequestError(f"no run of fmapviz: {quote(directory)}", hint=hint)
+    check_format(document, directory)
+    return document
+
+
+def check_format(document: Mapping[str, Any], directory: Path) -> None:
+    """Check that this version reads and writes runs of a format.
+
+    Args:
+        document: The content of `run.json`.
+        directory: The run.
+
+    Raises:
+        RefusedError: It does not.
+    """
+    version = _version(document)
+    if version > FORMAT:
+        raise RefusedError(
+            f"{quote(directory)} was made by a newer version of fmapviz", hint="pip install --upgrade fmapviz"
+        )
+    if 0 < version < FORMAT:
+        raise RefusedError(
+            f"{quote(directory)} was made by version 0.2.0 of fmapviz or an earlier one",
+            hint="remove the directory first, or choose another name=",
+        )
 
 
 def is_run(directory: Path) -> bool:
@@ -348,8 +383,7 @@ def flat_settings(settings: object) -> dict[str, object]:
         own = {**own, "against": None}
     if not isinstance(style, dict):
         return {**own, "style": None}
-    left_out = [name for name, each in options_of(Style).items() if each.sparse and name not in style]
-    return {**own, "style": None, **style, **{name: getattr(Style(), name) for name in left_out}}
+    return {**own, "style": None, **style}
 
 
 def _shown(name: str, value: object) -> str:

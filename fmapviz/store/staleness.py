@@ -28,10 +28,7 @@ def state_of_images(run: Path, units: Iterable[Path]) -> str:
 
 
 def stale_files(run: Path) -> list[str]:
-    """Return the run-level files whose unit was drawn from other images than the run has now.
-
-    Of units that earlier versions drew, this is not known; they are left out.
-    """
+    """Return the run-level files whose unit was drawn from other images than the run has now."""
     drawn = {name: each for name, each in registry.aggregates().items() if each.unit}
     made = {name: (read_unit(run / each.unit) or {}).get("of") for name, each in drawn.items()}
     known = {name: of for name, of in made.items() if of is not None}

@@ -31,7 +31,7 @@ from fmapviz.store import run_files
 from fmapviz.store.failures import LONGEST_LOG
 from fmapviz.store.failures import is_whole as is_whole_line
 from fmapviz.store.remote.local_copy import local_copy
-from fmapviz.store.run import IN_TRAINING, is_series, is_surveyed, read_run, shares_values
+from fmapviz.store.run import IN_TRAINING, check_format, is_series, is_surveyed, read_run, shares_values
 from fmapviz.store.staleness import stale_files
 from fmapviz.store.unfinished import State, is_being_written, is_record, read_unfinished, state_of
 from fmapviz.store.unit import holds_images, image_of, lacks_record, possible_paths, read_unit
@@ -181,6 +181,7 @@ def _steps(top: Path, checksum: Checksum | None) -> Iterator[Callable[[], Verifi
         run = next(filter(fingerprints.__contains__, directory.parents), None)
         if RUN_FILE in names:
             known = checksummed_json.load(directory / RUN_FILE, intact=True)
+            check_format(known or {}, directory)
             fingerprints[directory] = str(known.get("fingerprint")) if known else None
             folders[:], strange = [name for name in folders if name not in reserved], reserved.intersection(folders)
             present = {*names, *strange, *_links(directory, folders)}
@@ -309,7 +310,7 @@ def _settings(run: Mapping[str, Any]) -> Mapping[str, Any]:
     settings: Any = run.get("settings")  # Any: a JSON file may hold any value
     try:
         style = {"norm": str(settings["style"]["norm"]), "pca": str(settings["style"]["pca"])}
-        style |= {"seed": str(settings["style"].get("seed", ""))}
+        style |= {"seed": str(settings["style"]["seed"] or "")}
         listed = {name: list(map(str, settings[name])) for name in ("formats", "views")}
         return {**listed, "style": style, **{name: settings.get(name) for name in ("weights", "against")}}
     except (KeyError, TypeError, IndexError):

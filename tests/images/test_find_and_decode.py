@@ -829,7 +829,7 @@ def test_the_output_is_not_an_input_of_itself(tmp_path):
 
 def test_a_run_among_the_inputs_is_left_out_unless_it_is_asked_for(tmp_path):
     touch(tmp_path / "a.png", tmp_path / "net/a.png/00.png", tmp_path / "theirs/b.png")
-    (tmp_path / "net/run.json").write_bytes(dumps({"fmapviz": 1, "fingerprint": "0"}))
+    (tmp_path / "net/run.json").write_bytes(dumps({"fmapviz": 2, "fingerprint": "0"}))
     (tmp_path / "theirs/run.json").write_text("{}")  # another program's
     assert units(tmp_path) == ["a.png", "theirs/b.png"]
     assert units(tmp_path / "net") == ["a.png/00.png"]
@@ -1023,7 +1023,7 @@ def test_what_is_no_list_is_refused():
 def test_what_is_no_image_is_counted_by_reason(tmp_path):
     touch(*(tmp_path / name for name in ("a.png", "b.svg", "sub/c.SVG", "sub/noext", ".hidden.png", ".git/x.png", "d.txt")))
     touch(tmp_path / "run/a.png/00.png")
-    (tmp_path / "run/run.json").write_bytes(dumps({"fmapviz": 1, "fingerprint": "0"}))
+    (tmp_path / "run/run.json").write_bytes(dumps({"fmapviz": 2, "fingerprint": "0"}))
     left_out = Counter()
     assert [file.unit for file in find_images([str(tmp_path)], left_out=left_out)] == ["a.png"]
     assert left_out == {".svg": 2, ".txt": 1, "no suffix": 1, "hidden": 1, "hidden folder": 1, "folder of a run": 1}

@@ -529,7 +529,7 @@ def test_a_directory_that_fmapviz_did_not_make_is_left_alone(content, pictures, 
 
 def test_a_run_of_a_newer_version_is_refused(pictures, look):
     record = look(pictures).directory / "run.json"
-    record.write_text(json.dumps({**json.loads(record.read_bytes()), "fmapviz": 2}))
+    record.write_text(json.dumps({**json.loads(record.read_bytes()), "fmapviz": 3}))
     for name in (None, "net"):
         with pytest.raises(RefusedError, match="newer version"):
             look(pictures, name=name)

@@ -221,11 +221,11 @@ def test_a_directory_that_may_not_be_read_is_an_output_error(run):
     [
         (b"", None),
         (bytes(300), None),
-        (b'{\n "fmapviz": 1,\n "fing', None),
-        (b'{\n "fmapviz": 1}', None),
-        (b'{\n "fmapviz": 1, "settings": 7}', None),
-        (b'{\n "fmapviz": 1, "settings": {"model": 7, "weights": ["x"], "formats": "png", "style": []}}', None),
-        (b'{\n "fmapviz": 1, "settings": {"model": "net", "formats": [null, {}], "style": {"norm": [1]}}}', "net"),
+        (b'{\n "fmapviz": 2,\n "fing', None),
+        (b'{\n "fmapviz": 2}', None),
+        (b'{\n "fmapviz": 2, "settings": 7}', None),
+        (b'{\n "fmapviz": 2, "settings": {"model": 7, "weights": ["x"], "formats": "png", "style": []}}', None),
+        (b'{\n "fmapviz": 2, "settings": {"model": "net", "formats": [null, {}], "style": {"norm": [1]}}}', "net"),
         (b'{\n "fmapviz": 99, "settings": {"model": "net"}}', "net"),
     ],
 )

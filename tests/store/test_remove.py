@@ -123,22 +123,17 @@ def test_a_run_of_a_training_is_removed_with_its_events_and_filmstrips(tmp_path)
     assert removed(watch.directory)
 
 
-def test_a_run_of_version_0_1_0_is_removed(tmp_path):
-    shutil.copytree(Path(__file__).parents[1] / "whole" / "run_0.1.0", tmp_path / "run")
-    assert removed(tmp_path / "run")
-
-
 def test_what_is_missing_or_damaged_does_not_matter_if_a_record_lists_it(run):
     (run / "a.png" / "input.png").unlink()
     (run / "cats/deep/b.png/input.png").write_bytes(b"damaged")
     (run / "cats" / "empty").mkdir()
     (run / "products.json").write_bytes(b"")
-    (run / "survey.json").write_bytes(b'{\n "fmapviz": 1')
+    (run / "survey.json").write_bytes(b'{\n "fmapviz": 2')
     (run / "stats.csv").write_text("old")  # a format of the run makes it
     assert removed(run)
 
 
-@pytest.mark.parametrize("content", [b"", bytes(99), b'{\n "fmapviz": 1, "settin'])
+@pytest.mark.parametrize("content", [b"", bytes(99), b'{\n "fmapviz": 2, "settin'])
 def test_a_run_whose_own_record_is_damaged_is_removed(content, run):
     (run / "run.json").write_bytes(content)
     assert removed(run)
@@ -193,7 +188,7 @@ def test_the_first_foreign_file_is_named(run, refused):
     refused(r"net/b.txt' was not made")
 
 
-@pytest.mark.parametrize("content", [b"", b'{\n "fmapviz": 1, "unit": "a.png",\n "source": {"path": "', b"mine", b"[1]"])
+@pytest.mark.parametrize("content", [b"", b'{\n "fmapviz": 2, "unit": "a.png",\n "source": {"path": "', b"mine", b"[1]"])
 def test_a_unit_whose_record_does_not_list_its_files_is_refused(content, run, refused):
     (run / "a.png" / "unit.json").write_bytes(content)
     refused(r"a.png/unit.json' is damaged, so that it does not tell")
@@ -238,10 +233,11 @@ def test_what_another_host_is_writing_is_left_alone_for_a_day(run, refused):
     assert removed(run)
 
 
-def test_a_run_of_a_newer_version_is_refused(run, refused):
+@pytest.mark.parametrize(("version", "said"), [(1, "version 0.2.0 of fmapviz or an earlier one"), (3, "a newer version")])
+def test_a_run_of_another_format_is_refused(version, said, run, refused):
     document = json.loads((run / "run.json").read_bytes())
-    (run / "run.json").write_text(json.dumps({**document, "fmapviz": 2}))
-    refused("was made by a newer version")
+    (run / "run.json").write_text(json.dumps({**document, "fmapviz": version}))
+    refused(f"was made by {said}")
 
 
 def test_a_file_that_comes_at_the_last_moment_is_kept(run, monkeypatch):

@@ -11,6 +11,7 @@ from races import EIGHT_AT_ONCE, run_python
 from run_infos import changed, run_info
 
 from fmapviz.config import Style
+from fmapviz.core.checksummed_json import dumps
 from fmapviz.core.files import stage
 from fmapviz.errors import OutputError, RefusedError, RequestError
 from fmapviz.store.failures import append_failure
@@ -64,7 +65,7 @@ def test_a_run_says_what_was_asked_for(tmp_path):
     assert [path.name for path in directory.iterdir()] == ["run.json"]
     document = json.loads((directory / "run.json").read_bytes())
     assert {key: value for key, value in document.items() if key != "sha256"} == {
-        "fmapviz": 1,
+        "fmapviz": 2,
         "fingerprint": INFO.fingerprint,
         "settings": {
             "model": "net",
@@ -87,11 +88,20 @@ def test_a_run_says_what_was_asked_for(tmp_path):
                 "gray_input": True,
                 "labels": None,
                 "colorbar": False,
+                "background": "black",
+                "text_size": 13,
+                "with_input": False,
                 "pca": "image",
+                "smooth": False,
+                "query": None,
+                "seed": None,
+                "clusters": 6,
+                "foreground": False,
             },
             "top": 0,
             "targets": [],
             "output": None,
+            "scores": None,
             "dtype": "float32",
             "shard": None,
         },
@@ -168,7 +178,7 @@ def test_an_empty_directory_may_be_used(tmp_path):
 
 FOREIGN = {
     "files": lambda place: (place.mkdir(), (place / "notes.txt").write_text("mine")),
-    "a damaged run.json": lambda place: (place.mkdir(), (place / "run.json").write_text('{"fmapviz": 1, "fing')),
+    "a damaged run.json": lambda place: (place.mkdir(), (place / "run.json").write_text('{"fmapviz": 2, "fing')),
     "another program's run.json": lambda place: (place.mkdir(), (place / "run.json").write_text('{"version": "1"}')),
     "a run.json that is a list": lambda place: (place.mkdir(), (place / "run.json").write_text("[1]")),
     "a run.json of binary data": lambda place: (place.mkdir(), (place / "run.json").write_bytes(b"\xff\0")),
@@ -190,7 +200,7 @@ def test_what_is_not_ours_is_left_alone(kind, tmp_path, refused):
     assert {name: after[name] for name in before} == before
 
 
-@pytest.mark.parametrize("left", [b"", bytes(300), b'{\n "fmapviz": 1,\n "finger'])
+@pytest.mark.parametrize("left", [b"", bytes(300), b'{\n "fmapviz": 2,\n "finger'])
 @pytest.mark.parametrize("images", [0, 1])
 def test_a_run_whose_record_a_power_failure_has_destroyed_goes_on(left, images, tmp_path):
     directory = open_run(tmp_path, INFO)
@@ -233,12 +243,15 @@ def test_a_dangling_link_in_its_place_is_left_alone(tmp_path, refused):
     assert not (tmp_path / "nowhere").exists()
 
 
-def test_a_run_of_a_newer_version_is_refused(tmp_path, refused):
+@pytest.mark.parametrize(("version", "said"), [(1, "version 0.2.0 of fmapviz or an earlier one"), (3, "a newer version of")])
+def test_a_run_of_another_format_is_refused(version, said, tmp_path, refused):
     for name in ("net", "mine"):
         document = json.loads((open_run(tmp_path, INFO, name=name) / "run.json").read_bytes())
-        (tmp_path / name / "run.json").write_text(json.dumps({**document, "fmapviz": 2, "fingerprint": ["new"]}))
-    refused("mine' was made by a newer version of fmapviz")
-    refused("net' was made by a newer version of fmapviz", name=None)
+        (tmp_path / name / "run.json").write_bytes(dumps({**document, "fmapviz": version, "fingerprint": ["other"]}))
+        with pytest.raises(RefusedError, match=f"{name}' was made by {said}"):
+            list(verify(tmp_path / name))
+    refused(f"mine' was made by {said}")
+    refused(f"net' was made by {said}", name=None)
 
 
 @pytest.mark.parametrize("name", ["o" * 300, "o/" * 5000])

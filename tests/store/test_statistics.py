@@ -6,7 +6,6 @@ import csv
 import json
 import shutil
 from collections import Counter, defaultdict
-from dataclasses import replace
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -622,7 +621,8 @@ def test_what_another_process_publishes_at_the_same_moment_is_ours(fmapviz, tmp_
 
 def image_statistics(layers, seed):
     """Statistics of an image with these layers of three channels, as a unit keeps them."""
-    maps = [{"layer": layer, "of": "output", "target": "", "type": "X", "channels": 3, "values": 9} for layer in layers]
+    texts = {"of": "output", "target": "", "type": "X"}
+    maps = [{"layer": layer, **texts, "channels": 3, "values": 9, "index": index} for index, layer in enumerate(layers)]
     numbers = np.random.default_rng(seed).integers(-2, 3, (3, 3 * len(layers))).astype(np.float32)
     low, mean, high = np.sort(numbers, axis=0)
     nonfinite = np.uint32([seed % 3 == 0] * len(low))
@@ -651,26 +651,6 @@ def test_layers_have_the_index_that_their_pictures_have(look, pictures):
     table = rows_of(summary.directory)
     assert {(layer, of): rows[0]["layer_index"] for (layer, of, _), rows in table.items()} == drawn
     assert len(set(drawn.values())) > 3
-
-
-def test_statistics_without_an_index_are_merged_with_others():
-    """Those of versions up to 0.2.0."""
-    old = image_statistics(["a", "b"], 1)
-    new = replace(old, maps=tuple(replace(info, index=number) for number, info in enumerate(old.maps)))
-    for parts in ([old, new], [new, old]):
-        assert [info.index for info in merge(parts).maps] == [0, 1]
-    assert [info.index for info in merge([old, old]).maps] == [None, None]
-
-
-@needs("pyarrow", "scale")
-def test_a_table_of_an_earlier_version_is_read(tmp_path):
-    from pyarrow import parquet
-
-    whole = merge([image_statistics(["a", "b"], 1)])
-    write_table(tmp_path, whole)
-    file = tmp_path / "stats.parquet"
-    parquet.write_table(parquet.read_table(file).drop_columns(["layer_index"]), file)
-    assert read_table(tmp_path).maps == whole.maps
 
 
 @needs("pyarrow", "scale")

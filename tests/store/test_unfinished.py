@@ -271,7 +271,7 @@ def test_images_in_shards_are_counted(tmp_path):
 
 @pytest.mark.parametrize(
     "content",
-    [b"", bytes(300), b"{", b"[]", b'{\n "fmapviz": 1, "inputs": 7}', b'{\n "fmapviz": 1, "inputs": "x", "found": "many"}'],
+    [b"", bytes(300), b"{", b"[]", b'{\n "fmapviz": 2, "inputs": 7}', b'{\n "fmapviz": 2, "inputs": "x", "found": "many"}'],
 )
 def test_a_damaged_record_is_one_of_an_interrupted_command(content, tmp_path):
     draw(paint_some(tmp_path / "in", 2), out=tmp_path / "out")

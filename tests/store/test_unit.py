@@ -88,7 +88,7 @@ def test_a_unit_tells_its_source_its_record_and_every_file(run):
     assert directory == run / "lena.png"
     record = json.loads((directory / "unit.json").read_bytes())
     assert {key: value for key, value in record.items() if key != "sha256"} == {
-        "fmapviz": 1,
+        "fmapviz": 2,
         "unit": "lena.png",
         "source": {"path": "/photos/lena.png", "size": 1000, "mtime_ns": 123},
         "model": "net (random)",
@@ -185,7 +185,7 @@ def test_a_damaged_record_is_none_and_its_directory_is_left_alone(record, run):
     assert tree(run / "lena.png") == {"unit.json": record}
 
 
-WHOLE = dumps({"fmapviz": 1, "unit": "lena.png", "source": {"path": "/photos/lena.png", "size": 1, "mtime_ns": 1}})
+WHOLE = dumps({"fmapviz": 2, "unit": "lena.png", "source": {"path": "/photos/lena.png", "size": 1, "mtime_ns": 1}})
 REMNANTS = [b"", bytes(500), b"{", WHOLE[:20], WHOLE[:-50], b"[" + WHOLE[1:]]
 
 
@@ -249,7 +249,7 @@ def test_a_record_that_leads_out_of_the_run_is_not_put_back(unit, run, tmp_path)
     """Whoever may write into the run could have made it up."""
     left = run / f".fmapviz-{HOST}-{2**22 + 1}-abcdef-00000000-old"
     left.mkdir()
-    record = {"fmapviz": 1, "unit": unit, "source": {"path": "/a", "size": 1, "mtime_ns": 1}, "files": []}
+    record = {"fmapviz": 2, "unit": unit, "source": {"path": "/a", "size": 1, "mtime_ns": 1}, "files": []}
     (left / "unit.json").write_bytes(dumps(record))
     sweep(run)
     assert [path.name for path in tmp_path.iterdir()] == ["run"]

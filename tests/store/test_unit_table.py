@@ -95,7 +95,7 @@ def test_units_that_were_drawn_again_removed_or_added_since_are_looked_at(run):
         lambda data: data[:-100],
         lambda data: data[:100] + b"\0" * (len(data) - 100),
         lambda data: data[:20] + bytes([data[20] ^ 1]) + data[21:],
-        lambda _: checksummed_json.dumps({"fmapviz": 1, "units": {}}),
+        lambda _: checksummed_json.dumps({"fmapviz": 2, "units": {}}),
         lambda data: data[:-32] + hashlib.sha256(data[:-32]).digest(),  # as a version with other columns would
     ],
     ids=["empty", "truncated", "zeros", "another bit", "another file", "other columns"],

@@ -322,7 +322,7 @@ def test_a_damaged_record_is_named_and_the_rest_is_still_looked_through(record, 
     assert (str(out / "other/a.png/00_conv.maps.png"), "missing") in found
 
 
-@pytest.mark.parametrize("record", ["", "{", "[]", "{}", '{"fmapviz": "1"}', '{"fmapviz": 1, "fingerprint": "x"}'])
+@pytest.mark.parametrize("record", ["", "{", "[]", "{}", '{"fmapviz": "1"}', '{"fmapviz": 2, "fingerprint": "x"}'])
 def test_a_damaged_run_is_named_and_its_units_are_still_looked_through(record, out, unit):
     (out / "net/run.json").write_text(record)
     (unit / "00_conv.maps.png").unlink()

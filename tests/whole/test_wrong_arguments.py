@@ -184,8 +184,8 @@ OPTIONS = {
     fmapviz.Style: {
         **dict.fromkeys(("norm", "channels", "pca", "padding", "scale", "alpha", "clusters", "background", "text_size"), ""),
         **dict.fromkeys(("columns", "colormap", "query"), "None"),
-        **dict.fromkeys(("labels", "gray_input"), "None bool"),
-        **dict.fromkeys(("colorbar", "smooth", "foreground", "with_input"), "bool"),
+        "labels": "None bool",
+        **dict.fromkeys(("gray_input", "colorbar", "smooth", "foreground", "with_input"), "bool"),
         "seed": "None str",
     },
     fmapviz.InputOptions: dict.fromkeys(("size", "fit", "mean", "std", "channels_in"), "None"),

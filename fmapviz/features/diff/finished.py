@@ -41,7 +41,7 @@ from fmapviz.store.aggregates.base import UNREADABLE
 from fmapviz.store.failures import append_failure
 from fmapviz.store.presence import Presence
 from fmapviz.store.remote.destination import open_destination
-from fmapviz.store.run import marked, read_run
+from fmapviz.store.run import load_run, marked
 from fmapviz.store.unfinished import read_unfinished, state_of, unfinished
 from fmapviz.store.unit import find_done, image_of, read_unit
 from fmapviz.types import Difference, Failure, ImageResult, LayerResult, Model, Picture, Preparation, UnitImage
@@ -165,9 +165,7 @@ def _inputs_of(config: RunConfig) -> list[object]:
 
 
 def _read(directory: Path) -> _Run:
-    record = read_run(directory)
-    if record is None:
-        raise RequestError(f"no run of fmapviz: {quote(directory)}", hint=f"the directory of a run holds {RUN_FILE}")
+    record = load_run(directory)
     units = {}
     for unit in run_files.find_units(directory):
         known = read_unit(unit)

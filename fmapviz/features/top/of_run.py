@@ -26,7 +26,7 @@ from fmapviz.store.aggregates.channels import FeatureMapInfo
 from fmapviz.store.aggregates.ranker import Ranker
 from fmapviz.store.aggregates.ranking import identity, name_key
 from fmapviz.store.aggregates.unit_ranking import KEPT, keeps_ranking
-from fmapviz.store.run import read_run
+from fmapviz.store.run import load_run
 from fmapviz.store.run_files import find_units
 from fmapviz.store.shards.grouping import Failed
 from fmapviz.store.shards.shard import members_of
@@ -122,10 +122,7 @@ def rank_run(run: Path, options: TopOptions) -> Ranking:
     Raises:
         RequestError: It is no run, keeps no statistics, or its shards rank fewer images than are asked for.
     """
-    record = read_run(run)
-    if record is None:
-        raise RequestError(f"no run of fmapviz: {quote(run)}", hint="the directory of a run holds run.json")
-    return _rank(find_units(run), run, options, settings=record["settings"])
+    return _rank(find_units(run), run, options, settings=load_run(run)["settings"])
 
 
 def _rank(units: Sequence[Path], run: Path, options: TopOptions, *, settings: Mapping[str, Any]) -> Ranking:

@@ -21,7 +21,7 @@ from fmapviz.formats.html.listing import href_of, list_steps
 from fmapviz.formats.html.page import link, render_page
 from fmapviz.formats.html.pairs import move_steps, pair_images
 from fmapviz.store.aggregates import base, images
-from fmapviz.store.run import read_run
+from fmapviz.store.run import load_run, read_run
 from fmapviz.store.run_files import check_replaceable, find_units
 
 if TYPE_CHECKING:
@@ -93,10 +93,7 @@ def _open(run: str | Path) -> tuple[Path, dict[str, Any]]:
         raise RequestError(f"not a local directory: {quote(run)}", hint="copy the run to a local directory")
     directory = _absolute(run)
     with reading_from(directory):
-        record = read_run(directory)
-    if record is None:
-        raise RequestError(f"no run of fmapviz: {quote(run)}", hint=_hint_at_runs(directory, run))
-    return directory, record
+        return directory, load_run(directory, hint=_hint_at_runs(directory, run))
 
 
 def _absolute(path: str | Path) -> Path:

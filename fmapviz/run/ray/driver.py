@@ -360,8 +360,7 @@ def _load(recipe: _Recipe) -> Session:
         os.chdir(recipe.working_directory)  # paths were typed relative to it
     decode_pool.start()
     session, _ = load_session(config)
-    infos = {info.fingerprint: info for info in (session.info, session.info.as_typed)}
-    if recipe.fingerprint not in infos:
+    if recipe.fingerprint != session.info.fingerprint:
         raise RequestError(
             f"a worker on {quote(os.uname().nodename)} has other weights or other code than this machine",
             hint="all nodes need the same files under the same paths",
@@ -371,7 +370,7 @@ def _load(recipe: _Recipe) -> Session:
     sharing = Sharing(session.model.module)  # found out once, not for each task
     assert config.name
     directory = output.join_run(config.name)
-    return replace(session, info=infos[recipe.fingerprint], output=output, directory=directory, sharing=sharing)
+    return replace(session, output=output, directory=directory, sharing=sharing)
 
 
 @contextmanager

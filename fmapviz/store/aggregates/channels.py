@@ -24,8 +24,7 @@ class FeatureMapInfo:
         target: For gradients the class as it was requested, otherwise empty.
         type: The layer's class.
         channels: Number of channels.
-        index: Position of the layer in the order of execution, as in the names of pictures; None in files of versions up to
-            0.2.0.
+        index: Position of the layer in the order of execution, as in the names of pictures.
     """
 
     layer: str
@@ -33,7 +32,7 @@ class FeatureMapInfo:
     target: str
     type: str
     channels: int
-    index: int | None = field(default=None, compare=False)  # an image may run a layer earlier than another
+    index: int = field(compare=False)  # an image may run a layer earlier than another
 
     @property
     def key(self) -> tuple[str, str, str, int]:
@@ -126,8 +125,7 @@ def combine(one: ChannelStatistics, other: ChannelStatistics) -> ChannelStatisti
         "mean": one["mean"] + apart * share,
         "scatter": one["scatter"] + other["scatter"] + apart * apart * (one["finite"] * share),
     }
-    maps = one.maps if one.maps and one.maps[0].index is not None else other.maps  # an earlier version had no index
-    return ChannelStatistics(one.images + other.images, maps, columns)
+    return ChannelStatistics(one.images + other.images, one.maps, columns)
 
 
 def union(one: Sequence[FeatureMapInfo], other: Sequence[FeatureMapInfo]) -> tuple[FeatureMapInfo, ...]:

@@ -283,7 +283,7 @@ def _join_maps(one: Iterable[FeatureMapInfo], other: Iterable[FeatureMapInfo]) -
 
 
 def _execution(info: FeatureMapInfo) -> tuple[int, str, NameKey, int]:
-    return (-1 if info.index is None else info.index), info.of, name_key(info.layer), info.channels
+    return info.index, info.of, name_key(info.layer), info.channels
 
 
 def _spread(ranking: Ranking, maps: tuple[FeatureMapInfo, ...]) -> Ranking:

@@ -98,8 +98,7 @@ def report(run: Path) -> tuple[dict[str, Any], list[str]]:
         return {"dead": {}}, []
     # The numbers of all channels, which take longest to parse, stand at the end of each line.
     maps = [json.loads(line.partition(_NUMBERS)[0] + b"}") for line in lines if line.startswith(_LINE)]
-    # Versions up to 0.2.0 named the target `class`.
-    named = ((f"{each['layer']}{_SUFFIXES[each['of']]}{each.get('target', each.get('class')) or ''}", each) for each in maps)
+    named = ((f"{each['layer']}{_SUFFIXES[each['of']]}{each['target'] or ''}", each) for each in maps)
     dead = {name: (len(each["constant"]), len(each["dead"]), each["channels"]) for name, each in named}
     return {"dead": dead}, describe_dead(dead)
 
@@ -130,8 +129,7 @@ def _as_csv(known: ChannelStatistics, texts: Mapping[str, Sequence[str]]) -> str
     dead, nonfinite = known.flat.astype(np.int64).tolist(), known["nonfinite"].tolist()
     all_values = known.values
     for info, own in known.slices():
-        index = "" if info.index is None else str(info.index)
-        layer = csv_row((index, info.layer, info.of, info.target, info.type))
+        layer = csv_row((str(info.index), info.layer, info.of, info.target, info.type))
         counts = f"{known['images'][own.start]},{all_values[own.start]}"
         columns = (*(each[own] for each in texts.values()), nonfinite[own], dead[own])
         lines += [

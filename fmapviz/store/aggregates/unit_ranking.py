@@ -68,11 +68,11 @@ def add_image(ranker: Ranker, by: By, directory: Path, name: str) -> None:
     try:
         with safe_open(directory / IMAGE_FILE, framework="numpy") as file:
             described, values = file.metadata()["layers"], file.get_tensor(COLUMNS[by])
-            digest = file.get_tensor(DIGEST).tobytes().hex() if DIGEST in file.keys() else ""  # noqa: SIM118  no dictionary
+            digest = file.get_tensor(DIGEST).tobytes().hex()
     except SafetensorError as error:
         raise ValueError(directory) from error
     maps, values = _outputs(described, values)
-    ranker.add(maps, name, _digest(digest) or digest_of_name(name), values)
+    ranker.add(maps, name, _digest(digest), values)
 
 
 def write_rankings(directory: Path, rankings: Mapping[By, Ranking]) -> None:
@@ -188,10 +188,10 @@ def _outputs(described: str, values: Floats) -> tuple[tuple[FeatureMapInfo, ...]
 
 
 def _digest(text: str) -> int:
-    """Return the first 64 bits of a digest in hexadecimal; 0 for none."""
-    return int(text[:16] or "0", 16)
+    """Return the first 64 bits of a digest in hexadecimal."""
+    return int(text[:16], 16)
 
 
 def digest_of_name(name: str) -> int:
-    """Return a digest that no other image has, for statistics of earlier versions, which had none of the input."""
+    """Return a digest that no other image has."""
     return int(hashlib.sha256(os.fsencode(name)).hexdigest()[:16], 16)

@@ -95,7 +95,7 @@ def load_maps(text: str) -> tuple[tuple[FeatureMapInfo, ...], NDArray[np.int64]]
     """Parse the description of feature maps, and return them with the number of values per channel."""
     described = json.loads(text)
     names = (*_TEXTS, "channels", "index")
-    infos = checked_maps(FeatureMapInfo(*(each.get(name) for name in names)) for each in described)
+    infos = checked_maps(FeatureMapInfo(*(each[name] for name in names)) for each in described)
     values = np.array([int(each["values"]) for each in described], np.int64)
     return infos, np.repeat(values, [info.channels for info in infos])
 
@@ -109,7 +109,7 @@ def checked_maps(described: Iterable[FeatureMapInfo]) -> tuple[FeatureMapInfo, .
     infos = tuple(described)
     for info in infos:
         texts = all(isinstance(getattr(info, name), str) for name in _TEXTS)
-        numbers = type(info.channels) is int and info.channels >= 1 and type(info.index) in {int, type(None)}
+        numbers = type(info.channels) is type(info.index) is int and info.channels >= 1
         if not texts or not numbers or info.of not in _TENSORS:
             raise ValueError(info)
     if len({info.key for info in infos}) < len(infos):
@@ -194,22 +194,18 @@ def read_table(directory: Path) -> ChannelStatistics:
     Raises:
         OSError, KeyError, TypeError, ValueError, OverflowError: The file is missing or damaged.
     """
-    import pyarrow as pa  # noqa: PLC0415  only for shards
-    from pyarrow import parquet  # noqa: PLC0415
+    from pyarrow import parquet  # noqa: PLC0415  only for shards
 
     with parquet.ParquetFile(directory / TABLE_FILE) as file:
         table = file.read()
-    if "layer_index" not in table.column_names:  # up to version 0.2.0
-        table = table.add_column(1, _schema().field("layer_index"), pa.nulls(len(table), pa.int32()))
-    nulls = [name for name in table.column_names if table[name].null_count]
-    if not table.schema.equals(_schema()) or nulls not in ([], ["layer_index"]):
+    if not table.schema.equals(_schema()) or any(table[name].null_count for name in _TABLE):
         raise ValueError(table.schema)
-    columns = {name: table[name].to_numpy() for name, kind in _TABLE.items() if kind != "string" and name != "layer_index"}
+    columns = {name: table[name].to_numpy() for name, kind in _TABLE.items() if kind != "string"}
     columns |= {"finite": columns["values"] - columns["nonfinite"], "mean": np.nan_to_num(columns["mean"])}
     begins = np.flatnonzero(np.diff(columns["map"], prepend=-1))
     channels = np.diff(begins, append=len(table)).tolist()
-    texts, indices = ([table[name].take(begins).to_pylist() for name in names] for names in (_TEXTS, ("layer_index",)))
-    infos = checked_maps(map(FeatureMapInfo, *texts, channels, *indices))
+    texts = [table[name].take(begins).to_pylist() for name in _TEXTS]
+    infos = checked_maps(map(FeatureMapInfo, *texts, channels, columns["layer_index"][begins].tolist()))
     return ChannelStatistics(int(table.schema.metadata[b"images"]), infos, columns)
 
 

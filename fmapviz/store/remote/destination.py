@@ -6,13 +6,12 @@ results visible to others.
 
 from __future__ import annotations
 
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fmapviz.core import files
 from fmapviz.core.urls import HINT, is_unknown, is_url
-from fmapviz.errors import RefusedError, RequestError, quote
+from fmapviz.errors import RequestError, quote
 from fmapviz.store import run as runs
 from fmapviz.store import verify
 from fmapviz.store.remote.remote import RemoteDestination, open_remote
@@ -115,17 +114,3 @@ def open_destination(out: str | Path) -> Iterator[Destination]:
             yield remote
     else:
         yield LocalDestination(Path(out))
-
-
-def find_info(destination: Destination, info: RunInfo, *, name: str | None) -> RunInfo:
-    """Return the identity of a run, or the one that an earlier version recorded if the run exists under that only."""
-    former = info.as_typed
-    if former.fingerprint == info.fingerprint or _is_begun(destination, info, name):
-        return info
-    return former if _is_begun(destination, former, name) else info
-
-
-def _is_begun(destination: Destination, info: RunInfo, name: str | None) -> bool:
-    with suppress(RefusedError):
-        return files.exists(destination.find_run(info, name=name))
-    return False

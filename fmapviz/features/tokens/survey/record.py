@@ -120,11 +120,9 @@ def _positions(record: Mapping[str, Any]) -> tuple[int, int] | None:
 
 
 def _reference(record: Mapping[str, Any], image: str, picture: NDArray[np.uint8]) -> Reference:
-    maps, size = _floats(record), (picture.shape[0], picture.shape[1])
-    centres = Centres.spread((maps.shape[1], maps.shape[2]), size)
-    if "rows" in record:  # else of a version up to 0.2.0
-        centres = Centres(np.array(record["rows"], np.float64), np.array(record["columns"], np.float64), size)
-    return Reference(maps, image, picture, centres)
+    rows, columns = (np.array(record[name], np.float64) for name in ("rows", "columns"))
+    centres = Centres(rows, columns, (picture.shape[0], picture.shape[1]))
+    return Reference(_floats(record), image, picture, centres)
 
 
 def _basis_record(basis: Basis) -> dict[str, str]:
