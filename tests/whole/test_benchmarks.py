@@ -20,6 +20,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 pytestmark = needs("matplotlib", "oracles")
 
 
+@pytest.mark.thorough
 def test_a_section_of_the_benchmark_runs_and_saves_its_figures(fmapviz, tmp_path):
     result = fmapviz("-c", RUN, BENCHMARKS / "run.py", "--quick", "--only", "early", "--out", tmp_path)
     assert result.returncode == 0, result.stderr.decode()

@@ -208,6 +208,7 @@ def test_captum_sees_the_same():
         assert activation.min() < 0
 
 
+@pytest.mark.thorough
 def test_a_swin_transformers_linear_layers_and_norms_are_the_truth_with_their_axes_moved():
     swin, batch = load("swin_t", types=("Conv2d", "Linear", "LayerNorm")), pictures(2)
     truth, _ = oracle(swin.model.module, batch, (nn.Conv2d, nn.Linear, nn.LayerNorm))
@@ -288,6 +289,7 @@ def values_and_grids(case, batch):
     return {name: (kept, grid) for name, kept, grid in zip(names, values, grids, strict=True)}
 
 
+@pytest.mark.thorough
 def test_eight_images_one_by_one_are_the_same_as_in_a_batch(case):
     """As far as they can be: convolutions add up in another order for another number of images.
 

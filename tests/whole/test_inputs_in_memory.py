@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from cases import thorough
 from image_files import paint, prepared
 from PIL import Image
 from tiny_runs import AS_IT_IS, StopError, stop_after_an_image
@@ -123,10 +124,19 @@ def test_a_tensor_that_the_network_does_not_take_fails_alone(draw):
 
 @pytest.mark.parametrize(
     "options",
-    [{"style": fmapviz.Style(norm="run")}, {"views": ["similarity"], "style": fmapviz.Style(seed="image_1:3,4")},
-     {"workers": 1}, {"batch_size": 2}, {"strict": True}, {"part": fmapviz.Part(1, 1)}, {"to": ["png", "raw", "html"]}],
+    [
+        {"style": fmapviz.Style(norm="run")},
+        {"to": ["png", "raw", "html"]},
+        *thorough(
+            {"views": ["similarity"], "style": fmapviz.Style(seed="image_1:3,4")},
+            {"workers": 1},
+            {"batch_size": 2},
+            {"strict": True},
+            {"part": fmapviz.Part(1, 1)},
+        ),
+    ],
     ids=str,
-)  # fmt: skip
+)
 def test_a_list_and_an_iterator_have_the_same_pictures(draw, options):
     given = [noise(seed) for seed in range(3)]
     of_list = draw(given, **options)

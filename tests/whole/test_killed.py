@@ -21,6 +21,7 @@ def test_it_may_be_killed_at_any_moment(house):
     house.finish()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("house", [ARGUMENTS, *thorough((SHARDS,))], ids=["single", "shards"], indirect=True)
 def test_eight_at_once_of_which_three_are_killed(house):
     codes = house.kill_some(8, 3)
@@ -28,6 +29,7 @@ def test_eight_at_once_of_which_three_are_killed(house):
     house.finish()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("house", "number"),
     [

@@ -92,7 +92,7 @@ def test_a_run_in_parts_is_the_run_as_a_whole(parts, inputs, leave):
     assert difference(found, leave(inputs)) == []
 
 
-@pytest.mark.parametrize(("seen", "style"), often(each_once([1, 8], STYLES), of=product([1, 4, 8], STYLES)))
+@pytest.mark.parametrize(("seen", "style"), often([(1, next(iter(STYLES)))], of=product([1, 4, 8], STYLES)))
 def test_a_run_that_was_interrupted_and_resumed_is_the_run_straight_on(style, seen, inputs, leave, tmp_path):
     told = []
 

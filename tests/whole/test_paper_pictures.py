@@ -8,11 +8,13 @@ from __future__ import annotations
 import re
 from base64 import b64decode
 from io import BytesIO
+from itertools import product
 from xml.etree import ElementTree as XmlTree
 
 import numpy as np
 import pytest
 import torch
+from cases import each_once, often
 from image_files import paint
 from PIL import Image, ImageColor
 from report_runs import cut_tiles, report_of
@@ -84,8 +86,12 @@ COLOURS = {
 }
 
 
-@pytest.mark.parametrize("name", COLOURS)
-@pytest.mark.parametrize("style", [{}, {"colormap": "viridis", "channels": "top:5", "padding": 5, "columns": 3}], ids=str)
+GROUND_STYLES = [{}, {"colormap": "viridis", "channels": "top:5", "padding": 5, "columns": 3}]
+
+
+@pytest.mark.parametrize(
+    ("name", "style"), often(each_once(COLOURS, GROUND_STYLES), of=product(COLOURS, GROUND_STYLES)), ids=str
+)
 def test_the_ground_is_all_that_is_not_a_tile(look, name, style):
     plain = look(name="plain", labels=False, **style)
     unit = look(name="x", labels=False, background=name, **style)
@@ -303,8 +309,16 @@ class Attends(nn.Module):
         return self.head((tokens + self.attention(tokens, tokens, tokens)[0]).mean(1))
 
 
-@pytest.mark.parametrize("form", ["svg", "channels"])
-@pytest.mark.parametrize("view", [name for name, view in registry.views().items() if view.networks == 1])
+OF_ONE_NETWORK = [name for name, view in registry.views().items() if view.networks == 1]
+
+
+@pytest.mark.parametrize(
+    ("view", "form"),
+    often(
+        [(view, form) for view in ("maps", "kernels", "gradcam", "pca", "histogram") for form in ("svg", "channels")],
+        of=product(OF_ONE_NETWORK, ["svg", "channels"]),
+    ),
+)
 def test_a_format_writes_something_of_every_view_or_says_that_it_does_not(tmp_path, view, form):
     inputs = [paint(tmp_path / "a.png", size=(64, 64)), paint(tmp_path / "b.png", seed=1, size=(64, 64))]
     network = Attends() if view in {"attention", "rollout"} else "shapesnet"

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from cases import each_once, often, thorough
 from image_files import paint, pixels_of, text_of
 from tiny_models import TwoConvolutionsAndHead, outputs_of
 from tiny_runs import AS_IT_IS, runner
@@ -67,10 +68,7 @@ def expected(norm, every, image, channel):
 
 @pytest.mark.parametrize(
     ("norm", "channels"),
-    [
-        pytest.param(*each, marks=[] if each[1] in {"4,1", "top:2"} else [pytest.mark.thorough])
-        for each in product(NORMS, CHANNELS)
-    ],
+    [pytest.param(*each, marks=[] if each[1] == "4,1" else [pytest.mark.thorough]) for each in product(NORMS, CHANNELS)],
 )
 def test_pixels_captions_and_records_have_one_range(tmp_path, net, images, norm, channels):
     style = Style(norm=norm, channels=channels, colormap="gray", labels=False)
@@ -153,21 +151,26 @@ def test_kernels_of_some_filters_have_the_range_of_all(inputs, norm, channels):
 # --- channels that do not exist
 
 
-@pytest.mark.parametrize("view", ["maps", "inputs", "grads", "kernels", "top"])
+MISSING = {
+    "1-3,500": "names channels that do not exist: ",
+    "0,2": "",
+    "top:6": "asks for more channels than there are: ",
+    "top:99:std": "asks for more channels than there are: ",
+    "top:3:mean": "",
+}
+VIEWS_OF_CHANNELS = ["maps", "inputs", "grads", "kernels"]
+
+
 @pytest.mark.parametrize(
-    ("channels", "told"),
+    ("view", "channels"),
     [
-        ("1-3,500", "names channels that do not exist: "),
-        ("0,2", ""),
-        ("top:6", "asks for more channels than there are: "),
-        ("top:99:std", "asks for more channels than there are: "),
-        ("top:3:mean", ""),
+        *often(each_once(VIEWS_OF_CHANNELS, MISSING), of=product(VIEWS_OF_CHANNELS, MISSING)),
+        ("top", "1-3,500"),  # it takes a list only
+        *thorough(("top", "0,2")),
     ],
 )
-def test_chosen_channels_that_do_not_exist_are_announced(tmp_path, images, view, channels, told):
-    if view == "top" and channels.startswith("top"):
-        return  # it takes a list
-    events = []
+def test_chosen_channels_that_do_not_exist_are_announced(tmp_path, images, view, channels):
+    told, events = MISSING[channels], []
     runner(lambda: TwoConvolutionsAndHead(5, 6, 4, padding=1), out=tmp_path, options=AS_IT_IS, to=["png"], workers=1)(
         images, views=view, style=Style(channels=channels), layers=["first", "second"], on_event=events.append
     )

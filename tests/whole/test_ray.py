@@ -275,6 +275,7 @@ def test_an_image_over_which_workers_die_fails_and_the_rest_is_drawn(cluster, pl
     assert ours == theirs
 
 
+@pytest.mark.thorough
 def test_a_node_may_be_lost(cluster, place):
     shade(place / "in/0.png", SLOW)
     for number in range(10, 22):

@@ -230,6 +230,7 @@ def test_obstore_is_not_imported_by_local_runs(torch_alone):
     assert torch_alone(program).stdout.decode().strip() == "set()"
 
 
+@pytest.mark.thorough
 def test_a_store_in_memory(tmp_path, inputs):
     for path in inputs.rglob("*.png"):
         object_store.Store("memory://").create(f"in/{path.relative_to(inputs)}", path.read_bytes())
@@ -252,8 +253,10 @@ def test_a_store_in_memory(tmp_path, inputs):
     "options",
     [
         {"to": EVERYTHING, "views": ["maps", "kernels"]},
-        *thorough({"to": ["tar", "tensorboard", "stats"], "shard": 3}),
-        {"to": ["png", "html"], "views": ["maps", "pca"], "style": Style(norm="run", pca="shared")},
+        *thorough(
+            {"to": ["tar", "tensorboard", "stats"], "shard": 3},
+            {"to": ["png", "html"], "views": ["maps", "pca"], "style": Style(norm="run", pca="shared")},
+        ),
     ],
     ids=["images", "shards", "a survey"],
 )
@@ -272,7 +275,9 @@ def test_a_remote_run_equals_a_local_one(bucket, inputs, tmp_path, options):
     assert problems(OUT) == []
 
 
-@pytest.mark.parametrize("options", [{"to": EVERYTHING}, {"to": ["tar", "stats"], "shard": 3}], ids=["images", "shards"])
+@pytest.mark.parametrize(
+    "options", [{"to": EVERYTHING}, *thorough({"to": ["tar", "stats"], "shard": 3})], ids=["images", "shards"]
+)
 def test_finished_units_are_not_uploaded_again(bucket, proxy, inputs, options):
     draw([inputs], OUT, **options)
     proxy.heal()
@@ -420,6 +425,7 @@ def test_a_lost_answer_is_requested_again(bucket, proxy, monkeypatch):
     assert proxy.count("PUT", "/b") == 3
 
 
+@pytest.mark.thorough
 def test_a_run_without_its_record_is_recognized_by_its_units(bucket, inputs, tmp_path):
     draw([inputs], OUT, name=None)
     record = bucket.get("runs/net/run.json")
@@ -478,6 +484,7 @@ def test_damage_is_found_and_repaired(bucket, inputs, tmp_path, options):
     assert difference(snapshot(bucket.save("runs/", tmp_path / "there")), snapshot(tmp_path / "here")) == []
 
 
+@pytest.mark.thorough
 def test_concurrent_commands_share_the_work(bucket, inputs, tmp_path):
     (inputs / "damaged.png").write_bytes(b"no image")
     draw([inputs], tmp_path / "here", to=["raw", "stats"])
@@ -512,6 +519,7 @@ def test_parts_make_one_run(bucket, inputs, tmp_path):
     assert difference(snapshot(bucket.save("runs/", tmp_path / "there")), snapshot(tmp_path / "here")) == []
 
 
+@pytest.mark.thorough
 def test_several_threads_store_one_record(bucket, monkeypatch):
     bucket.put("in/0.png", png())
     draw(IN, OUT)
@@ -523,6 +531,7 @@ def test_several_threads_store_one_record(bucket, monkeypatch):
         assert {path.name for path in (run / "0.png").iterdir()} == {"unit.json"}
 
 
+@pytest.mark.thorough
 def test_two_inputs_of_one_name_get_two_units(bucket, proxy, inputs):
     """Two processes find the same name free, each for its own image."""
     paint(inputs / "other/1.png", 50)
@@ -665,6 +674,7 @@ def test_a_failed_write_leaves_no_partial_unit(*, bucket, proxy, tmp_path, monke
     disturb(bucket, proxy, tmp_path, SCENARIOS[scenario], FAULTS[fault], points=points, **fewer)
 
 
+@pytest.mark.thorough
 def test_a_failed_upload_of_a_large_file_leaves_nothing(bucket, proxy, tmp_path, monkeypatch):
     """It is uploaded in pieces, which the store then joins."""
     monkeypatch.setattr(object_store, "PIECE_BYTES", 5 * 2**20)  # the smallest that S3 accepts
@@ -683,6 +693,7 @@ def test_a_failed_upload_of_a_large_file_leaves_nothing(bucket, proxy, tmp_path,
     assert store.checksum("large") == hashlib.sha256(large.read_bytes()).hexdigest()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("shards", "number"), [((), 6), *thorough((("--shard", "2"), 3))])
 def test_a_killed_command_is_completed_by_the_next(*, bucket, proxy, inputs, tmp_path, fmapviz, begin, shards, number):
     options = ["--to", "tar" if shards else "png,stats", *shards, "--name", "run", "-q"]
@@ -731,6 +742,7 @@ def test_a_failed_read_ends_the_run_or_costs_one_image(bucket, proxy, inputs):
     assert draw([IN], OUT).skipped == 2
 
 
+@pytest.mark.thorough
 def test_a_film_at_an_address_is_drawn_as_a_local_one(bucket, tmp_path):
     from films import write_film
 
