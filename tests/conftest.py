@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections import Counter
+from collections import Counter, defaultdict
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,12 +74,36 @@ def pytest_collection_finish():
     atexit.register(gc.unfreeze)  # some libraries warn about objects that are never freed
 
 
+@pytest.hookimpl(tryfirst=True)  # before tests are selected by their markers
 def pytest_collection_modifyitems(items):
-    """Run the files first that took longest last time; otherwise one worker would still be busy when the others are done."""
-    recorded, seconds = json.loads(DURATIONS.read_text()) if DURATIONS.exists() else {}, Counter()
+    """Leave cases of `sampled` tests to `make test-all`, and run the files first that took longest last time.
+
+    Otherwise one worker would still be busy when the others are done.
+    """
+    sampled, seconds = defaultdict(list), Counter()
+    recorded = json.loads(DURATIONS.read_text()) if DURATIONS.exists() else {}
     for item in items:
         seconds[item.path] += recorded.get(item.nodeid, 0)
+        if item.get_closest_marker("sampled"):
+            sampled[item.nodeid.partition("[")[0]].append(item)
     items.sort(key=lambda item: -seconds[item.path])
+    for cases in sampled.values():
+        mark_combinations(cases)
+
+
+def mark_combinations(cases):
+    """Mark the cases of a test as thorough, except for some in which each value of each parameter is met."""
+
+    def values(case):
+        return {(name, id(value)) for name, value in case.callspec.params.items()}
+
+    missing = set().union(*map(values, cases))
+    while missing:
+        chosen = max(cases, key=lambda case: len(missing & values(case)))
+        cases.remove(chosen)
+        missing -= values(chosen)
+    for case in cases:
+        case.add_marker(pytest.mark.thorough)
 
 
 def pytest_terminal_summary(terminalreporter):

@@ -51,6 +51,7 @@ def test_every_reference_of_a_member_leads_to_code(kind, member):
     assert references or member.name == "top"  # which is drawn of all images
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", ["map", "Maps", "gradcam_pp", "grad_inputs", "_maps", "__init__", "../maps", "maps.py", ""])
 @pytest.mark.parametrize("kind", KINDS)
 def test_nothing_else_is_a_member(kind, name):

@@ -180,6 +180,7 @@ def test_no_fit_to_a_size():
 
 @pytest.mark.parametrize("option", ["mean", "std"])
 class TestMeanAndDeviation:
+    @pytest.mark.sampled
     @pytest.mark.parametrize(
         "text", ["", "a", "1,", "0.5;0.5;0.5", "0.5 0.5 0.5", "1,2,x", "nan", "inf", "0.5,-inf,1", "1e999"]
     )

@@ -79,6 +79,7 @@ def test_the_palette_of_grids(style, palette):
     assert Style(**style).palette == palette
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("shape", [(), (0,), (256,), (3, 5), (2, 3, 4, 5)], ids=str)
 @pytest.mark.parametrize("name", COLORMAPS)
 def test_colorize_looks_levels_up_in_the_table(name, shape):
@@ -98,6 +99,7 @@ def random_bytes(*shape, seed=0):
     return np.random.default_rng(seed).integers(0, 256, shape, np.uint8)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("alpha", [0.0, 0.1, 0.25, 1 / 3, 0.5, 0.8, 1.0])
 @pytest.mark.parametrize("shape", [(40, 30), (40, 30, 3)], ids=str)
 def test_an_overlay_is_the_weighted_mean(shape, alpha):

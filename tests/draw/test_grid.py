@@ -133,6 +133,7 @@ def test_fixed_norm_is_make_grids_value_range(limits, count):
     assert torch.equal(tile(maps, style), reference(maps, value_range=limits))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("count", [1, 2, 7, 64])
 @pytest.mark.parametrize("scale", [2, 3, 8])
 def test_scale_is_make_grid_of_tiles_enlarged_without_smoothing(count, scale):
@@ -142,6 +143,7 @@ def test_scale_is_make_grid_of_tiles_enlarged_without_smoothing(count, scale):
         assert torch.equal(tile(maps, style), reference(upscaled(maps, scale), padding=padding))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("factor", [1e-30, 1e-7, 1e-5, 1e-3, 1e5, 1e30])
 @pytest.mark.parametrize("norm", ["channel", "layer"])
 def test_large_and_small_values_equal_make_grids(factor, norm):
@@ -157,6 +159,7 @@ def test_constant_channels_are_black_as_in_make_grid(value):
     assert not tile(maps[2:3]).any()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
 @pytest.mark.parametrize("norm", ["channel", "layer", "fixed:-1,2.5"])
 def test_other_floats_are_scaled_in_float32(dtype, norm):
@@ -194,6 +197,7 @@ def strided(maps):
     }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("layout", strided(torch.zeros(1, 1, 1, 1)))
 @pytest.mark.parametrize("count", [1, 7, 64])
 def test_memory_layout_does_not_matter(layout, count):
@@ -208,6 +212,7 @@ def test_expanded_maps_are_drawn():
     assert torch.equal(tile(maps), reference(maps))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("norm", ["channel", "layer", "fixed:0,1"])
 @pytest.mark.parametrize("count", [1, 2, 10])
 def test_a_batch_equals_its_images_drawn_alone(norm, count):
@@ -218,6 +223,7 @@ def test_a_batch_equals_its_images_drawn_alone(norm, count):
     assert torch.equal(grids, pixels_of(maps_view.draw(as_given(maps), style)))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("style", [Style(), Style(norm="layer"), Style(norm="fixed:0,1"), Style(scale=3)], ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.uint8, torch.float64])
 def test_maps_are_not_changed(style, dtype):
@@ -423,6 +429,7 @@ def test_a_coloured_grid_equals_make_grid_of_matplotlibs_colours(shape, scaling,
     assert grid.is_contiguous()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("style", [SIGNED, SIGNED_GREY, Style(colormap="jet"), Style(norm="fixed:-1,1", colormap="viridis")])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
 def test_nonfinite_values_are_black_or_white_among_colours(style, dtype):
@@ -444,6 +451,7 @@ def test_nonfinite_values_are_black_or_white_among_colours(style, dtype):
         assert torch.equal(found[mark], levels[:, None].expand(-1, 3) if style.palette else levels)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("style", [SIGNED, SIGNED_GREY, Style(norm="layer", colormap="jet", scale=2)], ids=str)
 @pytest.mark.parametrize("count", [1, 2, 10])
 def test_a_coloured_batch_equals_its_images_drawn_alone(style, count):
@@ -477,6 +485,7 @@ def test_gray_equals_the_default():
 # --- on another device than the CPU
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "style",
     [

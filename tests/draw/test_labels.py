@@ -237,6 +237,7 @@ def bar_of(framed, width):
     return column[first + 1 : last]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("shape", [(300, 200), (300, 200, 3), (30, 20), (1, 1, 3), (1500, 10)], ids=str)
 @pytest.mark.parametrize("colormap", [None, "viridis", "coolwarm"])
 def test_a_colour_bar_shows_matplotlibs_colours(shape, colormap):
@@ -264,6 +265,7 @@ def text_rows(framed, width):
     return edges.reshape(-1, 2)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("height", [20, 96, 400])
 @pytest.mark.parametrize(
     "at", [(0, 1), (0, 0.5, 1), (0.4, 0.41, 0.42), (0, 0, 0.01), (1, 0.99, 0.98, 0), (0.5,) * 9], ids=str
@@ -303,6 +305,7 @@ def test_a_colour_bar_needs_no_marks_but_a_known_colormap():
 # --- the header
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("shape", [(200, 500), (200, 500, 3), (5, 3), (1, 1, 3)], ids=str)
 @pytest.mark.parametrize(
     "lines", [["one"], ["x" * 5000, "\u4f60" * 300, "three"], ["", "two"]], ids=["one", "long", "second"]

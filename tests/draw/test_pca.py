@@ -178,6 +178,7 @@ def test_a_basis_paints_each_image_of_a_batch():
     assert torch.equal(paint(maps, basis), torch.cat([paint(image[None], basis) for image in maps]))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("value", [0.0, 0.1, -1234.567, 1e30])
 @pytest.mark.parametrize("shape", [(1, 5, 4, 6), (1, 30, 3, 3), (2, 3, 1, 1), (1, 200, 13, 11)], ids=str)
 def test_constant_maps_are_grey(value, shape):

@@ -281,6 +281,7 @@ def test_the_title_is_above_and_the_note_below():
 # --- cells without a picture
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("shape", [(224, 224), (180, 320), (20, 320), (320, 20)], ids=str)
 @pytest.mark.parametrize("reason", ["no gradient reaches this layer", "one reason after another " * 40, "x" * 5000])
 def test_a_text_replaces_a_picture_within_a_border(shape, reason):

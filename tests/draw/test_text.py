@@ -59,6 +59,7 @@ def test_every_written_character_has_a_glyph():
     assert set(map(chr, range(0x21, 0x7F))) <= set(written)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("text", HOSTILE)
 @pytest.mark.parametrize("most", [1, 3])
 @pytest.mark.parametrize("width", [30, 200])
@@ -87,6 +88,7 @@ def test_a_long_text_is_elided_in_the_middle():
     assert line.count("…") == 1
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("text", ["gradcam", "layer4.1.conv2", "W j g", "B - A: -1.5e-05 to 0.2467", "f\\ff"])
 @pytest.mark.parametrize("size", [10, 14, 20])
 def test_a_line_is_pillows_text_four_times_as_large_reduced(text, size):

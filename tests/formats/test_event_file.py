@@ -79,6 +79,7 @@ def test_a_histogram_is_also_the_summary_that_tensorboards_histogram_plugin_expe
     assert [dim.size for dim in value.tensor.tensor_shape.dim] == [2, 3]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("size", [0, 1, 127, 128, 16_384, 3_000_000])
 @pytest.mark.parametrize("step", [0, 1, 300, 2**62])
 def test_a_record_is_what_protobuf_serializes(size, step):

@@ -130,6 +130,7 @@ def run_of(summary, path):
 # --- bit for bit
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("make", [overwritten, Calls])
 @pytest.mark.parametrize("workers", [1, 4])
 def test_values_are_those_before_any_later_layer_changes_them(look, pictures, make, workers):

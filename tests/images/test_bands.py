@@ -117,6 +117,7 @@ def test_a_grey_picture_keeps_its_grey(dtype, tmp_path):
     assert len(image.notices) == (dtype is not np.uint8)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("channels", [2, 4, 6, 13])
 @pytest.mark.parametrize("mode", ["L", "RGB", "RGBA"])
 def test_a_picture_is_no_input_for_another_number_of_channels(mode, channels, tmp_path):
@@ -143,6 +144,7 @@ def test_a_bad_picture_has_its_code_for_any_number_of_channels(channels, tmp_pat
 # --- arrays: which axis is what
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("channels", [1, 2, 3, 4, 6])
 @pytest.mark.parametrize("dtype", [np.uint8, np.float32])
 def test_channels_first_and_last_are_the_same(channels, dtype, tmp_path):
@@ -362,6 +364,7 @@ HEADERS = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", HEADERS)
 @pytest.mark.parametrize("channels", [1, 3])
 def test_a_damaged_array_is_refused(name, channels, tmp_path, capfd, recwarn):
@@ -483,6 +486,7 @@ def save_tiff(path: Path, array: np.ndarray, way: str = "interleaved", **options
     return path
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("channels", [2, 4, 6, 13])
 def test_a_tiffs_samples_or_pages_are_channels(way, channels, tmp_path):
@@ -532,6 +536,7 @@ def test_reduced_copies_are_no_channels_and_other_pages_are_a_notice(tmp_path):
     assert read(tmp_path / "b.tif", 6).notices == ("holds several pictures: only the first is used",)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("way", ["interleaved", "planar", "pages"])
 @pytest.mark.parametrize("channels", [2, 4, 5, 7])
 def test_a_tiff_of_other_channels_says_so(way, channels, tmp_path):

@@ -51,6 +51,7 @@ def assert_same(value, path, channels=3):
 # --- pixels
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("mode", ["RGB", "L", "RGBA", "LA", "P", "1", "CMYK", "I;16", "F", "I"])
 @pytest.mark.parametrize("channels", [1, 3])
 def test_a_pillow_picture_is_read_as_its_file(mode, channels, tmp_path):
@@ -65,6 +66,7 @@ def test_a_pillow_picture_is_read_as_its_file(mode, channels, tmp_path):
     assert picture.tobytes() == before
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("orientation", range(1, 9))
 @pytest.mark.parametrize("suffix", [".jpg", ".png"])
 def test_the_orientation_of_a_picture_is_applied_as_that_of_its_file(orientation, suffix, tmp_path):
@@ -81,6 +83,7 @@ def test_the_orientation_of_a_picture_is_applied_as_that_of_its_file(orientation
     assert torch.equal(from_memory(made).values, from_memory(picture).values)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("shape", [(9, 7), (9, 7, 1), (9, 7, 3), (3, 9, 7), (1, 9, 7, 3)])
 @pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.float32, np.float64, np.bool_, ">f4"])
 @pytest.mark.parametrize("channels", [1, 3])

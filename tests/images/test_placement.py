@@ -99,6 +99,7 @@ def rectangles(size):
         yield x - across // 2, y - down // 2, x + max(1, across // 3), y + max(1, down // 3)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("size", [*SIZES, *thorough(*RARER)])
 @pytest.mark.parametrize("name", PREPARATIONS)
 def test_a_rectangle_is_found_back(name, size):
@@ -281,6 +282,7 @@ def test_a_preprocessing_that_returns_another_size_for_small_pictures():
 # Boxes in files
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("form", ["PNG", "TIFF"])
 @pytest.mark.parametrize("orientation", range(1, 9))
 @pytest.mark.parametrize("fit", ["none", *thorough("crop", "pad", "squash")])

@@ -252,6 +252,7 @@ def padded(picture, sides):
     return canvas
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("fit", FITTED)
 @pytest.mark.parametrize("name", NAMED)
 @pytest.mark.parametrize("size", [(80, 60), (300, 400)], ids=shape)

@@ -182,6 +182,7 @@ def test_a_compression_of_pillow_keeps_all_bits_too(order, samples, tmp_path):
 # --- what the file says
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("samples", [1, 3])
 @pytest.mark.parametrize("bits", [9, 10, 12, 14])
 @pytest.mark.parametrize("binary", [True, False])
@@ -195,6 +196,7 @@ def test_the_largest_sample_of_a_portable_pixmap_is_white(samples, bits, binary,
     assert image.notices == ()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("samples", [1, 2, 3, 4])
 @pytest.mark.parametrize("way", ["moved up", "filled", "left at the lower end"])
 def test_the_significant_bits_of_a_png_say_what_is_white(way, samples, tmp_path):
@@ -253,6 +255,7 @@ def packed(values, bits, order="<", photometric=None):
     return head.ljust(500, b"\0") + depths.ljust(500, b"\0") + data
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("order", ["<", ">"])
 @pytest.mark.parametrize("samples", [1, 3])
 @pytest.mark.parametrize("bits", [1, 2, 4, 6, 10, 12, 14])
@@ -267,6 +270,7 @@ def test_samples_without_gaps_have_their_own_white(bits, samples, order, tmp_pat
 # --- zero is white
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("dtype", ["u1", "u2", "u4", "f4", "i2"])
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("form", ["plain", "big end first", "strips", "tiles"])
@@ -292,6 +296,7 @@ def plain(channels):
 # --- opacity
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("form", ["png", "plain", "deflated"])
 @pytest.mark.parametrize("samples", [2, 4])
 @pytest.mark.parametrize("premultiplied", [False, True])
@@ -355,6 +360,7 @@ def test_colours_that_are_not_converted_are_refused(tmp_path):
 # --- signs, floats, no data
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("dtype", ["i1", "i2", "i4", "u4", "f2", "f4", "f8"])
 @pytest.mark.parametrize("samples", [1, 3])
 def test_signed_samples_and_floats_are_stretched_alike_in_every_channel_count(dtype, samples, tmp_path):
@@ -376,6 +382,7 @@ def test_floats_from_0_to_1_stay_in_every_channel_count(samples, tmp_path):
     assert image.notices == ()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("dtype", ["u1", "u2", "i2", "f4"])
 @pytest.mark.parametrize("channels", [1, 3, 5])
 def test_what_a_file_calls_no_data_is_black_and_not_in_the_range(dtype, channels, tmp_path):
@@ -464,6 +471,7 @@ def test_a_grey_picture_is_given_with_the_values_of_the_file(channels, dtype, mo
     np.testing.assert_array_equal(np.asarray(value) if mode or channels == 1 else np.asarray(value)[..., 0], depth)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("dtype", ["?", "u1", "u2", "i2", "u4", "i4", "f4", "f8"])
 @pytest.mark.parametrize("channels", [1, 3])
 def test_the_samples_of_a_file_whose_zero_is_white_are_given_as_it_stores_them(channels, dtype, tmp_path):
@@ -508,6 +516,7 @@ def test_a_png_of_16_bits_is_given_with_the_values_of_the_file(tmp_path):
     np.testing.assert_array_equal(np.asarray(given(tmp_path / "b.png")), values[..., 0])
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("dtype", ["u1", "u2", "i2", "i4", "i8", "f2", "f4", "f8", "?"])
 @pytest.mark.parametrize("form", ["npy", "tif"])
 def test_many_channels_are_given_as_they_are_stored(form, dtype, tmp_path):

@@ -44,6 +44,7 @@ def test_a_table_has_the_rows_of_stats_csv(tmp_path, types):
     assert made == written
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("images", [1, 2, 5])
 @pytest.mark.parametrize("bad", [(), (torch.nan,), (torch.nan, torch.inf)], ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.float64])

@@ -38,6 +38,7 @@ ENDS = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("graph", [True, False])
 @pytest.mark.parametrize("name", ENDS)
 def test_a_tensor_knows_the_operation_it_comes_from(name, graph):

@@ -511,6 +511,7 @@ def prepared(model):
     return model
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", networks())
 @pytest.mark.parametrize("gradients", [True, False])
 def test_a_capture_that_succeeds_leaves_everything_as_it_was(name, gradients):
@@ -542,6 +543,7 @@ def test_an_error_in_the_model_leaves_everything_as_it_was(error):
     assert state_of(model) == before
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("error", [ReceiverError("no"), KeyboardInterrupt(), SystemExit(3)], ids=repr)
 @pytest.mark.parametrize("at", [1, 2, 3])
 def test_an_error_in_the_receiver_leaves_everything_as_it_was(error, at):

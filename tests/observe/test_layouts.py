@@ -211,6 +211,7 @@ def check(family, count, channels, height, width):
     assert torch.equal(maps, net.expected.reshape(maps.shape) if maps.ndim == 2 else net.expected), found.layout.text
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("size", [(2, 4, 4, 4), (1, 4, 6, 4)], ids=["all alike", "oblong"])
 def test_each_family_is_read_as_it_was_built(family, size):
@@ -415,6 +416,7 @@ class Windows(nn.Module):
         return self.inner(x).mean((1, 2, 3)).view(n, -1) if self.cut != "stack" else self.inner(x).mean((2, 3))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("images", [1, 2])
 @pytest.mark.parametrize("size", [(16, 16), (16, 24)])
 @pytest.mark.parametrize("cut", ["unfold", "channels last", "stack", "grid"])
@@ -466,6 +468,7 @@ class Padded(nn.Module):
         return x.flatten(2).mT if self.kind == "tokens" else x
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kind", ["plain", "group", "layer", "inner", "tokens"])
 @pytest.mark.parametrize("mode", ["none", "module", "constant", "reflect", "replicate", "circular"])
 def test_maps_of_padded_pictures_are_whole(mode, kind):
@@ -859,6 +862,7 @@ class Turned(nn.Module):
         return self.out(self.turn(x))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("layer", BEHIND)
 @pytest.mark.parametrize("turn", TURNS)
 def test_maps_of_a_turned_picture_are_put_in_its_order(turn, layer):
@@ -887,6 +891,7 @@ class Views(nn.Module):
         return self.second(self.first(torch.cat(self.views(x))).relu()).mean((2, 3))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("stride", [1, 2, 3])
 @pytest.mark.parametrize(
     "views",

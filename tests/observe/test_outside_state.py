@@ -118,6 +118,7 @@ def drawn(network, images, out, **options):
     return values, [notice for notice in run.notices if "code changes" in notice]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("options", [{}, {"batch_size": 2}])
 def test_state_outside_of_the_network_is_said(kind, options, make, tmp_path):
@@ -179,6 +180,7 @@ def replace(conv):
     conv.weight = nn.Parameter(conv.weight.detach() * 1.5)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("learn", [add, add_to_data, replace])
 @pytest.mark.parametrize("options", [{}, {"batch_size": 2}])
 @pytest.mark.parametrize("images", [1, 4])

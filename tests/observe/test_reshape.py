@@ -81,6 +81,7 @@ def test_where_there_is_no_tensor_none_is_found(output):
 # --- maps as convolutions return them
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("module", [nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Identity(), nn.Sequential()])
 @pytest.mark.parametrize("size", [(8, 5, 5), (8, 5, 7), (7, 7, 7), (1, 4, 4), (8, 1, 9)])
 def test_channels_first_maps_are_given_back_as_they_are(module, size):
@@ -129,6 +130,7 @@ def test_linear_and_layer_norm_work_on_the_last_axis(module, size):
         assert torch.equal(maps[:, channel], values[..., channel])
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("prefix", [0, 1, 5])
 @pytest.mark.parametrize("suffix", [0, 1, 100])
 @pytest.mark.parametrize("picture", [(224, 224), (240, 320), (224, 448), (512, 96)])

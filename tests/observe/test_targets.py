@@ -133,6 +133,7 @@ def test_every_class_of_imagenet_can_be_named():
 # --- classifiers
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("shape", [(2, 5), (2, 5, 1, 1), (2, 5, 1, 1, 1)], ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16], ids=str)
 def test_logits_are_their_own_scores(shape, dtype):

@@ -217,6 +217,7 @@ def network(request):
     return Classifier(NETWORKS[request.param]()).eval()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("method", ["gradcam", "gradcam++", "layercam", "hirescam", "xgradcam", "eigencam", "cam"])
 def test_class_activation_maps_lie_where_the_evidence_is(request, network, method):
     if method == "cam" and "one side" in request.node.name:
@@ -445,6 +446,7 @@ def test_a_map_of_a_part_of_the_input_is_not_laid_over_all_of_it(tmp_path):
     assert "several samples for an image, such as regions, of which the first is drawn: conv" in summary.notices
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("place", [(20, 30), (60, 30), (20, 80), (70, 90)])
 @pytest.mark.parametrize("parts", ["windows", "concatenated", "stacked"])
 def test_parts_that_are_put_together_lie_where_they_were_cut_out(tmp_path, parts, place):

@@ -442,6 +442,7 @@ def heats_of(summary, view):
     return raw, levels
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("norm", ["run", "signed-run"])
 @pytest.mark.parametrize("view", ["gradcam", "layercam", "hirescam", "eigencam", "saliency"])
 @pytest.mark.parametrize("more", [(), ("maps",)], ids=["alone", "beside maps"])

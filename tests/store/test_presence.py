@@ -67,6 +67,7 @@ def damaging(place, do, at, **options):
     return draw(place / "in", out=place / "out", on_event=on_event, **options)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("at", [4, 6])
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_run_that_is_damaged_while_it_is_drawn_is_not_done(damage, at, tmp_path):

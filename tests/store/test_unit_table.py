@@ -149,6 +149,7 @@ CHANGES = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("state", [(10, 20), (11, 20), (10, 21), (None, None)], ids=str)
 def test_an_image_is_finished_by_the_table_only_if_its_record_says_so(tmp_path, change, state):

@@ -270,6 +270,7 @@ def test_every_flipped_byte_of_a_run_is_named(out):
         assert problems(out) == [(str(path), "damaged")], position
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("change", ["cut", "longer", "emptied"])
 def test_a_file_of_another_length_is_named(name, change, unit):

@@ -31,6 +31,7 @@ def assert_counted(maps, *, moved=0):
         assert np.abs(np.cumsum(counts[number].numpy()) - np.cumsum(expected)).sum() <= moved
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64], ids=str)
 @pytest.mark.parametrize("shape", [(3, 8, 9, 10), (1, 2000), (2, 5, 1, 1), (1, 3, 2, 4, 5)], ids=str)
 def test_counts_are_numpys(dtype, shape):
@@ -41,6 +42,7 @@ def test_of_a_million_values_hardly_one_is_in_the_bin_beside():
     assert_counted(random_maps(1, 1_000_000), moved=3)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("whole", [2, 3, 63, 64, 96, 100, 128, 1000])
 @pytest.mark.parametrize("unit", [1, 0.5, 0.125])
 def test_values_where_two_bins_meet_are_in_the_upper_one(whole, unit):

@@ -66,6 +66,7 @@ def zoom_of(pixels, *, tiles, side, padding=2):
 # --- pictures
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("count", [2, 3, 16, 64, 96])
 @pytest.mark.parametrize("side", [3, 7, 11])
 def test_kernels_over_three_colours_are_make_grids(count, side):
@@ -80,6 +81,7 @@ def test_one_tile_has_nothing_around_it():
     assert torch.equal(tile_kernels(kernels, Style()), grid_of(kernels, zoom=16))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("style", [{"columns": 5}, {"columns": 1000}, {"padding": 0}, {"padding": 7}, {"scale": 2}], ids=str)
 def test_tiles_are_laid_out_as_asked(channels, style):
@@ -102,6 +104,7 @@ def test_norms_are_make_grids(channels, style, norm):
     assert torch.equal(pixels, grid_of(kernels, zoom=zoom_of(pixels, tiles=3, side=5), **norm))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("colormap", COLORMAPS)
 @pytest.mark.parametrize("norm", ["channel", "layer", "signed"])
 def test_three_colours_stay_what_they_are_whatever_the_colour_map(colormap, norm):
@@ -280,6 +283,7 @@ def of_own_levels(shape, style):
     return grid, levels, range(shape[0]) if chosen is None else chosen.tolist()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "shape", [(10, 3, 5, 4), (10, 1, 5, 4), (7, 3, 2, 5, 5), (1, 3, 6, 6), (1, 1, 3, 2, 2), (9, 3, 1, 1)], ids=str
 )
@@ -302,6 +306,7 @@ def test_a_row_of_tiles_is_not_one_tile():
         assert (grid.tiles.count, grid.rows) == (10, False)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("shape", [(10, 4, 3, 3), (7, 2, 3, 5, 4), (12, 30, 1, 1), (1, 2, 3, 3)], ids=str)
 @pytest.mark.parametrize("style", [{}, {"columns": 4, "padding": 5}, {"channels": "0,3-5"}, {"channels": "top:2"}], ids=str)
 def test_every_filters_row_is_where_it_is_said_to_be(shape, style):

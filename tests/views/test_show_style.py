@@ -58,6 +58,7 @@ WAYS = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("option", options_of(Style))
 def test_every_option_is_drawn_or_named(maps, way, option):

@@ -95,6 +95,7 @@ def drawn(maps, numbers):
     return grid[0].mul(255).add_(0.5).clamp_(0, 255).to(torch.uint8).numpy()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("rank", RANKS)
 @pytest.mark.parametrize("batch_size", [1, 4])
 def test_each_image_shows_its_own_strongest(look, pictures, rank, batch_size):

@@ -255,6 +255,7 @@ SAID = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("home", ["class", "module"])
 @pytest.mark.parametrize("kind", SAID)
 def test_what_is_said_of_the_outputs_counts_for_tensors_as_for_paths(kind, home, module, tmp_path):

@@ -108,6 +108,7 @@ def test_pixels_captions_and_records_have_one_range(tmp_path, net, images, norm,
                 assert "layer's minimum" in facts["Scaling"] or told == pytest.approx(one, rel=1e-3)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("norm", "channels"), list(product(NORMS, CHANNELS)))
 def test_the_colour_bar_has_the_range_of_the_caption(norm, channels):
     values = torch.randn(1, 6, 5, 7, generator=torch.Generator().manual_seed(2)) * torch.arange(1, 7)[:, None, None]
@@ -127,6 +128,7 @@ def test_the_colour_bar_has_the_range_of_the_caption(norm, channels):
     assert (marks.get(0.5) == "0") == norm.startswith("signed")
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("inputs", [1, 3, 4])
 @pytest.mark.parametrize("norm", ["layer", "run", "signed-layer", "signed-run"])
 @pytest.mark.parametrize("channels", ["all", "0-2", "top:2"])

@@ -606,6 +606,7 @@ def test_values_that_are_not_finite_are_in_no_bin(tmp_path, look, monkeypatch, e
         assert abs(np.cumsum(rows[:, 2]) - np.cumsum(np.histogram(finite, 64)[0])).max() <= 1
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("everything", [False, True])
 @pytest.mark.parametrize("norm", ["channel", "layer", "signed", "run", "fixed:-1,1"])
 def test_no_view_is_stopped_by_nan(tmp_path, look, monkeypatch, everything, norm):
@@ -699,6 +700,7 @@ def test_they_are_drawn_beside_images(tmp_path, look):
     assert (grown.done, grown.skipped, grown.pictures) == (1, 1, 5)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", ["_model", "_model/a.png", "_model/x/a.png"])
 @pytest.mark.parametrize("kernels_first", [False, True])
 def test_an_image_or_a_folder_of_that_name_loses_nothing(tmp_path, look, name, kernels_first):
@@ -737,6 +739,7 @@ def test_a_run_in_which_nothing_could_be_drawn_does_not_end_well(look):
     assert summary.exit_code != 0
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("labels", [None, True, False])
 @pytest.mark.parametrize("layer", ["first", "second"])
 def test_the_largest_filters_are_drawn_and_numbered(look, labels, layer):

@@ -66,6 +66,7 @@ def test_weights_times_values_are_what_the_fused_operation_returned(name):
         assert (shifted - attention.output).abs().max() > 1e-3
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("batch_first", [True, False])
 @pytest.mark.parametrize("need_weights", [True, False])
 @pytest.mark.parametrize("kind", ["plain", "causal", "mask", "padding", "bias", "cross"])

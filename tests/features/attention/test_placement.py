@@ -102,6 +102,7 @@ class Inner(nn.Module):
         return (x @ x.mT * 100).softmax(-1)[:, None].clone(), (x @ x.mT * 100)[:, None].softmax(-1)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("window", [(4, 4), (3, 5), (7, 2)])
 @pytest.mark.parametrize("shift", [(0, 0), (2, 1), (1, 0)])
 @pytest.mark.parametrize("grid", [(8, 12), (9, 11)])
@@ -240,6 +241,7 @@ class Products(nn.Module):
         return self.head((weights @ values).transpose(1, 2).flatten(2).mean(1))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("images", [1, 2])
 @pytest.mark.parametrize("size", [(32, 32), (24, 40), (8, 8)])
 @pytest.mark.parametrize("way", PRODUCTS)

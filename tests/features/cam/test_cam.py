@@ -320,6 +320,7 @@ class OfFrames(nn.Module):
         return self.head(self.body(x.flatten(0, 1)).mean((2, 3)).unflatten(0, x.shape[:2]).mean(1))
 
 
+@pytest.mark.sampled
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("channels", [1, 3, 4])
 @pytest.mark.parametrize("frames", [2, 3, 4, 5])
@@ -443,6 +444,7 @@ class Classifies(Segments):
         return super().forward(x).mean((2, 3))
 
 
+@pytest.mark.sampled
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("network", [Segments, Classifies])
 @pytest.mark.parametrize("target", [0, 2, "top1"])
@@ -483,6 +485,7 @@ class OfPixels(nn.Module):
         return scores.permute(*("NHWC".index(axis) for axis in self.order))
 
 
+@pytest.mark.sampled
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("soft", [False, True])
 @pytest.mark.parametrize("classes", [1, 4, 8])

@@ -158,6 +158,7 @@ SOME = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("view", OF_GRADIENTS, ids=named)
 @pytest.mark.parametrize("size", [1e-12, 1e-8, 1e-3, 1.0, 1e8, 1e12])
 @pytest.mark.parametrize("kind", SOME)
@@ -173,6 +174,7 @@ def test_maps_are_those_of_the_papers_for_gradients_of_any_size(view, size, kind
     torch.testing.assert_close(heat_of(ours, SIZE), expected, rtol=0, atol=1e-4)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("view", [view for view in OF_GRADIENTS if view is not gradcam_pp], ids=named)
 @pytest.mark.parametrize("factor", [1e-8, 1e8])
 def test_a_multiple_of_the_logits_has_the_same_map(captured, view, factor):
@@ -314,6 +316,7 @@ def test_a_view_says_what_its_formula_needs(view):
     assert list(view.needs) == list(inspect.signature(load(view.formula)).parameters)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("view", OF_GRADIENTS, ids=named)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64], ids=str)
 def test_maps_are_computed_in_float32(captured, view, dtype):
@@ -335,6 +338,7 @@ def test_the_others_are_computed_in_float32_too(dtype):
         assert torch.equal(ours, view(*(each.float() for each in given)))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("view", OF_GRADIENTS, ids=named)
 def test_no_gradient_gives_a_zero_map(captured, view):
     assert not view(captured.activations, torch.zeros_like(captured.gradients)).any()

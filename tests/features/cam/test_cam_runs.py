@@ -385,6 +385,7 @@ def fail(_logits):
 MIXED = {"success": lambda logits: logits, "forward fails": fail, "backward fails": FailingBackward.apply}
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("layers", [(), ("*",)])
 @pytest.mark.parametrize("ending", [*MIXED, "refused"])
@@ -413,6 +414,7 @@ ENDINGS_OF_METHODS = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("method", ENDINGS_OF_METHODS)
 @pytest.mark.parametrize("ending", [*MIXED, "refused"])
 @pytest.mark.parametrize("frozen", [False, True])

@@ -92,6 +92,7 @@ def test_values_that_are_not_finite_are_counted_and_take_no_other_part():
     assert np.isnan(means_of(torch.full((1, 1, 2, 2), torch.inf))).all()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.5, 1.0])
 @pytest.mark.parametrize("width", [3, 300], ids=["small", "of several parts"])

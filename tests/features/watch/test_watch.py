@@ -130,6 +130,7 @@ def draw_steps(make, steps, *, before=bool):
 # --- the training
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "options",
     [

@@ -84,6 +84,7 @@ def test_complete_weights_are_loaded_and_what_is_beside_them_is_named(more, stat
     assert all(key in notice for key in more)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("nest", [None, "state_dict", "model"])
 @pytest.mark.parametrize("more", NO_TENSORS.values(), ids=NO_TENSORS)
 def test_what_is_no_tensor_does_not_hide_the_weights(more, nest, state, path):

@@ -693,6 +693,7 @@ def test_safetensors_that_break_off_are_damaged(state, tmp_path):
         assert "delete it" in hint
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "content",
     [
@@ -815,6 +816,7 @@ def test_a_file_without_a_state_dict(content, kind, save):
     assert "torch.save(model.state_dict(), path)" in hint
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("zipped", [True, False])
 @pytest.mark.parametrize("place", ["top", "value", "key", "nested", "beside"])
 def test_malice_is_refused_and_does_not_run(place, zipped, save, state, tmp_path):
@@ -833,6 +835,7 @@ def test_malice_is_refused_and_does_not_run(place, zipped, save, state, tmp_path
     assert not (tmp_path / "marker").exists()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
 @pytest.mark.parametrize("name", ["weights.pth", "weights.safetensors"])
 def test_malice_in_a_bare_pickle_does_not_run(name, protocol, save_bytes, tmp_path):

@@ -368,6 +368,7 @@ def notices_of(events):
     return [event.message for event in events if isinstance(event, Notice)]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kind", [Mixing, Brightest, Darkest, Normalising, Attending, Contrasting])
 @pytest.mark.parametrize("workers", [1, 3])
 def test_images_of_a_network_that_mixes_a_batch_are_passed_alone_and_that_is_said(kind, workers, tmp_path):
@@ -457,6 +458,7 @@ def test_what_is_alike_may_share():
     assert not sharing.allows([torch.zeros(3, 4, 5)] * IMAGES)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "other",
     [

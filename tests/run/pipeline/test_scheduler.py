@@ -482,6 +482,7 @@ class StopError(BaseException):
     pass
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("error", [ValueError("no"), StopError("no"), KeyboardInterrupt("no")], ids=type)
 @pytest.mark.parametrize("threads", [1, 4])
 @pytest.mark.parametrize("place", ["found", "listed", "read", "draw", "write"])
