@@ -44,7 +44,7 @@ CONTRIBUTION = Contribution(
             name="differences",
             help="How two networks differ, over all images: diff.csv, layers.csv and cka.csv, and as JSON.",
             reads=("diff.safetensors",),
-            run_files=("diff.csv", "diff.parquet", "diff.json", "cka.csv", "layers.csv"),
+            run_files=("diff.csv", "diff.json", "cka.csv", "layers.csv"),
             module="fmapviz.features.diff.aggregate",
         ),
     ),

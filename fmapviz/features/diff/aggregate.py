@@ -1,11 +1,10 @@
-"""How two networks differ, over all images: `diff.csv`, `diff.parquet`, `diff.json`, `layers.csv` and `cka.csv`."""
+"""How two networks differ, over all images: `diff.csv`, `diff.json`, `layers.csv` and `cka.csv`."""
 
 from __future__ import annotations
 
 import json
 from collections import defaultdict
 from dataclasses import asdict, dataclass, field
-from importlib.util import find_spec
 from math import inf, isfinite, isnan, log10, nan
 from sys import float_info
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -17,7 +16,7 @@ from fmapviz.core.checksummed_json import FORMAT
 from fmapviz.core.words import counted
 from fmapviz.features.diff.cka import BATCH, LEAST, Alignment
 from fmapviz.features.diff.layer_ranking import LayerChange, rank_layers, why_apart
-from fmapviz.features.diff.tables import encode, write_csv, write_parquet
+from fmapviz.features.diff.tables import encode, write_csv
 from fmapviz.features.diff.unit_differences import read_unit_differences
 from fmapviz.store.aggregates.csv_rows import csv_row
 from fmapviz.store.unit import read_unit
@@ -32,13 +31,7 @@ if TYPE_CHECKING:
     from fmapviz.store.run_files import Content
 
 
-_CSV_FILE, _PARQUET_FILE, _JSON_FILE, _CKA_FILE, _LAYERS_FILE = (
-    "diff.csv",
-    "diff.parquet",
-    "diff.json",
-    "cka.csv",
-    "layers.csv",
-)
+_CSV_FILE, _JSON_FILE, _CKA_FILE, _LAYERS_FILE = "diff.csv", "diff.json", "cka.csv", "layers.csv"
 ENOUGH = 20.0  # dB; below it, the difference is more than a tenth of the values
 
 
@@ -147,7 +140,7 @@ def merge(summaries: Iterable[Compared]) -> Compared:
 
 
 def publish(summary: Compared, info: RunInfo) -> dict[str, Content]:
-    """Return the contents of the tables; that of `diff.parquet` if pyarrow is installed."""
+    """Return the contents of the tables."""
     changes = summary.changes
     document = {
         "fmapviz": FORMAT,
@@ -179,7 +172,6 @@ def publish(summary: Compared, info: RunInfo) -> dict[str, Content]:
     }
     return {
         _CSV_FILE: lambda file: write_csv(summary.units, file),
-        **({_PARQUET_FILE: lambda file: write_parquet(summary.units, file)} if find_spec("pyarrow") else {}),
         _JSON_FILE: checksummed_json.dumps(document),
         _LAYERS_FILE: _layers_table(changes),
         _CKA_FILE: lambda file: _write_cka(summary, file),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 from itertools import chain, repeat
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 import orjson
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 _HEADING = ("layer", "channel", "image", "step", *DIFFERENCES)
 _SMALLEST, _LARGEST = np.finfo(np.float32).tiny, np.finfo(np.float32).max  # between them, float32 has all its digits
 _LARGEST_TEXT = orjson.dumps(_LARGEST, option=orjson.OPT_SERIALIZE_NUMPY)
-_ROWS = 30_000  # of a part of the Parquet file
 
 
 def write_csv(units: Iterable[Compared], file: BinaryIO) -> None:
@@ -46,50 +45,6 @@ def write_csv(units: Iterable[Compared], file: BinaryIO) -> None:
 def _beginnings(layer: str, count: int) -> list[bytes]:
     first = encode(f"\n{csv_row([layer])},")
     return [first, *(first + str(channel).encode() for channel in range(count - 1))]
-
-
-def write_parquet(units: Iterable[Compared], file: BinaryIO) -> None:
-    """Write a Parquet file; `channel` is null for the layer as a whole, and a number that does not exist is NaN."""
-    import pyarrow as pa  # noqa: PLC0415  if it is installed
-    from pyarrow import parquet  # noqa: PLC0415
-
-    texts = {"layer": pa.string(), "channel": pa.int32(), "image": pa.string(), "step": pa.int64()}
-    schema = pa.schema({**texts, **dict.fromkeys(DIFFERENCES, pa.float64())})
-    pending: list[Any] = []  # Any: pyarrow has no types
-    # Arrays are made of buffers: of anything else, pyarrow first finds out if it is of pandas, and imports it for seconds.
-    # What numbers have in common, they have in their bytes: a dictionary of them would only take time.
-    with parquet.ParquetWriter(file, schema, compression="zstd", use_dictionary=[*texts]) as writer:
-        for unit, image, step in units:
-            known = [*_layers(unit)]
-            if not known:
-                continue
-            channels = np.concatenate([np.arange(-1, len(numbers) - 1, dtype=np.int32) for _, numbers in known])
-            count = len(channels)
-            missing = np.packbits(channels >= 0, bitorder="little")
-            columns = [
-                pa.concat_arrays([_repeated(pa, name, len(numbers)) for name, numbers in known]),
-                pa.Array.from_buffers(pa.int32(), count, [pa.py_buffer(missing), pa.py_buffer(channels)]),
-                _repeated(pa, image, count),
-                pa.nulls(count, pa.int64()) if step is None else _from_numpy(pa, pa.int64(), np.full(count, step, np.int64)),
-                *(_from_numpy(pa, pa.float64(), own.copy()) for own in np.concatenate([own for _, own in known]).T),
-            ]
-            pending.append(pa.Table.from_arrays(columns, schema=schema))
-            if sum(map(len, pending)) >= _ROWS:
-                writer.write_table(pa.concat_tables(pending))
-                pending.clear()
-        if pending:
-            writer.write_table(pa.concat_tables(pending))
-
-
-# Any: pyarrow, which has no types
-def _from_numpy(pa: Any, kind: Any, values: NDArray[np.generic]) -> Any:
-    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
-
-
-def _repeated(pa: Any, text: str, count: int) -> Any:
-    data = encode(text)
-    offsets = len(data) * np.arange(count + 1, dtype=np.int32)
-    return pa.Array.from_buffers(pa.string(), count, [None, pa.py_buffer(offsets), pa.py_buffer(data * count)])
 
 
 def encode(text: str) -> bytes:

@@ -22,9 +22,9 @@ CONTRIBUTION = Contribution(
     aggregates=(
         Aggregate(
             name="top",
-            help="The table of the images with the largest values of each channel: `top.csv` and `top.parquet`.",
+            help="The table of the images with the largest values of each channel: `top.csv`.",
             reads=("stats.safetensors", "ranking.parquet", "top.csv"),
-            run_files=("top.csv", "top.parquet"),
+            run_files=("top.csv",),
             unit="_top",
             module="fmapviz.features.top.aggregate",
         ),

@@ -1,4 +1,4 @@
-"""The table of the images with the largest values of each channel: `top.csv` and `top.parquet`.
+"""The table of the images with the largest values of each channel: `top.csv`.
 
 Its rows are those of the unit that shows these images; see `fmapviz.features.top`.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import csv
 import io
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from fmapviz.core import files
@@ -26,18 +25,11 @@ if TYPE_CHECKING:
 
 UNIT = "_top"  # and the kind that its record names
 KIND = "top"
-CSV_FILE, _PARQUET_FILE = "top.csv", "top.parquet"
-_KINDS = {  # columns and their Arrow types
-    "layer": "string",
-    **dict.fromkeys(("channel", "rank"), "int32"),
-    "image": "string",
-    "value": "float32",
-    **dict.fromkeys(("y", "x", "left", "top", "right", "bottom"), "int32"),
-    **dict.fromkeys(("file_left", "file_top", "file_right", "file_bottom"), "int32"),
-    "copies": "int32",
-    "note": "string",
-}
-COLUMNS = tuple(_KINDS)
+CSV_FILE = "top.csv"
+COLUMNS = (
+    *("layer", "channel", "rank", "image", "value", "y", "x", "left", "top", "right", "bottom"),
+    *("file_left", "file_top", "file_right", "file_bottom", "copies", "note"),
+)
 
 
 def summarize(unit: Path) -> bytes | None:
@@ -53,10 +45,8 @@ def merge(summaries: Iterable[bytes | None]) -> bytes | None:
 
 
 def publish(summary: bytes | None, _info: RunInfo) -> dict[str, bytes]:
-    """Return the contents of `top.csv`, and of `top.parquet` if pyarrow is installed."""
-    if summary is None:
-        return {}
-    return {CSV_FILE: summary, **({_PARQUET_FILE: _as_parquet(summary)} if find_spec("pyarrow") else {})}
+    """Return the contents of `top.csv`."""
+    return {} if summary is None else {CSV_FILE: summary}
 
 
 def report(_run: Path) -> tuple[Mapping[str, Any], list[str]]:
@@ -97,18 +87,3 @@ def rank_units(units: Iterable[Path], run: Path, *, by: By, k: int) -> tuple[Ran
             if holds_images(read_unit(unit) or {}):
                 left_out.append(unit)
     return ranker.finish(), left_out
-
-
-def _as_parquet(table: bytes) -> bytes:
-    import pyarrow as pa  # noqa: PLC0415  if it is installed
-    from pyarrow import csv as arrow_csv  # noqa: PLC0415
-    from pyarrow import parquet  # noqa: PLC0415
-
-    kinds = {name: pa.type_for_alias(kind) for name, kind in _KINDS.items()}
-    convert = arrow_csv.ConvertOptions(column_types=kinds, strings_can_be_null=False)
-    read = arrow_csv.read_csv(
-        io.BytesIO(table), convert_options=convert, parse_options=arrow_csv.ParseOptions(newlines_in_values=True)
-    )
-    written = io.BytesIO()
-    parquet.write_table(read, written, compression="zstd")
-    return written.getvalue()

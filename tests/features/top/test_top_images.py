@@ -558,20 +558,6 @@ def test_wrong_arguments_are_explained(tmp_path):
         top["nothing"]
 
 
-@needs("pyarrow", "scale")
-def test_the_parquet_file_holds_the_same_rows(pictures, tmp_path):
-    from pyarrow import parquet
-
-    run = draw(pictures, tmp_path / "out").directory
-    rows = parquet.read_table(run / "top.parquet").to_pylist()
-    assert len(rows) == len(table(run))
-    for row, text in zip(rows, table(run), strict=True):
-        assert row["value"] == np.float32(text["value"])
-        assert {name: row[name] for name in ("layer", "channel", "image", "y", "right", "note")} == {
-            name: text[name] for name in ("layer", "channel", "image", "y", "right", "note")
-        }
-
-
 # --- what must not be taken for right
 
 
