@@ -18,6 +18,13 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "fmapviz"
 MOST_PARAMETERS = 12
+TO_GO = {  # imports for types only, which are parts of circles
+    ("fmapviz.config.execution", "fmapviz.events"),
+    ("fmapviz.config.run_config", "fmapviz.types"),
+    ("fmapviz.features.cam.positions", "fmapviz.features.cam.class_maps"),
+    ("fmapviz.observe.layouts.find", "fmapviz.features.attention.capture.observe"),
+    ("fmapviz.run.forward_pass", "fmapviz.features.fields.fields"),
+}
 FACADE = {"visualize", "run", "top_images", "top"}  # the command line's and Python's own signatures
 
 
@@ -60,26 +67,20 @@ def long_signatures() -> list[str]:
 
 
 def imports() -> dict[str, set[str]]:
-    """What each module imports of ours, also late; what only the type checker sees does not count."""
+    """What each module imports of ours, also late and for types only."""
     known = {name_of(path) for path in modules()}
     graph: dict[str, set[str]] = {}
     for path in modules():
-        tree = ast.parse(path.read_bytes())
-        for_types = [
-            each
-            for node in ast.walk(tree)
-            if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
-            for each in ast.walk(node)
-        ]
         edges = graph.setdefault(name_of(path), set())
-        for node in ast.walk(tree):
-            if isinstance(node, ast.ImportFrom) and node.module and node not in for_types:
+        for node in ast.walk(ast.parse(path.read_bytes())):
+            if isinstance(node, ast.ImportFrom) and node.module:
                 for alias in node.names:
                     target = f"{node.module}.{alias.name}"
                     edges.add(target if target in known else node.module)
-            elif isinstance(node, ast.Import) and node not in for_types:
+            elif isinstance(node, ast.Import):
                 edges |= {alias.name for alias in node.names}
         edges &= known - {"fmapviz", name_of(path)}
+        edges -= {other for name, other in TO_GO if name == name_of(path)}
     return graph
 
 

@@ -6,7 +6,7 @@ import sys
 from collections import Counter, defaultdict
 from contextlib import ExitStack, contextmanager, suppress
 from copy import copy
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from itertools import chain, count
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from fmapviz.errors import first_few
 from fmapviz.observe.layers import unwrap
+from fmapviz.observe.outputs import tensors
 from fmapviz.observe.readable import why_unreadable
 from fmapviz.types import FeatureMap
 
@@ -127,29 +128,6 @@ def observe(
             stack.enter_context(layer.module.register_forward_hook(hook_for(layer), with_kwargs=attached))
         stack.enter_context(network.register_forward_hook(counter.leave, always_call=True))
         yield counter.calls
-
-
-def tensors(output: object, part: str = "") -> Iterator[tuple[str, Tensor]]:
-    """Yield the tensors in a module's output, each after its path.
-
-    Example:
-        >>> [part for part, _ in tensors({"out": torch.zeros(1), "aux": [torch.zeros(1), torch.zeros(1)]})]
-        ["['out']", "['aux'][0]", "['aux'][1]"]
-    """
-    if isinstance(output, Tensor):
-        yield part, output
-        return
-    items: Iterable[tuple[str, Any]] = ()  # Any: a module may return anything.
-    if isinstance(output, dict):
-        items = ((f"[{key!r}]", value) for key, value in output.items())
-    elif isinstance(output, list | tuple):
-        items = ((f"[{position}]", value) for position, value in enumerate(output))
-    elif is_dataclass(output):
-        items = ((f".{entry.name}", getattr(output, entry.name)) for entry in fields(output))
-    elif hasattr(output, "tensors") and isinstance(output.tensors, Tensor):  # torchvision's ImageList
-        items = [(".tensors", output.tensors)]
-    for key, value in items:
-        yield from tensors(value, f"{part}{key}")
 
 
 def _read(output: object) -> list[tuple[str, Tensor, str]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -11,9 +11,31 @@ import torch
 from torch import Tensor
 
 from fmapviz.errors import RequestError, quote, suggest
-from fmapviz.observe.hooks import tensors
 
 _LISTED = 10  # parts named at most, of a network that returns many
+
+
+def tensors(output: object, part: str = "") -> Iterator[tuple[str, Tensor]]:
+    """Yield the tensors in a module's output, each after its path.
+
+    Example:
+        >>> [part for part, _ in tensors({"out": torch.zeros(1), "aux": [torch.zeros(1), torch.zeros(1)]})]
+        ["['out']", "['aux'][0]", "['aux'][1]"]
+    """
+    if isinstance(output, Tensor):
+        yield part, output
+        return
+    items: Iterable[tuple[str, Any]] = ()  # Any: a module may return anything.
+    if isinstance(output, dict):
+        items = ((f"[{key!r}]", value) for key, value in output.items())
+    elif isinstance(output, list | tuple):
+        items = ((f"[{position}]", value) for position, value in enumerate(output))
+    elif is_dataclass(output):
+        items = ((f".{entry.name}", getattr(output, entry.name)) for entry in fields(output))
+    elif hasattr(output, "tensors") and isinstance(output.tensors, Tensor):  # torchvision's ImageList
+        items = [(".tensors", output.tensors)]
+    for key, value in items:
+        yield from tensors(value, f"{part}{key}")
 
 
 def part_of(output: object, key: str) -> Any:

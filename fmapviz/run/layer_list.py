@@ -22,10 +22,10 @@ from fmapviz.models.network import describe_network
 from fmapviz.models.user_code import report_of
 from fmapviz.models.weights.fit import LoadedWeights
 from fmapviz.observe.class_scores import is_detection
-from fmapviz.observe.hooks import observe, tensors
+from fmapviz.observe.hooks import observe
 from fmapviz.observe.layers import find_layers, select_layers, unwrap
 from fmapviz.observe.layouts.find import LayoutFinder
-from fmapviz.observe.outputs import keys_of
+from fmapviz.observe.outputs import keys_of, tensors
 from fmapviz.run.forward_pass import ForwardError
 from fmapviz.types import LayerInfo, Model
 

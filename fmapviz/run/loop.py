@@ -37,7 +37,8 @@ from fmapviz.models.load import is_model
 from fmapviz.models.network import takes_volumes
 from fmapviz.run.disk_space import RunWatch
 from fmapviz.run.model_views import draw_model, has_model
-from fmapviz.run.pipeline.work import Progress, UntilFailure, group, work
+from fmapviz.run.pipeline.progress import Progress
+from fmapviz.run.pipeline.work import UntilFailure, group, work
 from fmapviz.run.publish import Publisher
 from fmapviz.run.session import find_device, frame_choice, load_session, moved
 from fmapviz.store.failures import append_failure

@@ -14,7 +14,7 @@ from torchvision.models.detection.image_list import ImageList
 
 from fmapviz.core.layout import LayoutError, check_layout, layout_from
 from fmapviz.errors import RequestError
-from fmapviz.observe.hooks import tensors
+from fmapviz.observe.outputs import tensors
 from fmapviz.observe.reshape import NotAMapError, frames_of
 from fmapviz.types import FeatureMap, Layer
 

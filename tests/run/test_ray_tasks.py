@@ -15,8 +15,8 @@ from fmapviz.errors import RequestError
 from fmapviz.events import Outcome
 from fmapviz.images.find import find_images
 from fmapviz.run.pipeline.batching import Sharing
+from fmapviz.run.pipeline.progress import Progress
 from fmapviz.run.pipeline.reader import counted
-from fmapviz.run.pipeline.work import Progress
 from fmapviz.run.ray.tasks import ATTEMPTS, IMAGES, MOST_UNEXPLAINED, Begun, Task, after_death, divide, do
 from fmapviz.run.session import load_session
 from fmapviz.store.shards.grouping import Grouping

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from dataclasses import asdict, dataclass, field
-from math import inf, isfinite, isnan, log10, nan
+from math import isfinite, isnan
 from sys import float_info
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -15,7 +15,7 @@ from fmapviz.core import checksummed_json, files
 from fmapviz.core.checksummed_json import FORMAT
 from fmapviz.core.words import counted
 from fmapviz.features.diff.cka import BATCH, LEAST, Alignment
-from fmapviz.features.diff.layer_ranking import LayerChange, rank_layers, why_apart
+from fmapviz.features.diff.layer_ranking import LayerChange, Powers, rank_layers, why_apart
 from fmapviz.features.diff.tables import encode, write_csv
 from fmapviz.features.diff.unit_differences import read_unit_differences
 from fmapviz.store.aggregates.csv_rows import csv_row
@@ -33,51 +33,6 @@ if TYPE_CHECKING:
 
 _CSV_FILE, _JSON_FILE, _CKA_FILE, _LAYERS_FILE = "diff.csv", "diff.json", "cka.csv", "layers.csv"
 ENOUGH = 20.0  # dB; below it, the difference is more than a tenth of the values
-
-
-@dataclass(slots=True)
-class Powers:
-    """Sums over images of one layer at one step.
-
-    Attributes:
-        index: Its position in the order of execution of A.
-        signal: Sum of the squares of A.
-        noise: Sum of the squares of B - A.
-        largest: Largest magnitude of B - A.
-        differs: Whether any position does.
-        nonfinite: Number of positions at which A or B is NaN or infinite; the sums are without them.
-        channels: Number of channels of A, or of B if they are more.
-        images: Number of images.
-        finite: Whether both have a finite value at any position.
-    """
-
-    index: int
-    signal: float = 0.0
-    noise: float = 0.0
-    largest: float = 0.0
-    differs: bool = False
-    nonfinite: int = 0
-    channels: int = 0
-    images: int = 0
-    finite: bool = False
-
-    def add(self, other: Powers) -> None:
-        """Add the sums of other images."""
-        self.signal += other.signal
-        self.noise += other.noise
-        self.largest = max(self.largest, other.largest)
-        self.differs |= other.differs
-        self.nonfinite += other.nonfinite
-        self.channels = max(self.channels, other.channels)
-        self.images += other.images
-        self.finite |= other.finite
-
-    @property
-    def sqnr(self) -> float:
-        """Ratio of both in dB; infinite where nothing differs, NaN where only values differ that are not finite."""
-        if not self.noise:
-            return nan if self.differs else inf
-        return 10 * (log10(self.signal) - log10(self.noise)) if self.signal else -inf
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -13,9 +13,9 @@ from torch import nn
 
 from fmapviz.config import InputOptions, Style, check_type, explain_arguments, split
 from fmapviz.errors import InputError, NothingToDoError, RequestError, quote, suggest_file
-from fmapviz.features.diff.aggregate import Powers, powers_of
+from fmapviz.features.diff.aggregate import powers_of
 from fmapviz.features.diff.drawer import PairDrawer
-from fmapviz.features.diff.layer_ranking import LayerChange, rank_layers, why_apart
+from fmapviz.features.diff.layer_ranking import LayerChange, Powers, rank_layers, why_apart
 from fmapviz.features.diff.networks import choose_layers, compare_networks, load_second
 from fmapviz.images.find import find_images
 from fmapviz.images.load import read_values

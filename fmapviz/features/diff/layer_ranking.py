@@ -3,15 +3,58 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import inf, isfinite, nan, sqrt
+from math import inf, isfinite, log10, nan, sqrt
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from fmapviz.features.diff.aggregate import Powers
-
 LARGEST = 1e300  # sums beyond it are not compared
+
+
+@dataclass(slots=True)
+class Powers:
+    """Sums over images of one layer at one step.
+
+    Attributes:
+        index: Its position in the order of execution of A.
+        signal: Sum of the squares of A.
+        noise: Sum of the squares of B - A.
+        largest: Largest magnitude of B - A.
+        differs: Whether any position does.
+        nonfinite: Number of positions at which A or B is NaN or infinite; the sums are without them.
+        channels: Number of channels of A, or of B if they are more.
+        images: Number of images.
+        finite: Whether both have a finite value at any position.
+    """
+
+    index: int
+    signal: float = 0.0
+    noise: float = 0.0
+    largest: float = 0.0
+    differs: bool = False
+    nonfinite: int = 0
+    channels: int = 0
+    images: int = 0
+    finite: bool = False
+
+    def add(self, other: Powers) -> None:
+        """Add the sums of other images."""
+        self.signal += other.signal
+        self.noise += other.noise
+        self.largest = max(self.largest, other.largest)
+        self.differs |= other.differs
+        self.nonfinite += other.nonfinite
+        self.channels = max(self.channels, other.channels)
+        self.images += other.images
+        self.finite |= other.finite
+
+    @property
+    def sqnr(self) -> float:
+        """Ratio of both in dB; infinite where nothing differs, NaN where only values differ that are not finite."""
+        if not self.noise:
+            return nan if self.differs else inf
+        return 10 * (log10(self.signal) - log10(self.noise)) if self.signal else -inf
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,8 @@ from fmapviz.features.top.tiles import draw_tile
 from fmapviz.images.placement import Placement, find_placement
 from fmapviz.images.seen import Seen
 from fmapviz.observe.early_stop import EarlyStop
-from fmapviz.run.pipeline.work import Progress, work
+from fmapviz.run.pipeline.progress import Progress
+from fmapviz.run.pipeline.work import work
 from fmapviz.store.shards.grouping import Failed
 
 if TYPE_CHECKING:

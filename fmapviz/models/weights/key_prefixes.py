@@ -7,15 +7,12 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from fmapviz.errors import WeightsError, first_few, quote
+from fmapviz.models.weights.state_dict import WRAPPERS, StateDict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
     from pathlib import Path
 
-    from fmapviz.models.weights.state_dict import StateDict
-
-# torch.compile, FSDP and activation checkpointing insert these into the keys of every module they wrap.
-WRAPPERS = re.compile(r"(?<![^.])(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.")
 # Stripped also if the network is another one: the message is then easier to read.
 _USUAL_PREFIX = re.compile(r"(?:module\.|model\.)*")
 

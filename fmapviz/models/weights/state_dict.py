@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 
 from fmapviz.errors import WeightsError, quote
-from fmapviz.models.weights.key_prefixes import WRAPPERS
 from fmapviz.models.weights.stand_ins import Inert
 
 StateDict = dict[str, Tensor]
+# torch.compile, FSDP and activation checkpointing insert these into the keys of every module they wrap.
+WRAPPERS = re.compile(r"(?<![^.])(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.")
 
 # Keys under which training scripts save the state dict, in order of preference.
 NESTS = ("state_dict", "model_state_dict", "model_state", "model", "module", "net", "network", "weights", "params")

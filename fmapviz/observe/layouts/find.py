@@ -13,11 +13,11 @@ from torch import Size, Tensor, nn
 
 from fmapviz.core.layout import SAY_IT, Layout, LayoutError, layout_from
 from fmapviz.errors import first_few, quote
-from fmapviz.observe.hooks import tensors
 from fmapviz.observe.layouts.axes import Axes, coords_of, kinds_of, named, names_of, reason_of
 from fmapviz.observe.layouts.derive import describe, layout_of
 from fmapviz.observe.layouts.tokens import TokenGrid, grid_as_said, grid_of
 from fmapviz.observe.layouts.tracking import AxisTracking
+from fmapviz.observe.outputs import tensors
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

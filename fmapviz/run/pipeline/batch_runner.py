@@ -47,8 +47,8 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from fmapviz.features.tokens.survey.kept_passes import KeptPass
+    from fmapviz.run.pipeline.progress import Progress
     from fmapviz.run.pipeline.scheduler import Preprocessed, Result, Tell
-    from fmapviz.run.pipeline.work import Progress
     from fmapviz.run.session import Session
     from fmapviz.types import ImageResult
 

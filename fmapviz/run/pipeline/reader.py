@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
     from fmapviz.core.samples import Samples
     from fmapviz.images.decode_pool import DecodePool
+    from fmapviz.run.pipeline.progress import Progress
     from fmapviz.run.pipeline.scheduler import Result, Tell
-    from fmapviz.run.pipeline.work import Progress
     from fmapviz.run.session import Session
     from fmapviz.store.shards.grouping import Item
 

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
     from fmapviz.config import Engine, RunConfig
     from fmapviz.draw.grid import Shared
-    from fmapviz.run.pipeline.work import Progress
+    from fmapviz.run.pipeline.progress import Progress
     from fmapviz.run.session import Session
     from fmapviz.store.shards.grouping import Item
 

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 from fmapviz.errors import FmapvizError, OutputError, quote
 from fmapviz.events import Notice, Outcome, Staged
-from fmapviz.run.pipeline.work import Progress, work
+from fmapviz.run.pipeline.progress import Progress
+from fmapviz.run.pipeline.work import work
 from fmapviz.store.run import remedy_of
 from fmapviz.store.shards.grouping import Failed
 from fmapviz.store.unit import Group, Member

@@ -40,7 +40,8 @@ from fmapviz.events import Outcome
 from fmapviz.images.find import find_images
 from fmapviz.images.preprocess import standard
 from fmapviz.observe.layers import find_layers, select_layers
-from fmapviz.run.pipeline.work import Progress, work
+from fmapviz.run.pipeline.progress import Progress
+from fmapviz.run.pipeline.work import work
 from fmapviz.run.plan import Plan
 from fmapviz.run.session import Session
 from fmapviz.store.run import open_run

@@ -19,9 +19,9 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from fmapviz.features.attention.capture.weights import Fused, Given
-from fmapviz.observe.hooks import tensors
 from fmapviz.observe.layers import find_layers
 from fmapviz.observe.layouts.tokens import TokenGrid
+from fmapviz.observe.outputs import tensors
 from fmapviz.observe.readable import why_unreadable
 from fmapviz.types import Layer
 

@@ -14,7 +14,8 @@ from fmapviz.events import Notice
 from fmapviz.features.tokens.survey.collect import Survey, Surveyor, Wanted
 from fmapviz.features.tokens.survey.record import load, save
 from fmapviz.images.frames import is_film, numbered
-from fmapviz.run.pipeline.work import Progress, work
+from fmapviz.run.pipeline.progress import Progress
+from fmapviz.run.pipeline.work import work
 from fmapviz.store.failures import read_failures
 from fmapviz.store.run import clusters_of, shares_components, shares_ranges
 from fmapviz.store.run_files import find_units
