@@ -26,7 +26,8 @@ from fmapviz.config import InputOptions, Part, Style
 from fmapviz.errors import DamagedError, RefusedError, RequestError
 from fmapviz.events import Notice, Outcome, Staged
 from fmapviz.run.loop import visualize
-from fmapviz.store import extract, shards
+from fmapviz.store import extract
+from fmapviz.store.shards.shard import find_shards
 from fmapviz.store.unit import read_unit
 from fmapviz.store.verify import verify
 
@@ -50,7 +51,7 @@ def members(run):
     """Give the names of the images in each shard."""
     return {
         shard.name: [image["name"] for image in read_unit(shard)["images"] if "failed" not in image]
-        for shard in shards.find_shards(run)
+        for shard in find_shards(run)
         if read_unit(shard)
     }
 
