@@ -731,7 +731,8 @@ class UnitImage:
     """One image of a unit and its results, as a writer gets it.
 
     Attributes:
-        file: The image; `unit` is its name in the run.
+        name: Its name in the run; of a unit that is of no image, the name of the unit.
+        path: Its path as it was listed, or what the unit is made of.
         result: The results.
         notices: Remarks about this image for the user.
         info: The run's settings.
@@ -740,7 +741,8 @@ class UnitImage:
         empty_maps: Those of the notices that concern single pictures.
     """
 
-    file: ImageFile
+    name: str
+    path: str
     result: ImageResult
     notices: tuple[str, ...]
     info: RunInfo

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from fmapviz.config import RunInfo, Style
     from fmapviz.core.drawings import Content, Drawing, Size, Tiles
     from fmapviz.images.seen import Seen
-    from fmapviz.types import ImageFile, ImageResult, LayerResult
+    from fmapviz.types import ImageResult, LayerResult
 
     Cell = tuple[LayerResult, HeatMap]
     Composed = tuple[NDArray[np.uint8], dict[str, str]]
@@ -102,7 +102,7 @@ class Sheet:
 def make_pictures(
     result: ImageResult,
     seen: Seen,
-    file: ImageFile,
+    name: str,
     info: RunInfo,
     *,
     sheets: Mapping[str, Callable[[Sheet], Composed]] = MappingProxyType({}),
@@ -113,7 +113,7 @@ def make_pictures(
     Args:
         result: Everything found out about the image.
         seen: The input as the network saw it.
-        file: The image.
+        name: Name of the image in the run.
         info: The run's settings.
         sheets: The views that compose the maps of all layers into one picture.
         marked: Whether the seed, if there is one, is in this image.
@@ -121,7 +121,7 @@ def make_pictures(
     Yields:
         The input, then the other drawings in the order of execution, then heat maps, then sheets.
     """
-    common = {**_provenance(info), "Image": file.unit}
+    common = {**_provenance(info), "Image": name}
     if result.predictions:
         common = {"Predicted": ", ".join(map(str, result.predictions)), **common}
     facts = {"Shows": "the input as the network saw it", "Shape": f"{seen.size[0]} x {seen.size[1]} pixels"}
@@ -138,7 +138,7 @@ def make_pictures(
             yield make_picture(layer, drawing, info, seen=seen, common=common, digits=digits, marked=marked)
     for view, compose in sheets.items():
         if cells[view]:
-            pixels, facts = compose(Sheet(cells[view], seen, f"{info.label}: {file.unit}", result, info.config.style))
+            pixels, facts = compose(Sheet(cells[view], seen, f"{info.label}: {name}", result, info.config.style))
             yield _encode(view, view, pixels, facts | common)
 
 

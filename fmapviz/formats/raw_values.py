@@ -42,7 +42,7 @@ def collect(image: UnitImage) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
         "weights": info.weights,
         "sha256": info.sha256 or "",
         "preparation": info.preparation,
-        "image": image.file.unit,
+        "image": image.name,
         "versions": json.dumps(dict(info.versions)),
         "layers": json.dumps(layers),
     }

@@ -42,8 +42,8 @@ class TarArchive:
         named = dict(zip(_name_fields(pictures), pictures, strict=True))
         stored = [self._append(f"{image.key:010}.{field}", picture.png) for field, picture in named.items()]
         document = {
-            "image": image.file.unit,
-            "path": image.file.path,
+            "image": image.name,
+            "path": image.path,
             "model": image.info.label,
             "predictions": [each.record for each in image.result.predictions],
             "notices": list(image.notices),

@@ -16,6 +16,7 @@ from fmapviz.images.find import find_images
 from fmapviz.run.session import frame_choice
 from fmapviz.store.shards.shard import KnownImages
 from fmapviz.store.unit import find_done
+from fmapviz.store.unit_key import image_key
 from fmapviz.types import Failure
 
 if TYPE_CHECKING:
@@ -140,7 +141,7 @@ def count_unfinished(found: Iterable[ImageFile | Failure], run: Path, fingerprin
             entry = known.find(file)
             unfinished += entry is None or entry.shard < 0 or not entry.same
         else:
-            unfinished += find_done(run, file, fingerprint) is None
+            unfinished += find_done(run, image_key(file), fingerprint) is None
     return images, unfinished
 
 

@@ -11,8 +11,7 @@ from heapq import nsmallest
 from itertools import count
 from typing import TYPE_CHECKING
 
-from fmapviz.core import checksummed_json
-from fmapviz.core.file_names import UNIT_FILE, unit_patterns
+from fmapviz.core.file_names import unit_patterns
 from fmapviz.core.files import format_bytes, size_in_blocks
 from fmapviz.core.words import counted, plural
 from fmapviz.errors import printable
@@ -26,7 +25,7 @@ from fmapviz.run.loop import no_image, require_one, run
 from fmapviz.store.remote.destination import open_destination
 from fmapviz.store.run import check_name, is_surveyed
 from fmapviz.store.run_files import find_units
-from fmapviz.store.unit import holds_images
+from fmapviz.store.unit import holds_images, images_of, read_unit
 from fmapviz.types import Failure
 
 if TYPE_CHECKING:
@@ -154,11 +153,10 @@ def _estimate(config: RunConfig, inputs: Sequence[str | Path], destination: Dest
         clock.ended = time.monotonic()
         formats = clock.info.config.to
         units = list(find_units(summary.directory))
-        of_images = [unit for unit in units if holds_images(checksummed_json.load(unit / UNIT_FILE) or {})]
+        of_images = [unit for unit in units if holds_images(read_unit(unit))]
         bytes_each, files_each = _measure(of_images, formats, shard=shard)
-        others = [
-            unit for unit in units if unit not in of_images
-        ]  # of the model, for example: as large for any number of images
+        # The others, such as the model's, are as large for any number of images.
+        others = [unit for unit in units if unit not in of_images]
         bytes_once, files_once = _sizes(others, formats)
     info = replace(clock.info, config=replace(clock.info.config, shard=shard))
     run_directory = destination.find_run(info, name=config.name)
@@ -252,8 +250,7 @@ def _measure(units: Sequence[Path], formats: Iterable[str], *, shard: int | None
     sizes, files = _sizes(units, formats, in_blocks=not shard)
     images = len(units)
     if shard:
-        records = [checksummed_json.load(unit / UNIT_FILE) or {} for unit in units]
-        images = sum("failed" not in image for record in records for image in record["images"])
+        images = sum(len(images_of(read_unit(unit))) for unit in units)
     each = {form: size / max(1, images) for form, size in sizes.items()}
     return each, files / max(1, images) if not shard else files / max(1, len(units)) / shard
 

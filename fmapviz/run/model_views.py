@@ -15,9 +15,10 @@ from fmapviz.draw.picture import make_picture
 from fmapviz.events import Notice
 from fmapviz.observe.hooks import evaluating
 from fmapviz.observe.reshape import NotAMapError
-from fmapviz.run.single_unit import write_unit
+from fmapviz.run.units import write_unit
 from fmapviz.store.unit import find_done, read_unit
-from fmapviz.types import ImageFile, ImageResult, LayerResult, Statistics, UnitImage
+from fmapviz.store.unit_key import UnitKey, key_of
+from fmapviz.types import LayerResult, Statistics
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -50,17 +51,16 @@ def draw_model(session: Session, on_event: Callable[[Event], object] = bool) -> 
     """
     info, config, run = session.info, session.config, session.directory
     known, undrawn = _read_weights(session)
-    file = _identify(known.values(), info)
+    key = _make_key(known.values(), info)
     is_intact = session.output.is_intact if config.repair else None
-    if not known or (not config.force and find_done(run, file, info.fingerprint, is_intact=is_intact)):
+    if not known or (not config.force and find_done(run, key, info.fingerprint, is_intact=is_intact)):
         return 0, undrawn
     if left_out := describe_left_out(
         config.style, {session.layers[index].name: len(weight) for (index, _), weight in known.items()}
     ):
         on_event(Notice(left_out))
-    image = UnitImage(file, ImageResult((), (), undrawn), (), info)
-    record = {"kind": KIND, "undrawn": undrawn}
-    write_unit(session, image, _draw(known, session, info), record, force=config.force or config.repair)
+    more = {"undrawn": undrawn}
+    write_unit(session, key, _draw(known, session, info), more=more, force=config.force or config.repair)
     return len(known), undrawn
 
 
@@ -106,17 +106,16 @@ def _draw(known: Mapping[tuple[int, str], torch.Tensor], session: Session, info:
 
 def has_model(run: Path) -> bool:
     """Return True if a run holds pictures of its model."""
-    return any((record := read_unit(place)) and record.get("kind") == KIND for place in run.glob(f"{UNIT}*"))
+    return any((record := read_unit(unit)) and key_of(record).kind == KIND for unit in run.glob(f"{UNIT}*"))
 
 
-def _identify(weights: Iterable[torch.Tensor], info: RunInfo) -> ImageFile:
-    """Identify weights by size and checksum, as size and time of modification identify an image."""
+def _make_key(weights: Iterable[torch.Tensor], info: RunInfo) -> UnitKey:
     size, checksum = 0, 0
     for weight in weights:
         data = np.ascontiguousarray(weight.cpu().numpy())
         size += data.nbytes
         checksum = google_crc32c.extend(checksum, data.tobytes())
-    return ImageFile(f"model:{info.label}", UNIT, size, checksum)
+    return UnitKey(KIND, f"model:{info.label}", UNIT, {"size": size, "crc32c": checksum})
 
 
 def _describe(layer: Layer, index: int, weight: torch.Tensor, drawing: Drawing) -> LayerResult:

@@ -51,6 +51,7 @@ from fmapviz.run.layer_list import grey_input
 from fmapviz.run.plan import make_plan
 from fmapviz.run.without_effect import without_effect
 from fmapviz.store.remote.destination import LocalDestination
+from fmapviz.store.unit_key import image_key
 from fmapviz.types import Model
 
 if TYPE_CHECKING:
@@ -67,7 +68,8 @@ if TYPE_CHECKING:
     from fmapviz.run.pipeline.batching import Sharing
     from fmapviz.run.plan import Plan
     from fmapviz.store.remote.destination import Destination
-    from fmapviz.types import Layer, Preparation, Weights
+    from fmapviz.store.unit_key import UnitKey
+    from fmapviz.types import ImageFile, Layer, Preparation, Weights
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -150,17 +152,17 @@ class Session:
         preparation = self.preparations.get(shape, self.model.preparation)
         return replace(preparation, mean=(), std=()) if as_given and self.model.assumption else preparation
 
+    def make_key(self, file: ImageFile) -> UnitKey:
+        """Return the key of the unit of a single image."""
+        return image_key(file, self.step_version)
+
     @property
-    def marks(self) -> dict[str, object]:
-        """What the record of each unit says of the step of a series; nothing if there is none."""
+    def step_version(self) -> dict[str, str | int]:
+        """What must be equal for a unit at this step of a series to be up to date; nothing if there is none."""
         if self.step is None or self.pair is None:
             return {}
-        compared = self.pair.compared
-        return {
-            "step": self.step.number,
-            "weights": self.step.weights,
-            "compared": [compared.first.sha256, compared.second.sha256],
-        }
+        first, second = self.pair.compared.first.sha256, self.pair.compared.second.sha256
+        return {"step": self.step.number, "weights": self.step.weights, "first": first or "", "second": second or ""}
 
     @property
     def top(self) -> int:

@@ -22,11 +22,11 @@ from fmapviz.store.failures import read_failures
 from fmapviz.store.run import IN_TRAINING, differences, flat_settings, is_run, read_run
 from fmapviz.store.run_files import is_named_like_image
 from fmapviz.store.unfinished import State, expected_images, read_unfinished, state_of
-from fmapviz.store.unit import paths_of, read_unit
+from fmapviz.store.unit import images_of, read_unit
 from fmapviz.store.unit_table import walk
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from fmapviz.store.unit_table import Folder
 
@@ -262,9 +262,8 @@ class _Found:
         if is_plain:
             self.images += 1
             return
-        record: Mapping[str, Any] | None = read_unit(unit)
-        paths = paths_of(record) if record else []
-        self.images += len(paths)
-        for path in paths:
-            if recorded >= self.failed.get(path, recorded + 1):
-                del self.failed[path]
+        images = images_of(read_unit(unit))
+        self.images += len(images)
+        for image in images:
+            if recorded >= self.failed.get(image.path, recorded + 1):
+                del self.failed[image.path]

@@ -21,7 +21,7 @@ from fmapviz.errors import RefusedError, quote
 from fmapviz.images.find import in_natural_order
 from fmapviz.store.failures import read_failures
 from fmapviz.store.shards.shard import is_named_like_shard
-from fmapviz.store.unit import paths_of, read_unit
+from fmapviz.store.unit import images_of, read_unit
 from fmapviz.store.unit_table import UnitTable
 
 if TYPE_CHECKING:
@@ -115,8 +115,7 @@ def has_units(run: Path) -> bool:
 def count_images(run: Path) -> int:
     """Return the number of finished images of a run; only the records of shards and of the model are read."""
     return sum(
-        1 if is_named_like_image(name.split("/")) else len(paths_of(read_unit(run / name) or {"kind": "damaged"}))
-        for name in unit_names(run)
+        1 if is_named_like_image(name.split("/")) else len(images_of(read_unit(run / name))) for name in unit_names(run)
     )
 
 

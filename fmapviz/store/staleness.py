@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from fmapviz.core import registry
 from fmapviz.store.run_files import find_units
 from fmapviz.store.unit import holds_images, read_unit
+from fmapviz.store.unit_key import key_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -16,22 +17,21 @@ if TYPE_CHECKING:
 
 
 def state_of_images(run: Path, units: Iterable[Path]) -> str:
-    """Return a digest of the images of units: of the units' names, and of the size and time of each image."""
+    """Return a digest of the images of units: of the units' names and versions."""
     state = hashlib.sha256()
     for unit in units:
         record = read_unit(unit)
         if record and holds_images(record):
-            source = record["source"]
             state.update(os.fsencode(str(unit.relative_to(run))))
-            state.update(f"\0{source.get('size')}\0{source.get('mtime_ns')}\0".encode())
+            state.update(f"\0{sorted(key_of(record).version.items())}\0".encode())
     return state.hexdigest()
 
 
 def stale_files(run: Path) -> list[str]:
     """Return the run-level files whose unit was drawn from other images than the run has now."""
     drawn = {name: each for name, each in registry.aggregates().items() if each.unit}
-    made = {name: (read_unit(run / each.unit) or {}).get("of") for name, each in drawn.items()}
-    known = {name: of for name, of in made.items() if of is not None}
+    made = {name: read_unit(run / each.unit) for name, each in drawn.items()}
+    known = {name: key_of(record).version.get("of") for name, record in made.items() if record}
     state = state_of_images(run, find_units(run)) if known else ""
     return sorted(
         file for name, of in known.items() if of != state for file in drawn[name].run_files if (run / file).exists()

@@ -10,7 +10,6 @@ import errno
 import os
 from contextlib import suppress
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, TypeGuard
 
 from fmapviz.core import checksummed_json, files
@@ -18,15 +17,15 @@ from fmapviz.core.checksummed_json import FORMAT
 from fmapviz.core.file_names import UNIT_FILE, signatures
 from fmapviz.core.files import hidden, leftovers
 from fmapviz.errors import RefusedError, quote
-from fmapviz.images.find import path_hash
-from fmapviz.images.frames import frames_of
+from fmapviz.store.unit_key import IMAGE, SHARD, is_key, key_of, possible_paths
 from fmapviz.types import ImageFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-KIND = "shard"
+    from fmapviz.store.unit_key import UnitKey
+
 MOST_SHARDS = 2**31  # in one run: the number of a shard and that of an image in it fit into 64 bits
 REPLACED = "-old"  # ends the name of a finished unit that is being replaced
 UNRECORDED = "-damaged"  # ends the name of a unit without a record that is being replaced
@@ -40,7 +39,7 @@ class Group:
         number: Number of the shard, from 0; None: the unit of a single image.
         size: Largest number of images.
         members: The images listed so far.
-        identity: Identity of the shard that is replaced; None: the unit is new, or of a single image.
+        replaced: Key of the shard that is replaced; None: the unit is new, or of a single image.
         keep: Positions of images that the replaced shard holds and that must not be lost.
         reported: Positions of images that were reported as finished before the shard was drawn again.
         redraw: Whether to replace an up-to-date unit.
@@ -50,7 +49,7 @@ class Group:
     number: int | None
     size: int
     members: list[ImageFile] = field(default_factory=list)
-    identity: ImageFile | None = None
+    replaced: UnitKey | None = None
     keep: frozenset[int] = frozenset()
     reported: frozenset[int] = frozenset()
     redraw: bool = False
@@ -85,85 +84,50 @@ class Member:
 
 
 def find_done(
-    run: Path,
-    file: ImageFile,
-    fingerprint: object = None,
-    *,
-    is_intact: Callable[[Path], bool] | None = None,
-    marks: Mapping[str, object] = MappingProxyType({}),
+    run: Path, key: UnitKey, fingerprint: object = None, *, is_intact: Callable[[Path], bool] | None = None
 ) -> Path | None:
-    """Return the finished unit of an image, if the image still has the same size and time of modification.
+    """Return the finished unit that a key names, if it is up to date.
 
     Args:
         run: The run directory.
-        file: The image.
+        key: The key.
         fingerprint: Of the run; units of other runs do not count.
         is_intact: Returns False for a unit that needs repair; with it, units without a record must not be in the way either.
-        marks: Further fields that its record must have.
     """
-    directory, record = find_own(run, file) or (None, None)
-    if directory is None or record is None or not is_current(record, file, fingerprint):
+    directory, record = find_own(run, key) or (None, None)
+    if directory is None or record is None or not is_current(record, key, fingerprint):
         return None
-    if any(record.get(name) != value for name, value in marks.items()):
-        return None
-    if is_intact and (any(map(lacks_record, possible_paths(run, file))) or not is_intact(directory)):
+    if is_intact and (any(map(lacks_record, possible_paths(run, key))) or not is_intact(directory)):
         return None
     return directory
 
 
-def find_own(run: Path, file: ImageFile) -> tuple[Path, dict[str, Any]] | None:
-    """Return the unit of an image, of any state of the image, and its record; None if there is none."""
-    for directory in possible_paths(run, file):
-        if is_of(record := read_unit(directory), file):
+def find_own(run: Path, key: UnitKey) -> tuple[Path, dict[str, Any]] | None:
+    """Return the unit that a key names, of any version, and its record; None if there is none."""
+    for directory in possible_paths(run, key):
+        if is_of(record := read_unit(directory), key):
             return directory, record
     return None
 
 
-def possible_paths(run: Path, file: ImageFile) -> list[Path]:
-    """Return the paths that the unit of an image may have.
-
-    They are its own name, that name with a hash, and the same at the top of the run, in case another unit is in the way.
-    """
-    distinct = distinct_name(file)
-    last = distinct.split("/")[-2 if frames_of(file.path) else -1 :]
-    return [run / name for name in dict.fromkeys((file.unit, distinct, "/".join(last)))]
+def holds_images(record: Mapping[str, Any] | None) -> bool:
+    """Return True for the record of a unit of one image or of a shard; also without a record, which may have been one."""
+    return record is None or record["unit"]["kind"] in {IMAGE, SHARD}
 
 
-def distinct_name(file: ImageFile) -> str:
-    """Return the name of an image's unit with a hash that distinguishes it from others of its name.
-
-    Of a frame it is the film that has the hash, so that all its frames stay together.
-    """
-    if frames := frames_of(file.path):
-        film, _, frame = file.unit.rpartition("/")
-        return f"{film}~{path_hash(frames.film)}/{frame}"
-    return f"{file.unit}~{path_hash(file.path)}"
-
-
-def plain_name(file: ImageFile) -> str:
-    """Return the name of an image's unit without that hash."""
-    if frames := frames_of(file.path):
-        film, _, frame = file.unit.rpartition("/")
-        return f"{film.removesuffix(f'~{path_hash(frames.film)}')}/{frame}"
-    return file.unit.removesuffix(f"~{path_hash(file.path)}")
+def images_of(record: Mapping[str, Any] | None) -> list[ImageFile]:
+    """Return the images that a unit holds: one, those of a shard, or none of any other unit, or without a record."""
+    if record is None or not holds_images(record):
+        return []
+    key = record["unit"]
+    if key["kind"] == IMAGE:
+        return [image_file({**key["version"], **key})]
+    return [image_file(entry) for entry in record["images"] if "failed" not in entry]
 
 
-def image_of(record: Mapping[str, Any]) -> ImageFile:
-    """Return the image of a record, or what stands for those of a shard."""
-    source = record["source"]
-    return ImageFile(source["path"], str(record.get("unit")), source.get("size"), source.get("mtime_ns"))
-
-
-def paths_of(record: Mapping[str, Any]) -> list[str]:
-    """Return the paths of the images in a unit: one, those of a shard, or none if the unit is of the model."""
-    if record.get("kind") == KIND:
-        return [image["path"] for image in record["images"] if "failed" not in image]
-    return [] if record.get("kind") else [record["source"]["path"]]
-
-
-def holds_images(record: Mapping[str, Any]) -> bool:
-    """Return True for the record of a unit of one image or of a shard; False if the unit shows the model, for example."""
-    return record.get("kind") in {None, KIND}
+def image_file(entry: Mapping[str, Any]) -> ImageFile:
+    """Return the image that an entry of a shard's record describes."""
+    return ImageFile(entry["path"], entry["name"], entry["size"], entry["mtime_ns"])
 
 
 def read_unit(directory: Path) -> dict[str, Any] | None:
@@ -179,29 +143,26 @@ def read_unit(directory: Path) -> dict[str, Any] | None:
 def parse_unit(data: bytes) -> dict[str, Any] | None:
     """Parse the record of a unit; None if it lacks a field, or cannot be parsed. It may have been tampered with."""
     record = checksummed_json.parse(data)
-    if record is None or checksummed_json.entries(record) is None:
+    if record is None or checksummed_json.entries(record) is None or not is_key(key := record.get("unit")):
         return None
-    source = record.get("source")
-    if not isinstance(source, dict) or not checksummed_json.is_path(source.get("path")):
+    if key["kind"] == IMAGE and not _is_image({**key["version"], **key}):
         return None
     images, number = record.get("images"), record.get("shard")
-    if record.get("kind") == KIND and not (
+    if key["kind"] == SHARD and not (
         isinstance(images, list) and all(map(_is_image, images)) and isinstance(number, int) and 0 <= number < MOST_SHARDS
     ):
         return None
     return record
 
 
-def is_of(record: dict[str, Any] | None, file: ImageFile) -> TypeGuard[dict[str, Any]]:
-    """Return True if a record is of an image, in any state."""
-    return record is not None and record["source"]["path"] == file.path
+def is_of(record: dict[str, Any] | None, key: UnitKey) -> TypeGuard[dict[str, Any]]:
+    """Return True if a record is of the same as a key, in any version."""
+    return record is not None and (record["unit"]["kind"], record["unit"]["path"]) == (key.kind, key.path)
 
 
-def is_current(record: dict[str, Any], file: ImageFile, fingerprint: object) -> bool:
-    """Return True if a record is of this state of its image, and of the run with this fingerprint."""
-    source = record["source"]
-    known = (source.get("size"), source.get("mtime_ns"), record.get("run"))
-    return bool(known == (file.size, file.mtime_ns, fingerprint))
+def is_current(record: dict[str, Any], key: UnitKey, fingerprint: object) -> bool:
+    """Return True if a record has the version of a key, and is of the run with this fingerprint."""
+    return bool(record["unit"]["version"] == key.version and record.get("run") == fingerprint)
 
 
 def lacks_record(directory: Path) -> bool:
@@ -216,7 +177,7 @@ def lacks_record(directory: Path) -> bool:
 
 def is_truncated_record(data: bytes) -> bool:
     """Return True for the rest of a unit's record that only fmapviz or a power failure can have left."""
-    return checksummed_json.is_truncated(data) or b'\n "source": {"path": "' in data
+    return checksummed_json.is_truncated(data) or b'\n "unit": {"kind": "' in data
 
 
 def check_only_own_files(
@@ -248,7 +209,7 @@ def check_only_own_files(
 def commit(
     staging: Path,
     run: Path,
-    file: ImageFile,
+    key: UnitKey,
     record: dict[str, Any],
     *,
     members: Mapping[str, int] | None = None,
@@ -260,10 +221,10 @@ def commit(
     Args:
         staging: From `stage`; holds everything but `unit.json`.
         run: The run directory.
-        file: The image of the unit, or what stands for those of a shard.
+        key: The key of the unit.
         record: Further fields of `unit.json`.
         members: Numbers of records in files that are sequences of them; such a file may look complete when truncated.
-        force: Whether to replace an up-to-date unit of the same image.
+        force: Whether to replace an up-to-date unit of the same key.
         sync: Whether to wait until the unit would survive a power failure.
 
     Returns:
@@ -273,17 +234,17 @@ def commit(
         RefusedError: No name is free, or the unit to be replaced holds files that fmapviz did not make.
         OSError: The disk is full, for example.
     """
-    document = _write_record(staging, file, record, members or {}, sync=sync)
-    replacement = _Replacement(staging, run, file, document, force)
+    document = _write_record(staging, key, record, members or {}, sync=sync)
+    replacement = _Replacement(staging, run, key, document, force)
     unit: Path | None = None
     try:
-        # The image's present path first: another image's may be free for the moment in which that is replaced.
-        present, _ = find_own(run, file) or (None, None)
-        paths = possible_paths(run, file)
+        # The unit's present path first: another unit's may be free for the moment in which that is replaced.
+        present, _ = find_own(run, key) or (None, None)
+        paths = possible_paths(run, key)
         damaged = [path for path in paths if force and lacks_record(path)]
-        names = dict.fromkeys([*damaged, present or run / file.unit, *paths])
+        names = dict.fromkeys([*damaged, present or run / key.name, *paths])
         unit = next(filter(replacement.rename_to, names), None)
-        if unit and present and present != unit and is_of(read_unit(present), file):
+        if unit and present and present != unit and is_of(read_unit(present), key):
             with suppress(FileNotFoundError):
                 replacement.move_aside(present, REPLACED)  # it was under another name
     finally:
@@ -294,7 +255,7 @@ def commit(
             else:
                 _restore(old, run)
     if unit is None:
-        raise RefusedError(f"no free name for {quote(file.path)} in {quote(run)}")
+        raise RefusedError(f"no free name for {quote(key.path)} in {quote(run)}")
     if sync:
         files.sync_folders(unit.parent, run)
     return unit
@@ -317,7 +278,7 @@ def _is_image(image: object) -> bool:
 
 
 def _write_record(
-    staging: Path, file: ImageFile, record: dict[str, Any], members: Mapping[str, int], *, sync: bool
+    staging: Path, key: UnitKey, record: Mapping[str, Any], members: Mapping[str, int], *, sync: bool
 ) -> dict[str, Any]:
     """Write `unit.json`, the last file of a unit, and return its content."""
     entries: list[dict[str, Any]] = []
@@ -326,8 +287,7 @@ def _write_record(
         entries.append({"name": name, "size": size, "sha256": sha256})
         if name in members:
             entries[-1]["members"] = members[name]
-    source = {"path": file.path, "size": file.size, "mtime_ns": file.mtime_ns}
-    document = {"fmapviz": FORMAT, "unit": file.unit, "source": source, **record, "files": entries}
+    document = {"fmapviz": FORMAT, "unit": key.record, **record, "files": entries}
     files.write(staging / UNIT_FILE, checksummed_json.dumps(document))
     if sync:
         for name in (*(entry["name"] for entry in entries), UNIT_FILE, "."):
@@ -337,26 +297,26 @@ def _write_record(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Replacement:
-    """Names a staged unit; older units of the same image are moved aside first."""
+    """Names a staged unit; older units of the same key are moved aside first."""
 
     staging: Path
     run: Path
-    file: ImageFile
+    key: UnitKey
     document: Mapping[str, Any]
     force: bool
     aside: list[Path] = field(default_factory=list)
 
     def rename_to(self, directory: Path) -> bool:
-        """Return True if the image now has a finished unit of this name."""
+        """Return True if the key now has a finished unit of this name."""
         while (result := _rename(self.staging, directory, self.run)) == "taken":
             with suppress(FileNotFoundError):  # another process is replacing it: once more
                 record = _read_existing(directory)
                 if record is None and (_has_truncated_record(directory) or (self.force and lacks_record(directory))):
                     self.move_aside(directory, UNRECORDED)
                     continue
-                if not is_of(record, self.file):
-                    return False  # of another image, or not made by fmapviz
-                if is_current(record, self.file, self.document.get("run")) and not self.force:
+                if not is_of(record, self.key):
+                    return False  # of another key, or not made by fmapviz
+                if is_current(record, self.key, self.document.get("run")) and not self.force:
                     return True  # another process was faster
                 self.move_aside(directory, REPLACED)
         return result == "placed"
@@ -390,24 +350,24 @@ def discard(directory: Path, run: Path) -> None:
 
 
 def _restore(old: Path, run: Path) -> None:
-    """Rename a unit that was moved aside back, unless its image has another unit by now."""
+    """Rename a unit that was moved aside back, unless its key has another unit by now."""
     record = read_unit(old)
     if record is None:
         with suppress(OSError):
             files.remove_folder(old)  # if it is empty
         return
-    file = image_of(record)
-    if not _is_inside(file.unit):
+    key = key_of(record)
+    if not _is_inside(key.name):
         return
     with suppress(FileNotFoundError):  # another process is at it as well
-        if find_own(run, file):
+        if find_own(run, key):
             with suppress(RefusedError, OSError):
                 check_only_own_files(old, record)
                 discard(old, run)
             return
-        for directory in possible_paths(run, file):
+        for directory in possible_paths(run, key):
             result = _rename(old, directory, run)
-            if result == "placed" or (result == "taken" and is_of(_read_existing(directory), file)):
+            if result == "placed" or (result == "taken" and is_of(_read_existing(directory), key)):
                 break
 
 
@@ -466,6 +426,6 @@ def _is_out_of_bounds(directory: Path, run: Path) -> bool:
     return False
 
 
-def _is_inside(unit: str) -> bool:
+def _is_inside(name: str) -> bool:
     """Return True if a name leads to a path in the run: the record it is from may be made up."""
-    return checksummed_json.is_path(unit) and all(part and not part.startswith(".") for part in unit.split("/"))
+    return all(part and not part.startswith(".") for part in name.split("/"))

@@ -1,9 +1,9 @@
-"""The table of a run's units, `.units.bin`: what each occupies, and of which image and run it is.
+"""The table of a run's units, `.units.bin`: what each occupies, and of which key and run it is.
 
 The files of 88,000 units are a million: to look at each of them takes `fmapviz runs` longer than anything else, and to read
 20,000 records a second run over the same images. A command that ends therefore writes this table in a run of many units. It
 is a cache, and may be deleted. What it says of the space holds for as long as the directory of this name has the same inode,
-which a unit that was drawn again has not; what it says of the image, for as long as `unit.json` is the same file as well.
+which a unit that was drawn again has not; what it says of the key, for as long as `unit.json` is the same file as well.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ from fmapviz.core.checksummed_json import CHECKSUM_BYTES
 from fmapviz.core.file_names import RUN_FILE, UNIT_FILE, UNIT_TABLE
 from fmapviz.core.files import BLOCK_BYTES, locked, stage
 from fmapviz.store.unit import parse_unit
+from fmapviz.store.unit_key import key_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from fmapviz.types import ImageFile
+    from fmapviz.store.unit_key import UnitKey
 
 MANY = 1000  # units of a run that has the table; the files of fewer are looked at in a tenth of a second
 
@@ -37,7 +38,7 @@ _ROW = np.dtype(
         ("written", "<f8"),
         ("recorded", "<f8"),
         ("record", "<u8"),  # digest of what tells one `unit.json` from another without reading it
-        ("image", "<u8"),  # digest of the image's path, size and time, and of the run's fingerprint
+        ("key", "<u8"),  # digest of the unit's key without its name, and of the run's fingerprint
         ("end", f"V{CHECKSUM_BYTES}"),  # of `unit.json`: its checksum
     ]
 )
@@ -87,10 +88,10 @@ class UnitTable:
         at = int(self._names.searchsorted(np.uint64(name)))
         return self.rows[at] if at < len(self.rows) and (self._names[at], self.rows["inode"][at]) == (name, inode) else None
 
-    def is_done(self, file: ImageFile, fingerprint: object) -> bool:
-        """Return True if an image is finished as `find_done` says, under its own name; False if that is unknown."""
-        row = self._current(file.unit)
-        return row is not None and bool(row["image"] == _digest_of_image(file.path, file.size, file.mtime_ns, fingerprint))
+    def is_done(self, key: UnitKey, fingerprint: object) -> bool:
+        """Return True if a unit is finished as `find_done` says, under its own name; False if that is unknown."""
+        row = self._current(key.name)
+        return row is not None and bool(row["key"] == _digest_of_key(key, fingerprint))
 
     def end_of_record(self, path: str) -> bytes | None:
         """Return the end of a unit's record, with its checksum; None if that is unknown."""
@@ -141,7 +142,7 @@ def _row(run: Path, folder: Folder, table: UnitTable) -> tuple[object, ...]:
     """Return the row of a unit: the one that the table has, or a new one, for which its record is read."""
     if (known := table.row(folder.path, folder.inode)) is not None:
         return tuple(known.tolist())
-    record = image = 0
+    record = key = 0
     end = b""
     with suppress(OSError):
         path = run / folder.path / UNIT_FILE
@@ -149,9 +150,8 @@ def _row(run: Path, folder: Folder, table: UnitTable) -> tuple[object, ...]:
         data = files.read(path)
         document = parse_unit(data)
         if document and before == _digest_of_record(path.lstat()):
-            source, end, record = document["source"], data[-CHECKSUM_BYTES:], before
-            image = _digest_of_image(source["path"], source.get("size"), source.get("mtime_ns"), document.get("run"))
-    return digest(folder.path), folder.inode, folder.bytes, folder.written, folder.recorded, record, image, end
+            key, end, record = _digest_of_key(key_of(document), document.get("run")), data[-CHECKSUM_BYTES:], before
+    return digest(folder.path), folder.inode, folder.bytes, folder.written, folder.recorded, record, key, end
 
 
 def _checksum(rows: bytes) -> bytes:
@@ -159,8 +159,8 @@ def _checksum(rows: bytes) -> bytes:
     return hashlib.sha256(str(_ROW.descr).encode() + rows).digest()
 
 
-def _digest_of_image(path: str, size: int | None, mtime_ns: int | None, fingerprint: object) -> int:
-    return digest(path, size, mtime_ns, fingerprint)
+def _digest_of_key(key: UnitKey, fingerprint: object) -> int:
+    return digest(key.kind, key.path, sorted(key.version.items()), fingerprint)
 
 
 def _digest_of_record(status: os.stat_result) -> int:

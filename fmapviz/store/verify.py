@@ -34,7 +34,8 @@ from fmapviz.store.remote.local_copy import local_copy
 from fmapviz.store.run import IN_TRAINING, check_format, is_series, is_surveyed, read_run, shares_values
 from fmapviz.store.staleness import stale_files
 from fmapviz.store.unfinished import State, is_being_written, is_record, read_unfinished, state_of
-from fmapviz.store.unit import holds_images, image_of, lacks_record, possible_paths, read_unit
+from fmapviz.store.unit import holds_images, lacks_record, read_unit
+from fmapviz.store.unit_key import key_of, possible_paths
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -206,8 +207,9 @@ def _steps(top: Path, checksum: Checksum | None) -> Iterator[Callable[[], Verifi
 
 def _run_of(unit: Path, top: Path) -> Path | None:
     """Return the run of a unit whose path agrees with its record, if that is inside a directory."""
-    parts = PurePath(str((read_unit(unit) or {}).get("unit"))).parts
-    run = Path(*unit.parts[: -len(parts)]) if unit.parts[-len(parts) :] == parts else None
+    record = read_unit(unit)
+    parts = PurePath(key_of(record).name).parts if record else ()
+    run = Path(*unit.parts[: -len(parts)]) if parts and unit.parts[-len(parts) :] == parts else None
     return run if run is not None and run.is_relative_to(top) else None
 
 
@@ -344,8 +346,8 @@ def _check_unit(
     if run is not None and fingerprint is not None and not found:
         if record.get("run") != fingerprint:
             found.append(Problem(directory, "belongs to a run with other settings", "remove"))
-        elif directory not in possible_paths(run, image_of(record)):
-            found.append(Problem(directory, f"the unit {quote(record.get('unit'))} under another name", "remove"))
+        elif directory not in possible_paths(run, key := key_of(record)):
+            found.append(Problem(directory, f"the unit {quote(key.name)} under another name", "remove"))
     found += _foreign(directory, present - claimed - {UNIT_FILE})
     return Verified(directory, len(claimed), tuple(found))
 

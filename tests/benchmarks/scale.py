@@ -155,8 +155,8 @@ def share(place, quick):
     begun = time.process_time()
     with tar.open_writer(place, many=True) as archive:
         for number in range(rounds):
-            image = UnitImage(file, drawn, (), session.info, key=number)
-            archive.add(image, make_pictures(drawn, seen, file, session.info))
+            image = UnitImage(file.unit, file.path, drawn, (), session.info, key=number)
+            archive.add(image, make_pictures(drawn, seen, file.unit, session.info))
     yield "resnet18: to encode and write its pictures, core-ms", round(1000 * (time.process_time() - begun) / rounds, 1)
     size = (place / tar._FILE).stat().st_size / rounds / 1e6
     yield f"resnet18: {1 + len(drawn.layers)} pictures, MB", round(size, 2)

@@ -18,6 +18,7 @@ from fmapviz.core.files import stage
 from fmapviz.store.failures import append_failure
 from fmapviz.store.run import open_run
 from fmapviz.store.unit import commit
+from fmapviz.store.unit_key import image_key
 from fmapviz.types import Failure, ImageFile
 
 INFO = run_info("alexnet", to=("png",))
@@ -26,7 +27,7 @@ INFO = run_info("alexnet", to=("png",))
 def finish(run, unit):
     with stage(run) as staging:
         (staging / "input.png").write_bytes(b"x" * 100_000)
-        return commit(staging, run, ImageFile(f"/photos/{unit}", unit, 10, 20), {"run": INFO.fingerprint})
+        return commit(staging, run, image_key(ImageFile(f"/photos/{unit}", unit, 10, 20)), {"run": INFO.fingerprint})
 
 
 @pytest.fixture

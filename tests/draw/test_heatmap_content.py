@@ -20,10 +20,10 @@ from fmapviz.draw.heatmap import heat_and_ends
 from fmapviz.draw.picture import header_of, make_pictures
 from fmapviz.draw.records import heat_records, layer_records, notices_of
 from fmapviz.features.cam import sheet
-from fmapviz.types import ImageFile, LayerResult, Prediction, Statistics, Target
+from fmapviz.types import LayerResult, Prediction, Statistics, Target
 from fmapviz.views import contact
 
-FILE = ImageFile("/photos/cats/lena.png", "cats/lena.png", 1000, 123)
+NAME = "cats/lena.png"
 SEEN = np.random.default_rng(0).integers(0, 256, (16, 24, 3), np.uint8)
 SHEETS = {"sheet": sheet.compose, "contact": contact.compose}
 COMMON = {"Model", "Weights", "Image", "Software", "Predicted"}
@@ -54,7 +54,7 @@ def content(layer):
 
 def pictures(*heats, style=None, seen=SEEN, **others):
     """Return the pictures of heat maps and sheets, decoded."""
-    made = make_pictures(drawn(*heats, **others), seen_of(seen), FILE, info(**(style or {})), sheets=SHEETS)
+    made = make_pictures(drawn(*heats, **others), seen_of(seen), NAME, info(**(style or {})), sheets=SHEETS)
     return [Shown(each, np.asarray(Image.open(BytesIO(each.png)))) for each in made if each.group != "input"]
 
 
@@ -267,7 +267,7 @@ def test_gradients_and_heat_maps_come_after_the_input_with_numbers_of_one_width(
         for index, target in ((0, STAR), (100, FOURTH))
     ]
     found = list(
-        make_pictures(drawn(heat(index=5), heat("sheet"), drawings=grids), seen_of(SEEN), FILE, info(), sheets=SHEETS)
+        make_pictures(drawn(heat(index=5), heat("sheet"), drawings=grids), seen_of(SEEN), NAME, info(), sheets=SHEETS)
     )
     assert [(picture.tag, picture.title) for picture in found] == [
         ("input/input", ""),

@@ -19,9 +19,9 @@ from fmapviz.config import Style
 from fmapviz.core.drawings import Grid
 from fmapviz.draw.picture import make_pictures
 from fmapviz.draw.records import layer_records
-from fmapviz.types import ImageFile, Picture, Statistics
+from fmapviz.types import Picture, Statistics
 
-FILE = ImageFile("/photos/cats/lena.png", "cats/lena.png", 1000, 123)
+NAME = "cats/lena.png"
 PIXELS = np.arange(60, dtype=np.uint8).reshape(4, 5, 3)
 SEEN = seen_of(PIXELS)
 NUMBERS = Statistics(minimum=-1.23456, maximum=2.0, mean=0.5, constant=(), nonfinite=0)
@@ -53,7 +53,7 @@ def drawn(*drawings):
 
 
 def facts_of(one, **style):
-    _, picture = make_pictures(drawn(one), SEEN, FILE, info(**style))
+    _, picture = make_pictures(drawn(one), SEEN, NAME, info(**style))
     return picture.facts
 
 
@@ -62,7 +62,7 @@ def facts_of(one, **style):
 
 def test_the_input_comes_first_and_then_every_drawing_in_order():
     drawings = [drawing("a", 0), drawing("b", 1), drawing("b", 1, view="inputs"), drawing("a#2", 2, call=2)]
-    first, *others = make_pictures(drawn(*drawings), SEEN, FILE, info())
+    first, *others = make_pictures(drawn(*drawings), SEEN, NAME, info())
     assert (first.group, first.name, first.tag, first.file_name) == ("input", "input", "input/input", "input.png")
     assert [picture.tag for picture in others] == ["maps/00 a", "maps/01 b", "inputs/01 b", "maps/02 a#2"]
     assert [picture.file_name for picture in others] == [
@@ -78,14 +78,14 @@ def test_the_input_comes_first_and_then_every_drawing_in_order():
 
 
 def test_an_image_of_which_nothing_was_drawn_still_shows_its_input():
-    (only,) = make_pictures(drawn(), SEEN, FILE, info())
+    (only,) = make_pictures(drawn(), SEEN, NAME, info())
     assert only.name == "input"
 
 
 def test_pictures_are_encoded_one_at_a_time():
     """Not all of a large network's pictures lie in memory at once."""
     broken = drawing("b", 1, view="maps")
-    pictures = make_pictures(drawn(drawing(), broken), SEEN, FILE, info())
+    pictures = make_pictures(drawn(drawing(), broken), SEEN, NAME, info())
     next(pictures)
     pixels_of(broken).fill(7)
     next(pictures)
@@ -94,7 +94,7 @@ def test_pictures_are_encoded_one_at_a_time():
 
 @pytest.mark.parametrize(("count", "first", "last"), [(2, "00", "01"), (100, "00", "99"), (101, "000", "100")])
 def test_indices_have_as_many_digits_as_they_need(count, first, last):
-    names = [picture.name for picture in make_pictures(drawn(*(drawing("a", n) for n in range(count))), SEEN, FILE, info())]
+    names = [picture.name for picture in make_pictures(drawn(*(drawing("a", n) for n in range(count))), SEEN, NAME, info())]
     assert (names[1], names[-1]) == (f"{first} a", f"{last} a")
     assert names[1:] == sorted(names[1:])
 
@@ -117,7 +117,7 @@ def test_the_range_says_that_it_is_of_more_than_the_chosen_channels(of, whose):
 
 
 def test_the_input_says_what_it_shows():
-    (picture,) = make_pictures(drawn(), SEEN, FILE, info())
+    (picture,) = make_pictures(drawn(), SEEN, NAME, info())
     assert picture.facts == {"Shows": "the input as the network saw it", "Shape": "4 x 5 pixels", **COMMON}
 
 
@@ -159,12 +159,12 @@ def test_long_lists_of_channels_are_cut():
 
 
 def test_pillow_reads_what_a_picture_says():
-    for picture in make_pictures(drawn(drawing(), drawing("schicht ä 層 \x1b", 1)), SEEN, FILE, info()):
+    for picture in make_pictures(drawn(drawing(), drawing("schicht ä 層 \x1b", 1)), SEEN, NAME, info()):
         assert Image.open(BytesIO(picture.png)).text == dict(picture.facts)
 
 
 def test_a_notebook_shows_a_picture():
-    (picture,) = make_pictures(drawn(), SEEN, FILE, info())
+    (picture,) = make_pictures(drawn(), SEEN, NAME, info())
     assert picture._repr_png_() is picture.png
 
 

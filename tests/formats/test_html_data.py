@@ -225,7 +225,7 @@ def test_what_is_said_of_the_image_is_text(tmp_path, look):
     (found,) = unit.glob("*/report.js")
     document = report_of(found.parent)
     document["source"].encode("ascii", "strict")
-    assert json.loads((found.parent / "unit.json").read_bytes())["unit"].startswith(document["unit"])
+    assert json.loads((found.parent / "unit.json").read_bytes())["unit"]["name"].startswith(document["unit"])
     assert document["predictions"] == []
 
 

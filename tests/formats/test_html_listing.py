@@ -20,6 +20,7 @@ from fmapviz.formats.html.page import read_script
 from fmapviz.run.loop import visualize
 from fmapviz.store.aggregates import images
 from fmapviz.store.unit import read_unit
+from fmapviz.store.unit_key import key_of
 from fmapviz.store.verify import verify
 
 SERIES = ("cat.png", "dog.png")
@@ -45,8 +46,8 @@ def test_a_series_is_one_entry_and_its_steps_lead_to_units(run):
     for entry in page["units"][:2]:
         assert [each["step"] for each in entry["steps"]] == list(STEPS)
         for each in entry["steps"]:
-            record = read_unit(run / each["href"])
-            assert (record["series"], record["step"]) == (entry["unit"], each["step"])
+            key = key_of(read_unit(run / each["href"]))
+            assert (key.series, key.step) == (entry["unit"], each["step"])
         assert entry["href"] == entry["steps"][0]["href"]
         assert not any("input" in each for each in entry["steps"])
     assert "steps" not in page["units"][2]
@@ -59,7 +60,7 @@ def test_curves_are_the_layers_own_numbers(run):
         found = curves[entry["href"]]
         assert found["steps"] == list(STEPS)
         assert [(each["name"], each["of"]) for each in found["layers"]] == [(name, "output") for name in LAYERS]
-        source = read_unit(run / entry["href"])["source"]["path"]
+        source = read_unit(run / entry["href"])["unit"]["path"]
         returned = [outputs_of(net_at(step), prepared(source), LAYERS) for step in STEPS]
         for layer in found["layers"]:
             mean, dead = np.frombuffer(b64decode(layer["data"]), "<f4").reshape(2, -1)
@@ -82,20 +83,20 @@ def test_a_run_without_series_has_nothing_of_it(tmp_path):
 @pytest.mark.parametrize(
     "fields",
     [
-        {"series": 5},
-        {"series": ""},
-        {"step": "5"},
-        {"step": True},
-        {"step": -1},
-        {"step": 2**53},
-        {"step": 0.5},
+        {"name": 5},
+        {"name": "step_000010"},
+        {"version": {"size": 1, "mtime_ns": 1, "step": "5"}},
+        {"version": {"size": 1, "mtime_ns": 1, "step": True}},
+        {"version": {"size": 1, "mtime_ns": 1, "step": -1}},
+        {"version": {"size": 1, "mtime_ns": 1, "step": 2**53}},
+        {"version": {"size": 1, "mtime_ns": 1, "step": 0.5}},
     ],
 )
 def test_records_that_were_tampered_with_are_no_steps(run, tmp_path, fields):
     unit = shutil.copytree(run / "cat.png/step_000010", tmp_path / "unit")
     assert images.summarize(unit)[0].step.number == 10
-    change_record(unit, lambda record: record.update(fields))
-    assert images.summarize(unit)[0].step is None
+    change_record(unit, lambda record: record["unit"].update(fields))
+    assert all(listed.step is None for listed in images.summarize(unit))
 
 
 def test_numbers_that_were_tampered_with_are_left_out(run, tmp_path):

@@ -175,7 +175,9 @@ def test_a_unit_tells_its_source_and_every_file(finished):
     for name in ("one.png", "cats/three.png"):
         directory, record = summary.directory / name, unit_of(summary.directory / name)
         status = (pictures / name).stat()
-        assert record["source"] == {"path": str(pictures / name), "size": status.st_size, "mtime_ns": status.st_mtime_ns}
+        version = {"size": status.st_size, "mtime_ns": status.st_mtime_ns}
+        key = {"kind": "image", "path": str(pictures / name), "name": name, "version": version}
+        assert record["unit"] == key
         assert record["run"] == events[0].info.fingerprint
         assert (record["model"], record["weights"]) == ("net (weights as given)", "weights as given")
         assert (record["not_executed"], record["undrawn"], record["notices"]) == (["spare"], {}, [])
@@ -388,8 +390,8 @@ def test_new_and_changed_images_are_done(pictures, look):
     assert {name for name in before if before[name] == after.get(name)} == {
         name for name in before if name.startswith("cats/three.png") or name == "run.json"
     }
-    assert unit_of(first.directory / "one.png")["source"]["mtime_ns"] == 1
-    assert unit_of(first.directory / "two.png")["source"]["size"] == status.st_size + 1
+    assert unit_of(first.directory / "one.png")["unit"]["version"]["mtime_ns"] == 1
+    assert unit_of(first.directory / "two.png")["unit"]["version"]["size"] == status.st_size + 1
     assert counts(look(pictures)) == (0, 4, 0)
     assert problems(first.directory) == []
 
@@ -546,7 +548,7 @@ def test_out_inside_the_inputs_is_no_input(pictures, look):
 def test_two_sources_of_one_name_are_told_apart(tmp_path, look):
     paths = [paint(tmp_path / folder / "x.png", seed) for seed, folder in enumerate("abc")]
     directory = look(paths).directory
-    found = {unit_of(path)["source"]["path"]: path.name for path in directory.iterdir() if path.is_dir()}
+    found = {unit_of(path)["unit"]["path"]: path.name for path in directory.iterdir() if path.is_dir()}
     assert set(found) == set(map(str, paths))
     hashed = {path: f"x.png~{path_hash(path)}" for path in found}
     assert found == {**hashed, str(paths[0]): "x.png"}, "the first has the name"
@@ -608,7 +610,7 @@ def test_odd_and_reserved_names(tmp_path, look):
     pixels = {str(path): np.asarray(Image.open(path, formats=["PNG"])) for path in paths}
     summary = look(paths, options=AS_IT_IS)
     assert counts(summary) == (len(ODD), 0, 0)
-    found = {unit_of(record.parent)["source"]["path"]: record.parent for record in summary.directory.rglob("unit.json")}
+    found = {unit_of(record.parent)["unit"]["path"]: record.parent for record in summary.directory.rglob("unit.json")}
     assert set(found) == set(map(str, paths))
     for path, directory in found.items():
         assert directory.parent == summary.directory
@@ -918,7 +920,7 @@ def test_batches_and_workers_do_not_change_the_result(tmp_path, look):
                 assert abs(one - two).max() <= 1, name
             elif name.endswith("unit.json"):
                 one, two = (json.loads((directory / name).read_bytes()) for directory in (first, other))
-                assert one["source"] == two["source"]
+                assert one["unit"] == two["unit"]
                 assert [entry["name"] for entry in one["files"]] == [entry["name"] for entry in two["files"]]
                 for layer, same in zip(one["layers"], two["layers"], strict=True):
                     numbers = {key: pytest.approx(layer[key], rel=1e-4, abs=1e-6) for key in ("min", "max", "mean")}
@@ -940,7 +942,7 @@ def test_inputs_may_be_one_path_or_several_of_any_kind(pictures, look):
 def test_out_is_relative_to_where_it_is_called(pictures, look, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert look(["pictures/one.png"], out="here").directory == Path("here/net")
-    assert unit_of(tmp_path / "here/net/one.png")["source"]["path"] == str(pictures / "one.png")
+    assert unit_of(tmp_path / "here/net/one.png")["unit"]["path"] == str(pictures / "one.png")
 
 
 @pytest.mark.parametrize("damage", [lambda path: path.write_text("{"), lambda path: path.unlink()], ids=["torn", "deleted"])

@@ -23,7 +23,8 @@ from fmapviz.store.failures import append_failure
 from fmapviz.store.listing import describe_run, list_runs
 from fmapviz.store.run import differences, open_run
 from fmapviz.store.unit import commit
-from fmapviz.types import Failure, ImageFile
+from fmapviz.store.unit_key import UnitKey
+from fmapviz.types import Failure
 
 INFO = run_info(to=("png", "stats"))
 HOST = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:6]
@@ -31,10 +32,11 @@ GONE = f".fmapviz-{HOST}-4194305-abc-1234"  # no process has this number
 draw = runner(Net, to=["png"], options=AS_IT_IS, workers=1)
 
 
-def finish(run, unit, **record):
+def finish(run, unit, kind="image"):
     with stage(run) as staging:
         (staging / "input.png").write_bytes(b"x" * 5000)
-        return commit(staging, run, ImageFile(f"/photos/{unit}", unit, 10, 20), {"run": INFO.fingerprint, **record})
+        key = UnitKey(kind, f"/photos/{unit}", unit, {"size": 10, "mtime_ns": 20})
+        return commit(staging, run, key, {"run": INFO.fingerprint})
 
 
 @pytest.fixture

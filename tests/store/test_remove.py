@@ -28,6 +28,7 @@ from fmapviz.store.listing import describe_run
 from fmapviz.store.remove import check_removable, find_run, remove_run
 from fmapviz.store.run import is_run, open_run
 from fmapviz.store.unit import commit, read_unit
+from fmapviz.store.unit_key import image_key
 from fmapviz.store.verify import verify
 from fmapviz.types import Failure, ImageFile
 
@@ -41,7 +42,7 @@ def finish(run, unit):
     with stage(run) as staging:
         (staging / "input.png").write_bytes(b"x")
         (staging / "00.maps.png").write_bytes(b"y")
-        return commit(staging, run, ImageFile(f"/photos/{unit}", unit, 10, 20), {"run": INFO.fingerprint})
+        return commit(staging, run, image_key(ImageFile(f"/photos/{unit}", unit, 10, 20)), {"run": INFO.fingerprint})
 
 
 @pytest.fixture
@@ -188,7 +189,7 @@ def test_the_first_foreign_file_is_named(run, refused):
     refused(r"net/b.txt' was not made")
 
 
-@pytest.mark.parametrize("content", [b"", b'{\n "fmapviz": 2, "unit": "a.png",\n "source": {"path": "', b"mine", b"[1]"])
+@pytest.mark.parametrize("content", [b"", b'{\n "fmapviz": 2, "unit": {"kind": "', b"mine", b"[1]"])
 def test_a_unit_whose_record_does_not_list_its_files_is_refused(content, run, refused):
     (run / "a.png" / "unit.json").write_bytes(content)
     refused(r"a.png/unit.json' is damaged, so that it does not tell")

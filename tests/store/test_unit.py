@@ -23,6 +23,7 @@ from fmapviz.core.files import stage
 from fmapviz.errors import RefusedError
 from fmapviz.images.find import path_hash
 from fmapviz.store.unit import check_only_own_files, commit, find_done, read_unit, sweep
+from fmapviz.store.unit_key import image_key
 from fmapviz.store.verify import verify
 from fmapviz.types import ImageFile
 
@@ -36,7 +37,7 @@ def run(tmp_path):
 
 
 def source(path="/photos/lena.png", unit=None, size=1000, mtime_ns=123):
-    return ImageFile(path, unit or Path(path).name, size, mtime_ns)
+    return image_key(ImageFile(path, unit or Path(path).name, size, mtime_ns))
 
 
 def finish(run, file, content="pixels", *, force=False, name="input.png"):
@@ -89,8 +90,12 @@ def test_a_unit_tells_its_source_its_record_and_every_file(run):
     record = json.loads((directory / "unit.json").read_bytes())
     assert {key: value for key, value in record.items() if key != "sha256"} == {
         "fmapviz": 2,
-        "unit": "lena.png",
-        "source": {"path": "/photos/lena.png", "size": 1000, "mtime_ns": 123},
+        "unit": {
+            "kind": "image",
+            "path": "/photos/lena.png",
+            "name": "lena.png",
+            "version": {"size": 1000, "mtime_ns": 123},
+        },
         "model": "net (random)",
         "layers": [{"min": None}],
         "files": [
@@ -112,7 +117,7 @@ def test_a_path_that_is_no_text_is_kept(run):
     path = os.fsdecode(b"/photos/l\xe9na.png")
     finish(run, source(path, "l_na.png"))
     assert find_done(run, source(path, "l_na.png")) == run / "l_na.png"
-    assert read_unit(run / "l_na.png")["source"]["path"] == path
+    assert read_unit(run / "l_na.png")["unit"]["path"] == path
 
 
 def test_a_staged_directory_is_hidden_and_names_host_and_process(run):
@@ -160,16 +165,28 @@ def test_a_finished_unit_is_found_while_its_source_is_the_same(run):
     assert find_done(run, source("/other/lena.png")) is None
 
 
+KEY = source().record
 DAMAGED = [
     b"\xff\xfe",
     b"[]",
     b"null",
-    b'{"source": {"path": "/photos/lena.png", "size": 1000, "mtime_ns": 123}}',
-    b'{"source": {"size": 1000, "mtime_ns": 123}, "files": []}',
-    b'{"source": {"path": 7, "size": 1000, "mtime_ns": 123}, "files": []}',
-    b'{"source": "/photos/lena.png", "files": []}',
-    b'{"source": {"path": "/photos/lena.png", "size": 1000, "mtime_ns": 123}, "files": ["input.png"]}',
-    b'{"source": {"path": "/photos/lena.png", "size": 1000, "mtime_ns": 123}, "files": [{"name": "input.png"}]}',
+    *(
+        json.dumps(record).encode()
+        for record in (
+            {"unit": KEY},
+            {"files": []},
+            {"unit": "/photos/lena.png", "files": []},
+            {"unit": {name: value for name, value in KEY.items() if name != "path"}, "files": []},
+            {"unit": {**KEY, "path": 7}, "files": []},
+            {"unit": {**KEY, "kind": ["image"]}, "files": []},
+            {"unit": {**KEY, "more": 1}, "files": []},
+            {"unit": {**KEY, "version": {"size": 1000}}, "files": []},
+            {"unit": {**KEY, "version": {"size": 1000, "mtime_ns": "123"}}, "files": []},
+            {"unit": {**KEY, "kind": "other", "version": {"size": 1.5}}, "files": []},
+            {"unit": KEY, "files": ["input.png"]},
+            {"unit": KEY, "files": [{"name": "input.png"}]},
+        )
+    ),
 ]
 
 
@@ -185,7 +202,7 @@ def test_a_damaged_record_is_none_and_its_directory_is_left_alone(record, run):
     assert tree(run / "lena.png") == {"unit.json": record}
 
 
-WHOLE = dumps({"fmapviz": 2, "unit": "lena.png", "source": {"path": "/photos/lena.png", "size": 1, "mtime_ns": 1}})
+WHOLE = dumps({"fmapviz": 2, "unit": source(size=1, mtime_ns=1).record})
 REMNANTS = [b"", bytes(500), b"{", WHOLE[:20], WHOLE[:-50], b"[" + WHOLE[1:]]
 
 
@@ -249,7 +266,7 @@ def test_a_record_that_leads_out_of_the_run_is_not_put_back(unit, run, tmp_path)
     """Whoever may write into the run could have made it up."""
     left = run / f".fmapviz-{HOST}-{2**22 + 1}-abcdef-00000000-old"
     left.mkdir()
-    record = {"fmapviz": 2, "unit": unit, "source": {"path": "/a", "size": 1, "mtime_ns": 1}, "files": []}
+    record = {"fmapviz": 2, "unit": {**source("/a").record, "name": unit}, "files": []}
     (left / "unit.json").write_bytes(dumps(record))
     sweep(run)
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
@@ -279,12 +296,13 @@ import sys
 from pathlib import Path
 from fmapviz.core.files import stage
 from fmapviz.store.unit import commit
+from fmapviz.store.unit_key import image_key
 from fmapviz.types import ImageFile
 
 run = Path(sys.argv[1])
 with stage(run) as staging:
     (staging / "input.png").write_text("new")
-    print(commit(staging, run, ImageFile("/photos/lena.png", "lena.png", 1000, 123), {}, force=True).name)
+    print(commit(staging, run, image_key(ImageFile("/photos/lena.png", "lena.png", 1000, 123)), {}, force=True).name)
 """
 
 
@@ -361,6 +379,7 @@ from pathlib import Path
 from fmapviz.errors import RefusedError
 from fmapviz.types import ImageFile
 from fmapviz.store.unit import commit
+from fmapviz.store.unit_key import image_key
 from fmapviz.core.files import stage
 
 run = Path(sys.argv[1])
@@ -376,7 +395,7 @@ sys.addaudithook(at)
 with stage(run) as staging:
     (staging / "input.png").write_text("new")
     try:
-        commit(staging, run, ImageFile("/photos/lena.png", "lena.png", 1000, 7), {})
+        commit(staging, run, image_key(ImageFile("/photos/lena.png", "lena.png", 1000, 7)), {})
     except RefusedError as error:
         print(error)
 """
@@ -505,6 +524,7 @@ import os, signal, sys
 from pathlib import Path
 from fmapviz.core.files import stage
 from fmapviz.store.unit import commit
+from fmapviz.store.unit_key import image_key
 from fmapviz.types import ImageFile
 
 run, moment, unit, path = Path(sys.argv[1]), *sys.argv[2:]
@@ -524,12 +544,12 @@ with stage(run) as staging:
     if moment == "writing":
         die()
     sys.addaudithook(at)
-    commit(staging, run, ImageFile(path, unit, 1000, 999), {"layers": []})
+    commit(staging, run, image_key(ImageFile(path, unit, 1000, 999)), {"layers": []})
 """
 
 
 def kill(run, moment, file):
-    result = run_python(KILLED, run, moment, file.unit, file.path)
+    result = run_python(KILLED, run, moment, file.name, file.path)
     assert result.returncode == -signal.SIGKILL, result.stderr
 
 
@@ -645,6 +665,7 @@ import os, sys
 from pathlib import Path
 from fmapviz.core.files import stage
 from fmapviz.store.unit import commit
+from fmapviz.store.unit_key import image_key
 from fmapviz.types import ImageFile
 
 run, what = Path(sys.argv[1]), sys.argv[2]
@@ -653,7 +674,7 @@ mtime = {"the same": 999, "another": 7}.get(what)
 def write(unit, content, mtime):
     with stage(run) as staging:
         (staging / "input.png").write_text(content)
-        return commit(staging, run, ImageFile("/photos/lena.png", unit, 1000, mtime), {})
+        return commit(staging, run, image_key(ImageFile("/photos/lena.png", unit, 1000, mtime)), {})
 
 done = False
 def at(event, args):
@@ -684,6 +705,7 @@ import os, sys
 from pathlib import Path
 from fmapviz.core.files import stage
 from fmapviz.store.unit import commit, sweep
+from fmapviz.store.unit_key import image_key
 from fmapviz.types import ImageFile
 
 run, task, rounds = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
@@ -698,7 +720,7 @@ def work(process):
                        "names": (f"/{process}/lena.png", 1)}[task]
         with stage(run) as staging:
             (staging / "input.png").write_text(f"{process} {number}")
-            commit(staging, run, ImageFile(path, "lena.png", 1, mtime), {}, force=task == "force")
+            commit(staging, run, image_key(ImageFile(path, "lena.png", 1, mtime)), {}, force=task == "force")
 
 """
 

@@ -20,6 +20,7 @@ from fmapviz.store.remove import remove_run
 from fmapviz.store.run import open_run
 from fmapviz.store.unfinished import unfinished
 from fmapviz.store.unit import commit, find_done
+from fmapviz.store.unit_key import image_key
 from fmapviz.store.unit_table import UnitTable, walk, write_table
 from fmapviz.types import ImageFile
 
@@ -36,7 +37,7 @@ def _few_are_many(monkeypatch):
 def finish(run, unit, size=5000, *, force=False, run_of=INFO.fingerprint):
     with stage(run) as staging:
         (staging / "input.png").write_bytes(b"x" * size)
-        commit(staging, run, ImageFile(f"/photos/{unit}", unit, 10, 20), {"run": run_of}, force=force)
+        commit(staging, run, image_key(ImageFile(f"/photos/{unit}", unit, 10, 20)), {"run": run_of}, force=force)
 
 
 @pytest.fixture
@@ -160,12 +161,12 @@ def test_an_image_is_finished_by_the_table_only_if_its_record_says_so(tmp_path, 
     CHANGES[change](run, run / "0.png")
     table = UnitTable(run)
     for name in ("0.png", "1.png", "x", "absent.png"):
-        file = ImageFile(f"/photos/{name}", name, *state)
+        key = image_key(ImageFile(f"/photos/{name}", name, *state))
         for fingerprint in (INFO.fingerprint, "another", None):
-            assert not table.is_done(file, fingerprint) or find_done(run, file, fingerprint) == run / name
+            assert not table.is_done(key, fingerprint) or find_done(run, key, fingerprint) == run / name
         end = table.end_of_record(name)
         assert end is None or end == files.read(run / name / "unit.json", start=-len(end))
-    is_done = table.is_done(ImageFile("/photos/0.png", "0.png", *state), INFO.fingerprint)
+    is_done = table.is_done(image_key(ImageFile("/photos/0.png", "0.png", *state)), INFO.fingerprint)
     assert is_done == (change == "nothing" and state == (10, 20))  # so the record is not read
 
 

@@ -28,11 +28,14 @@ from fmapviz.errors import RequestError
 from fmapviz.store.failures import append_failure, read_failures
 from fmapviz.store.run import open_run
 from fmapviz.store.unit import commit
+from fmapviz.store.unit_key import image_key
 from fmapviz.store.verify import verify
 from fmapviz.types import Failure, ImageFile, Picture
 
 INFO = run_info(to=("png", "tensorboard"))
 FILES = ["00_conv.maps.png", "events.out.tfevents.fmapviz", "unit.json"]
+
+KEY = '{"kind": "image", "path": "/a", "name": "a", "version": {"size": 1, "mtime_ns": 1}}'
 
 
 def finish(run, unit):
@@ -42,7 +45,8 @@ def finish(run, unit):
         for form in INFO.config.to:
             with load(registry.form(form).open_writer)(staging) as writer:
                 writer.add(make_unit(), [picture])
-        return commit(staging, run, ImageFile(f"/photos/{unit}", unit, 10, 20), {"run": INFO.fingerprint, "model": "net"})
+        key = image_key(ImageFile(f"/photos/{unit}", unit, 10, 20))
+        return commit(staging, run, key, {"run": INFO.fingerprint, "model": "net"})
 
 
 @pytest.fixture
@@ -309,10 +313,10 @@ def test_something_else_in_a_files_place_is_named(name, kind, unit):
         "",
         "{",
         "[]",
-        '{"source": {"path": "a"}, "files": ["a"]}',
-        '{"source": {"path": "a"}, "files": [{"name": "a"}]}',
-        '{"source": {"path": "a"}, "files": {}}',
-        '{"source": {"path": "a"}, "files": []}',
+        f'{{"unit": {KEY}, "files": ["a"]}}',
+        f'{{"unit": {KEY}, "files": [{{"name": "a"}}]}}',
+        f'{{"unit": {KEY}, "files": {{}}}}',
+        f'{{"unit": {KEY}, "files": []}}',
     ],
 )
 def test_a_damaged_record_is_named_and_the_rest_is_still_looked_through(record, out, unit):
@@ -341,7 +345,7 @@ def test_what_fmapviz_did_not_make_is_named(out, unit):
 
 
 def test_a_strange_record_in_a_run_does_not_hide_its_units(out, unit):
-    (out / "net/unit.json").write_bytes(dumps({"source": {"path": "x"}, "files": []}))
+    (out / "net/unit.json").write_bytes(dumps({"unit": json.loads(KEY), "files": []}))
     (unit / "00_conv.maps.png").unlink()
     assert problems(out) == [
         (str(out / "net/unit.json"), "not made by fmapviz"),

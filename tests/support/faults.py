@@ -17,7 +17,7 @@ from fmapviz.config import InputOptions, Style
 from fmapviz.errors import OutputError
 from fmapviz.events import Outcome
 from fmapviz.run.loop import visualize
-from fmapviz.store.unit import paths_of, read_unit
+from fmapviz.store.unit import images_of, read_unit
 
 NOTES = "notes.txt"  # a foreign file in a run
 IGNORED = {"link", "rmtree", "unlink", "rmdir"}  # a run goes on if one of these fails on a full disk
@@ -130,7 +130,7 @@ def disturb(scenario, fault, images, place, monkeypatch, *, step=1, repair=False
 def _images(out):
     """Return the paths of the images in all shards."""
     records = (read_unit(unit.parent) for unit in out.glob("net/[!.]*/unit.json"))
-    return sorted(path for record in records for path in paths_of(record))
+    return sorted(image.path for record in records for image in images_of(record))
 
 
 def _problems(out):

@@ -11,7 +11,7 @@ from fmapviz.core.drawings import Drawing, Grid, Tiles
 from fmapviz.draw.layout import WHITE
 from fmapviz.draw.layout import picture as box_of
 from fmapviz.draw.svg import to_svg
-from fmapviz.types import ImageFile, ImageResult, LayerResult, Measures, RawValues, Statistics, UnitImage
+from fmapviz.types import ImageResult, LayerResult, Measures, RawValues, Statistics, UnitImage
 
 
 def as_grid(picture, pixels):
@@ -37,4 +37,4 @@ def make_unit():
         drawings=(Drawing("maps", Grid(np.zeros((8, 8), np.uint8))),),
     )
     info = run_info(weights="random")
-    return UnitImage(ImageFile("/a/b.png", "b.png", 1, 2), ImageResult((layer,), (), {}), (), info)
+    return UnitImage("b.png", "/a/b.png", ImageResult((layer,), (), {}), (), info)

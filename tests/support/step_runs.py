@@ -1,7 +1,8 @@
-"""A run that shows images at the steps of a training: units named `IMAGE/step_000500`, with a `series` and a `step`."""
+"""A run that shows images at the steps of a training: units named `IMAGE/step_000500`, with a `step`."""
 
 import json
 import shutil
+from dataclasses import replace
 
 import torch
 from image_files import paint
@@ -12,7 +13,7 @@ from fmapviz.core.files import stage
 from fmapviz.features.watch.watch import Watch
 from fmapviz.run.loop import visualize
 from fmapviz.store.unit import commit, read_unit
-from fmapviz.types import ImageFile
+from fmapviz.store.unit_key import key_of
 
 STEPS = (0, 10, 20, 50, 100, 1000, 1500)
 OPTIONS = {"name": "net", "options": InputOptions(fit="none"), "types": ["Conv2d", "ReLU"], "workers": 1, "to": "html"}
@@ -87,15 +88,15 @@ def write_watched(root, *, steps=STEPS[:3], **options):
 def add_step(run, drawn, series, step):
     """Add a drawn unit to a run, as the step of a series."""
     record = read_unit(drawn)
-    source = record["source"]
-    rest = {key: value for key, value in record.items() if key not in {"fmapviz", "unit", "source", "files", "sha256"}}
+    rest = {key: value for key, value in record.items() if key not in {"fmapviz", "unit", "files", "sha256"}}
     rest["run"] = json.loads((run / "run.json").read_bytes())["fingerprint"]
-    file = ImageFile(source["path"], f"{series}/step_{step:06d}", source["size"], source["mtime_ns"])
+    drawn_as = key_of(record)
+    key = replace(drawn_as, name=f"{series}/step_{step:06d}", version={**drawn_as.version, "step": step})
     with stage(run) as staging:
         for path in drawn.iterdir():
             if path.name != "unit.json":
                 shutil.copy(path, staging)
-        return commit(staging, run, file, {**rest, "series": series, "step": step})
+        return commit(staging, run, key, rest)
 
 
 def page_of(run):

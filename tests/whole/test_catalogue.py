@@ -597,7 +597,7 @@ def test_bytes_that_are_no_text(house):
     (unit,) = {Path(path).parts[2] for path in house.tree()} - {"run.json", "failures.jsonl"}
     assert unit == f"__.png~{hashed(house, f'in/{name}')}"
     record = json.loads((house.place / "out/run" / unit / "unit.json").read_bytes())
-    assert os.fsencode(record["source"]["path"]) == os.fsencode(house.place) + b"/in/\xff\xe4.png"
+    assert os.fsencode(record["unit"]["path"]) == os.fsencode(house.place) + b"/in/\xff\xe4.png"
 
 
 def test_a_name_like_an_option(house):

@@ -70,6 +70,10 @@ def shard(**changes):
     return lambda run: rewrite(run / "shard-000000/unit.json", **changes)
 
 
+def key(**changes):
+    return {"unit": lambda key: {**key, **changes}}
+
+
 def image(**changes):
     return shard(images=lambda images: [{**images[0], **changes}])
 
@@ -125,9 +129,21 @@ CASES = {
     },
     **{f"a file of {size!r} bytes": entry(size=size) for size in ("x", float("inf"), float("nan"), -1, 10**40, [])},
     "a digest that is a list": entry(sha256=[]),
-    **{f"a unit called {name!r}": unit(unit=name) for name in ("\ud800", "\0", "../../x", 7, "x" * 5000)},
-    **{f"a source at {path!r}": unit(source={"path": path, "size": [], "mtime_ns": {}}) for path in ("\ud800", "/\0", 7)},
-    **{f"of kind {kind!r}": unit(kind=kind) for kind in ("model", [], {})},
+    **{f"a unit called {name!r}": unit(**key(name=name)) for name in ("\ud800", "\0", "../../x", 7, "x" * 5000)},
+    **{f"a unit of {path!r}": unit(**key(path=path)) for path in ("\ud800", "/\0", 7)},
+    **{f"of kind {kind!r}": unit(**key(kind=kind)) for kind in ("model", "shard", "top", [], {})},
+    **{
+        f"of version {version!r}": unit(**key(version=version))
+        for version in (
+            {},
+            [],
+            {"size": 1},
+            {"size": [], "mtime_ns": {}},
+            {"size": 1, "mtime_ns": 1, "step": -1},
+            {"path": 5},
+        )
+    },
+    "of no key": unit(unit="0.png"),
     **{
         f"predictions {value!r}": unit(predictions=value)
         for value in (5, [5], "x", [{"class": [], "score": "x"}], [{"score": 10**400}], [{"score": float("nan")}], {"a": 1})
@@ -164,10 +180,10 @@ CASES = {
     },
     "statistics of noise": lambda run: (run / "0.png/stats.safetensors").write_bytes(b"x" * 100),
     **{
-        f"moved aside, called {name!r}": aside(unit=name)
+        f"moved aside, called {name!r}": aside(**key(name=name))
         for name in ("../../up", "\0", "\ud800", "x" * 3000, "/".join("d" * 200))
     },
-    "moved aside, of no source": aside(source={"path": "\ud800"}),
+    "moved aside, of no path": aside(**key(path="\ud800")),
     **{f"a shard of number {number!r}": shard(shard=number) for number in ("x", -1, 10**40, None, True)},
     **{f"a shard of images {images!r}": shard(images=images) for images in ("x", [5], [{}], {"a": 1}, None, [])},
     **{
@@ -177,7 +193,7 @@ CASES = {
     **{f"a shard with an image called {name!r}": image(name=name) for name in ("\ud800", "../../x", 7)},
     **{f"a shard with an image of {size!r}": image(size=size, mtime_ns=size) for size in ("x", -1, 10**400, float("nan"))},
     "a shard with an image that failed": image(failed={"a": 1}),
-    "a shard of another one's name": shard(unit="../../x", source={"path": "shard:x", "size": [], "mtime_ns": None}),
+    "a shard of another one's name": shard(**key(name="../../x", path="shard:x", version={})),
     **{
         f"a shard whose {name} is noise": lambda run, name=name: (run / "shard-000000" / name).write_bytes(b"x" * 100)
         for name in ("stats.parquet", "index.parquet", "pictures.tar")

@@ -244,10 +244,10 @@ def test_the_record_of_an_image_in_memory_names_no_file(draw, path):
     summary = draw([picture], to="stats")
     unit = summary.directory / "photo.png"
     record = json.loads((unit / "unit.json").read_text())
-    assert memory.is_in_memory(record["source"]["path"])
+    assert memory.is_in_memory(record["unit"]["path"])
     shutil.rmtree(unit)
     assert draw([picture], to="stats").done == 1
-    assert not Path(record["source"]["path"]).exists()
+    assert not Path(record["unit"]["path"]).exists()
 
 
 def test_a_clip_is_drawn_by_a_video_network(draw):

@@ -41,6 +41,7 @@ from fmapviz.run.loop import visualize
 from fmapviz.store import extract
 from fmapviz.store.remote import remote_units
 from fmapviz.store.remote.remote import open_remote
+from fmapviz.store.unit_key import UnitKey
 from fmapviz.store.verify import verify
 from fmapviz.types import Failure, ImageFile
 
@@ -527,7 +528,7 @@ def test_several_threads_store_one_record(bucket, monkeypatch):
     monkeypatch.setattr(files, "replace", lambda *paths: (time.sleep(0.05), replace(*paths)))
     with open_remote(OUT) as output:
         run = output.join_run("run")
-        output.fetch_records(run, [ImageFile(f"{IN}/0.png", "0.png", 0, 0)] * 16)
+        output.fetch_records(run, [UnitKey("image", f"{IN}/0.png", "0.png", {})] * 16)
         assert {path.name for path in (run / "0.png").iterdir()} == {"unit.json"}
 
 
@@ -554,7 +555,7 @@ def test_two_inputs_of_one_name_get_two_units(bucket, proxy, inputs):
         draw([inputs / "other/1.png"], OUT)
         resumed.set()
         first.join()
-    sources = {unit: json.loads(bucket.get(f"runs/{unit}/unit.json"))["source"]["path"] for unit in units_of(bucket)}
+    sources = {unit: json.loads(bucket.get(f"runs/{unit}/unit.json"))["unit"]["path"] for unit in units_of(bucket)}
     assert sorted(sources.values()) == sorted([str(inputs / "1.png"), str(inputs / "other/1.png")])
     assert sources["run/1.png"] == str(inputs / "other/1.png")
     assert problems(OUT) == []

@@ -208,7 +208,7 @@ def test_names_with_a_meaning_in_addresses_lead_to_their_files(tmp_path, look):
     for record in records:
         assert re.fullmatch(r"[A-Za-z0-9_.~%/-]+/", record["href"])
         unit = summary.directory / os.fsdecode(unquote_to_bytes(record["href"]))
-        found.add(json.loads((unit / "unit.json").read_bytes())["source"]["path"])
+        found.add(json.loads((unit / "unit.json").read_bytes())["unit"]["path"])
         assert (unit / "report.js").is_file()
     assert found == {str(tmp_path / "in" / name) for name in STRANGE} | {str(not_text)}
 

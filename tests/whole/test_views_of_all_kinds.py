@@ -713,7 +713,7 @@ def test_an_image_or_a_folder_of_that_name_loses_nothing(tmp_path, look, name, k
     again = look(given, model, views=["kernels", "maps"])
     assert (summary.done, again.done, again.skipped, again.pictures) == (1, 0, 1, 0)
     records = [json.loads(unit.read_bytes()) for unit in summary.directory.rglob("unit.json")]
-    assert sorted(record.get("kind", "image") for record in records) == ["image"] * (1 + kernels_first) + ["model"]
+    assert sorted(record["unit"]["kind"] for record in records) == ["image"] * (1 + kernels_first) + ["model"]
     assert sum(name.endswith("kernels.png") for name in bytes_of(summary.directory)) == 2
 
 

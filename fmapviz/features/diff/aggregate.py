@@ -20,6 +20,7 @@ from fmapviz.features.diff.tables import encode, write_csv
 from fmapviz.features.diff.unit_differences import read_unit_differences
 from fmapviz.store.aggregates.csv_rows import csv_row
 from fmapviz.store.unit import read_unit
+from fmapviz.store.unit_key import key_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -68,9 +69,8 @@ def summarize(unit: Path) -> Compared:
     record = read_unit(unit)
     if record is None:
         raise ValueError(unit)
-    known, step = read_unit_differences(unit), record.get("step")
-    step = step if isinstance(step, int) else None
-    image = str(record["series"] if step is not None else record["unit"])
+    known, key = read_unit_differences(unit), key_of(record)
+    step, image = key.step, key.name if key.step is None else key.series
     powers = {
         layer.name: powers_of(layer.first or 0, whole, (float(signal), float(noise)), channels=max(layer.means))
         for layer, whole, _, (signal, noise) in known.rows

@@ -12,11 +12,12 @@ from fmapviz.draw.sheets.matrix import draw_matrix
 from fmapviz.features.diff import aggregate as differences
 from fmapviz.run.model_views import KIND, UNIT
 from fmapviz.run.session import needs_of
-from fmapviz.run.single_unit import write_unit
+from fmapviz.run.units import write_unit
 from fmapviz.store import run_files
 from fmapviz.store.aggregates import base
 from fmapviz.store.unit import find_done
-from fmapviz.types import ImageFile, ImageResult, Picture, UnitImage
+from fmapviz.store.unit_key import UnitKey
+from fmapviz.types import Picture
 
 if TYPE_CHECKING:
     from fmapviz.run.session import Session
@@ -43,8 +44,8 @@ def draw_alignment(session: Session) -> int:
     images = sorted(image for _, image, own in known.units if own == step)
     state = hashlib.sha256("\n".join(images).encode("utf-8", "surrogatepass")).hexdigest()
     place = UNIT if step is None else f"{UNIT}/{own_name}"
-    file = ImageFile(f"model:{info.label}", place, len(images), int(state[:14], 16))
-    if not session.config.force and find_done(run, file, info.fingerprint, marks=session.marks):
+    key = UnitKey(KIND, f"model:{info.label}", place, {"images": len(images), "names": state, **session.step_version})
+    if not session.config.force and find_done(run, key, info.fingerprint):
         return 0
     found = differences.align(known, step)
     if found is None:
@@ -63,6 +64,5 @@ def draw_alignment(session: Session) -> int:
         **({"Layers of one name": f"{min(usual):.3f} to {max(usual):.3f}"} if usual else {}),
     }
     picture = Picture(ALIGNMENT, ALIGNMENT, encode(pixels, facts), pixels.shape[1], pixels.shape[0], facts)
-    record = {"kind": KIND, **({} if step is None else {"series": UNIT}), **session.marks}
-    write_unit(session, UnitImage(file, ImageResult((), (), {}), (), info), [picture], record)
+    write_unit(session, key, [picture])
     return 1

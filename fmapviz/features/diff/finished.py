@@ -31,11 +31,10 @@ from fmapviz.features.diff.difference import compare, means_of
 from fmapviz.features.diff.drawer import draw_pair
 from fmapviz.features.diff.kept_values import is_chosen, list_types, read_values
 from fmapviz.features.diff.networks import Compared
-from fmapviz.run.pipeline.unit_writer import describe_image
 from fmapviz.run.plan import make_plan
 from fmapviz.run.publish import Publisher
 from fmapviz.run.session import PairSetup, Session, formats_of, open_writers
-from fmapviz.run.single_unit import write_unit
+from fmapviz.run.units import write_unit
 from fmapviz.store import run_files
 from fmapviz.store.aggregates.base import UNREADABLE
 from fmapviz.store.failures import append_failure
@@ -43,7 +42,8 @@ from fmapviz.store.presence import Presence
 from fmapviz.store.remote.destination import open_destination
 from fmapviz.store.run import load_run, marked
 from fmapviz.store.unfinished import read_unfinished, state_of, unfinished
-from fmapviz.store.unit import find_done, image_of, read_unit
+from fmapviz.store.unit import find_done, images_of, read_unit
+from fmapviz.store.unit_key import IMAGE, image_key, key_of
 from fmapviz.types import Difference, Failure, ImageResult, LayerResult, Model, Picture, Preparation, UnitImage
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from fmapviz.events import Event
     from fmapviz.features.diff.kept_values import KeptValues
     from fmapviz.store.unfinished import Command
-    from fmapviz.types import ImageFile
+    from fmapviz.store.unit_key import UnitKey
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -169,8 +169,8 @@ def _read(directory: Path) -> _Run:
     units = {}
     for unit in run_files.find_units(directory):
         known = read_unit(unit)
-        if known and known.get("kind") is None and known.get("series") is None:
-            units[str(known["unit"])] = unit
+        if known and (key := key_of(known)).kind == IMAGE and key.step is None:
+            units[key.name] = unit
     is_finished = state_of(directory, read_unfinished(directory))[0] == "finished" and not any(leftovers(directory))
     return _Run(directory, record.get("settings") or {}, units, not is_finished)
 
@@ -224,24 +224,20 @@ def _names(first: _Run, second: _Run) -> tuple[str, str]:
 def _compare_image(session: Session, name: str, first: _Run, second: _Run, tell: Callable[[Event], None]) -> Outcome:
     """Compare one image, unless that is done."""
     begun, run, info = time.monotonic(), session.directory, session.info
-    record = read_unit(first.units[name])
-    file = replace(image_of(record), unit=name) if record else None
+    units = first.units[name], second.units[name]
     try:
-        if record is None or file is None:
-            raise ValueError(name)
-        marks = {"compared": [_checksum(first.units[name]), _checksum(second.units[name])]}
-        if not session.config.force and (done := find_done(run, file, info.fingerprint, marks=marks)):
+        (file,) = images_of(read_unit(units[0]))
+        key = image_key(file, {"first": _checksum(units[0]), "second": _checksum(units[1])})
+        if not session.config.force and (done := find_done(run, key, info.fingerprint)):
             outcome = Outcome(file.path, "skipped", unit=done)
         else:
-            units = [run.units[name] for run in (first, second)]
             values = [read_values(unit, session.config) for unit in units]
-            image = _draw(session, file, values[0], values[1])
-            pictures, unit = _write(session, image, _input(units), marks)
+            pictures, unit = _write(session, key, _draw(session, key, values[0], values[1]), _input(units))
             outcome = Outcome(file.path, "done", pictures=pictures, seconds=time.monotonic() - begun, unit=unit)
     except RequestError:
         raise
     except UNREADABLE as error:
-        path = str(first.units[name])
+        path = str(units[0])
         reason = f"its values are damaged: {type(error).__name__}"
         failure = Failure(path, "E_VALUES", f"{reason}: {quote(path)}", hint="fmapviz verify lists what is damaged")
         append_failure(run, failure, sync=session.config.fsync)
@@ -282,7 +278,7 @@ def _input(units: Iterable[Path]) -> Picture:
     return Picture("input", "input", encode(pixels, facts), pixels.shape[1], pixels.shape[0], facts)
 
 
-def _draw(session: Session, file: ImageFile, first: Mapping[str, KeptValues], second: Mapping[str, KeptValues]) -> UnitImage:
+def _draw(session: Session, key: UnitKey, first: Mapping[str, KeptValues], second: Mapping[str, KeptValues]) -> UnitImage:
     setup = session.pair
     assert setup
     layers, undrawn = [], dict[str, str]()
@@ -308,7 +304,7 @@ def _draw(session: Session, file: ImageFile, first: Mapping[str, KeptValues], se
         layers.append(drawn)
         if reason:
             undrawn[name] = reason
-    return UnitImage(file, ImageResult(tuple(layers), (), undrawn), (), session.info)
+    return UnitImage(key.name, key.path, ImageResult(tuple(layers), (), undrawn), (), session.info)
 
 
 def _alone(values: KeptValues, network: int) -> Difference:
@@ -327,15 +323,14 @@ def _maps(array: NDArray[Any]) -> torch.Tensor | None:
     return values[:, :, None, None] if array.ndim == 1 else values
 
 
-def _write(session: Session, image: UnitImage, seen: Picture, marks: Mapping[str, Any]) -> tuple[int, Path]:
+def _write(session: Session, key: UnitKey, image: UnitImage, seen: Picture) -> tuple[int, Path]:
     """Write the unit of an image; return the number of its pictures, and its directory."""
     digits = max(2, len(str(max((layer.index for layer in image.result.layers), default=0))))
-    common = {"Image": image.file.unit}
+    common = {"Image": key.name}
     pictures = [seen] + [
         make_picture(layer, drawing, session.info, common=common, digits=digits)
         for layer in image.result.layers
         for drawing in layer.drawings
         if drawing.content
     ]
-    unit = write_unit(session, image, pictures, {**marks, **describe_image(image)})
-    return len(pictures), unit
+    return len(pictures), write_unit(session, key, pictures, image=image)

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from PIL import Image as PillowImage
 
@@ -27,9 +27,10 @@ from fmapviz.errors import quote
 from fmapviz.events import Notice
 from fmapviz.images.films import rate_of, times_of
 from fmapviz.images.frames import frames_of
+from fmapviz.run.units import finish_unit
 from fmapviz.store.run_files import find_units
-from fmapviz.store.unit import commit, find_done, image_of, read_unit
-from fmapviz.types import ImageFile
+from fmapviz.store.unit import find_done, images_of, read_unit
+from fmapviz.store.unit_key import IMAGE, UnitKey
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -64,7 +65,7 @@ class _Shown:
     name: str
     units: Sequence[Path]
     numbers: Sequence[int]
-    digest: int
+    digest: str
 
 
 def write_films(session: Session, on_event: Callable[[Event], None]) -> None:
@@ -81,8 +82,8 @@ def write_films(session: Session, on_event: Callable[[Event], None]) -> None:
         return
     is_intact = session.output.is_intact if config.repair else None
     for shown in _find_shown(run, fingerprint):
-        file = ImageFile(f"film:{shown.source or run.name}", shown.name, len(shown.units), shown.digest)
-        if not config.force and find_done(run, file, fingerprint, is_intact=is_intact):
+        key = UnitKey(KIND, f"film:{shown.source or run.name}", shown.name, {"records": shown.digest})
+        if not config.force and find_done(run, key, fingerprint, is_intact=is_intact):
             continue
         rate, times, name = _rate_of(shown), _times_of(shown), quote(shown.source) if shown.source else "the images"
         units = f"{len(shown.units)} {'frame' if len(shown.units) == 1 else 'frames'}"
@@ -90,14 +91,7 @@ def write_films(session: Session, on_event: Callable[[Event], None]) -> None:
         on_event(Notice(f"writing a film of each picture of {name}: {units}, {speed}"))
         with writing_to(run), stage(run) as staging:
             damaged = _write(staging, shown, writers, rate=rate, times=times, workers=session.workers)
-            record: dict[str, Any] = {
-                "kind": KIND,
-                "run": fingerprint,
-                "model": session.info.label,
-                "weights": session.info.weights,
-            }
-            record |= {"rate": [rate.numerator, rate.denominator]}
-            unit = commit(staging, run, file, record, force=True, sync=config.fsync)
+            unit = finish_unit(session, staging, key, {"rate": [rate.numerator, rate.denominator]})
         if damaged:
             on_event(
                 Notice(f"{counted(damaged, 'picture')} {are(damaged)} damaged, and not in {quote(unit)}: see fmapviz verify")
@@ -110,9 +104,9 @@ def _find_shown(run: Path, fingerprint: str) -> Iterator[_Shown]:
     images: list[tuple[int, Path]] = []
     for unit in find_units(run):
         record = read_unit(unit)
-        if record is None or record.get("kind") is not None or record.get("run") != fingerprint:
+        if record is None or record["unit"]["kind"] != IMAGE or record.get("run") != fingerprint:
             continue
-        image = image_of(record)
+        (image,) = images_of(record)
         if found := frames_of(image.path):
             frames.setdefault((found.film, image.size, image.mtime_ns), []).append((found.first, unit))
         else:
@@ -135,7 +129,7 @@ def _show(run: Path, source: str, units: list[tuple[int, Path]]) -> _Shown:
     above = units[0][1].parent.relative_to(run).as_posix()
     name = f"{above}/{UNIT}" if source and above != "." else UNIT
     places = [unit for _, unit in units]
-    return _Shown(source, name, places, [number for number, _ in units], int.from_bytes(digest.digest()[:6]))
+    return _Shown(source, name, places, [number for number, _ in units], digest.hexdigest())
 
 
 def _rate_of(shown: _Shown) -> Fraction:

@@ -14,6 +14,7 @@ from fmapviz.store.aggregates.base import UNREADABLE
 from fmapviz.store.aggregates.ranker import Ranker
 from fmapviz.store.aggregates.unit_ranking import TABLE_FILE, add_image, read_ranking
 from fmapviz.store.unit import holds_images, read_unit
+from fmapviz.store.unit_key import key_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -34,7 +35,8 @@ COLUMNS = (
 
 def summarize(unit: Path) -> bytes | None:
     """Return the table of the unit that shows top images; None for all other units."""
-    if not unit.name.startswith(UNIT) or (read_unit(unit) or {}).get("kind") != KIND:
+    record = read_unit(unit) if unit.name.startswith(UNIT) else None
+    if record is None or key_of(record).kind != KIND:
         return None
     return files.read(unit / CSV_FILE)
 
@@ -84,6 +86,6 @@ def rank_units(units: Iterable[Path], run: Path, *, by: By, k: int) -> tuple[Ran
             else:
                 add_image(ranker, by, unit, unit.relative_to(run).as_posix())
         except UNREADABLE:
-            if holds_images(read_unit(unit) or {}):
+            if holds_images(read_unit(unit)):
                 left_out.append(unit)
     return ranker.finish(), left_out

@@ -17,8 +17,10 @@ from fmapviz.features.top.second_pass import SecondPass, Shown, forward_again
 from fmapviz.features.top.tiles import SIDE, TileFile
 from fmapviz.features.top.winners import find_winners
 from fmapviz.run.session import needs_of
-from fmapviz.store.unit import commit, find_done, read_unit
-from fmapviz.types import ImageFile, ImageResult, UnitImage
+from fmapviz.run.units import finish_unit
+from fmapviz.store.unit import find_done, read_unit
+from fmapviz.store.unit_key import UnitKey
+from fmapviz.types import ImageResult, UnitImage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -72,7 +74,7 @@ def draw_ranking(
     *,
     layers: Collection[str] | None = None,
     lost: Sequence[str] = (),
-    of: str | None = None,
+    of: str,
     force: bool = False,
 ) -> Drawn:
     """Draw the ranked images of each channel, unless that is done.
@@ -95,10 +97,9 @@ def draw_ranking(
     """
     run, fingerprint = session.directory, session.info.fingerprint
     winners = find_winners(run, ranking, options.channels)
-    file = _identify(ranking, winners, options, session)
+    key = _make_key(ranking, winners, options, session, of=of)
     is_intact = session.output.is_intact if session.config.repair else None
-    marks = {} if of is None else {"of": of}
-    done = None if force else find_done(run, file, fingerprint, is_intact=is_intact, marks=marks)
+    done = None if force else find_done(run, key, fingerprint, is_intact=is_intact)
     if done and not (read_unit(done) or {}).get("lost"):
         return Drawn(unit=done)
     if not winners:
@@ -118,17 +119,13 @@ def draw_ranking(
         count = _write_pages(
             session,
             staging,
-            file,
+            key,
             Pages(session.info, ranking, options=options, second=second, shown=shown, tiles=tiles),
             ranking,
         )
         files.write(staging / CSV_FILE, write_rows(_rows(ranking, shown)))
-        made_of = {"run": fingerprint, "model": session.info.label, "weights": session.info.weights}
-        record = {"kind": KIND, **made_of, "options": options.record, "layers": layers and sorted(layers)}
-        record |= {"lost": missing, **marks}
-        again = force or session.config.repair or find_done(run, file, fingerprint) is not None
-        unit = commit(staging, run, file, record, force=again or bool(done), sync=session.config.fsync)
-        unit = session.output.upload(unit)
+        more = {"options": options.record, "layers": layers and sorted(layers), "lost": missing}
+        unit = finish_unit(session, staging, key, more, force=force or session.config.repair or bool(done))
     different = sum(bool(each.note) for each in second.shown.values())
     drawn = Drawn(count, len(listed), tuple(missing), different, second.difference, unit)
     for remark in drawn.remarks():
@@ -136,7 +133,7 @@ def draw_ranking(
     return drawn
 
 
-def _write_pages(session: Session, staging: Path, file: ImageFile, pages: Pages, ranking: Ranking) -> int:
+def _write_pages(session: Session, staging: Path, key: UnitKey, pages: Pages, ranking: Ranking) -> int:
     """Write the pages of all layers in the formats that show pictures, and return their number."""
     forms = [form for form in session.writers if session.plan.drawn and "pictures" in needs_of(form)]
     count = 0
@@ -144,21 +141,20 @@ def _write_pages(session: Session, staging: Path, file: ImageFile, pages: Pages,
         writers = [stack.enter_context(session.writers[form](staging)) for form in forms]
         for number, (info, own) in enumerate(ranking.slices() if writers else ()):
             pictures = list(pages.of(info, own.start))
-            image = UnitImage(file, ImageResult((), (), {}), (), session.info, key=number)
+            image = UnitImage(key.name, key.path, ImageResult((), (), {}), (), session.info, key=number)
             for writer in writers:
                 writer.add(image, pictures)
             count += len(pictures)
     return count
 
 
-def _identify(ranking: Ranking, winners: Sequence[Winner], options: TopOptions, session: Session) -> ImageFile:
-    """Identify what is shown by a digest, as size and time of modification identify an image."""
+def _make_key(ranking: Ranking, winners: Sequence[Winner], options: TopOptions, session: Session, *, of: str) -> UnitKey:
     digest = hashlib.sha256(repr((options, sorted(session.writers), session.config.style, ranking.maps)).encode())
     for winner in winners:
         digest.update(repr((winner.name, winner.file, winner.lost, winner.copies)).encode())
     for array in (ranking.places, ranking.scores, ranking.worst, ranking.images, ranking.excluded):
         digest.update(array.tobytes())
-    return ImageFile(f"top:{session.info.label}", UNIT, len(winners), int.from_bytes(digest.digest()[:7]))
+    return UnitKey(KIND, f"top:{session.info.label}", UNIT, {"of": of, "shown": digest.hexdigest()})
 
 
 def _not_drawn(ranking: Ranking, winners: Sequence[Winner], second: SecondPass) -> Mapping[Slot, Shown]:

@@ -29,10 +29,9 @@ from fmapviz.store.aggregates.unit_ranking import KEPT, keeps_ranking
 from fmapviz.store.run import load_run
 from fmapviz.store.run_files import find_units
 from fmapviz.store.shards.grouping import Failed
-from fmapviz.store.shards.shard import members_of
 from fmapviz.store.staleness import state_of_images
-from fmapviz.store.unit import KIND as SHARD
-from fmapviz.store.unit import image_of, read_unit
+from fmapviz.store.unit import images_of, read_unit
+from fmapviz.store.unit_key import IMAGE, key_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -112,7 +111,7 @@ def _record_of(units: Sequence[Path]) -> dict[str, Any] | None:
     """Return the record of the unit that shows top images; None without it."""
     records = (read_unit(unit) for unit in units if unit.name.startswith(UNIT))
     return next(
-        (each for each in records if each and each.get("kind") == KIND and isinstance(each.get("options"), dict)), None
+        (each for each in records if each and key_of(each).kind == KIND and isinstance(each.get("options"), dict)), None
     )
 
 
@@ -159,12 +158,9 @@ def _rank_inside(
 def _images_of(units: Sequence[Path], run: Path) -> Iterator[ImageFile]:
     for unit in units:
         record = read_unit(unit)
-        if record and record.get("kind") == SHARD:
-            yield from (
-                file for file, image in zip(members_of(record), record["images"], strict=True) if "failed" not in image
-            )
-        elif record and record.get("kind") is None:
-            yield replace(image_of(record), unit=unit.relative_to(run).as_posix())
+        is_single = record is not None and key_of(record).kind == IMAGE
+        for file in images_of(record):
+            yield replace(file, unit=unit.relative_to(run).as_posix()) if is_single else file
 
 
 class _Inside:

@@ -12,8 +12,8 @@ import numpy as np
 from fmapviz.core.urls import is_url
 from fmapviz.images.frames import file_of
 from fmapviz.images.memory.image import is_in_memory, memory_image
-from fmapviz.store.shards.shard import find_shards, members_of
-from fmapviz.store.unit import image_of, read_unit
+from fmapviz.store.shards.shard import find_shards
+from fmapviz.store.unit import images_of, read_unit
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -54,8 +54,7 @@ def find_winners(run: Path, ranking: Ranking, channels: Collection[int] = ()) ->
     winners = []
     for identity, copies in zip(ranking.names, ranking.copies.tolist(), strict=True):
         name, _, path = identity.partition("\0")
-        record = None if path else read_unit(run / name)
-        file = in_shards.get(path) if path else image_of(record) if record else None
+        file = in_shards.get(path) if path else next(iter(images_of(read_unit(run / name))), None)
         winners.append(Winner(name, file, why_lost(file) if file else "the run has no record of it", copies))
     constant = ranking.constant
     for info, own in ranking.slices():
@@ -81,5 +80,4 @@ def why_lost(file: ImageFile) -> str:
 
 
 def _files_in_shards(run: Path) -> dict[str, ImageFile]:
-    records = filter(None, map(read_unit, find_shards(run)))
-    return {file.path: file for record in records for file in members_of(record)}
+    return {file.path: file for shard in find_shards(run) for file in images_of(read_unit(shard))}

@@ -146,10 +146,11 @@ class StepDrawer:
         for probe, result in zip(self.probes, results, strict=False):
             sheets = session.plan.sheets
             preparation = session.preparation_of(probe.values)
-            pictures = list(make_pictures(result, Seen(probe.values, preparation), probe.file, info, sheets=sheets))
+            pictures = list(make_pictures(result, Seen(probe.values, preparation), probe.file.unit, info, sheets=sheets))
             empty = tuple(find_empty_maps(result, sheets=sheets))
             notices = (*result.notices, *notices_of(result, sheets=sheets))
-            drawn.append(Drawn(probe, UnitImage(probe.file, result, notices, info, empty_maps=empty), pictures))
+            image = UnitImage(probe.file.unit, probe.file.path, result, notices, info, empty_maps=empty)
+            drawn.append(Drawn(probe, image, pictures))
         if not (weights or any(picture.group != "input" for each in drawn for picture in each.pictures)):
             raise RequestError(f"nothing could be drawn: {_why(results)}", hint="other layers=, types= or views=")
         return drawn, weights

@@ -11,7 +11,7 @@ from fmapviz.errors import InputError, RequestError, quote
 from fmapviz.images.find import find_images
 from fmapviz.images.load import read_values
 from fmapviz.images.memory.inputs import resolve_inputs
-from fmapviz.store.unit import distinct_name
+from fmapviz.store.unit_key import distinct_name
 from fmapviz.types import Failure
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def read_probes(given: Inputs, preparation: Preparation) -> list[Probe]:
     for found in find_images(list(resolve_inputs(given, volumes=preparation.volume))):
         if isinstance(found, Failure):
             raise InputError(found.code, found.message, hint=found.hint)
-        file = replace(found, unit=distinct_name(found)) if found.unit in probes else found
+        file = replace(found, unit=distinct_name(found.unit, found.path)) if found.unit in probes else found
         if file.unit in probes:
             raise RequestError(f"an image is given twice: {quote(file.unit)}", hint="leave it out once")
         values = read_values(file, preparation)

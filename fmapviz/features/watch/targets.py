@@ -21,11 +21,11 @@ from fmapviz.draw.png import encode
 from fmapviz.errors import OutputError, RefusedError, RequestError, quote
 from fmapviz.run.model_views import KIND as MODEL_KIND
 from fmapviz.run.model_views import UNIT as MODEL_UNIT
-from fmapviz.run.pipeline.unit_writer import describe_image
 from fmapviz.run.publish import Publisher
-from fmapviz.run.single_unit import write_unit
+from fmapviz.run.units import write_unit
 from fmapviz.store.remote.destination import LocalDestination
-from fmapviz.types import ImageFile, ImageResult, Picture, UnitImage
+from fmapviz.store.unit_key import UnitKey, image_key
+from fmapviz.types import Picture
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -208,14 +208,11 @@ class RunTarget:
         with writing_to(self.folder), self._events_open() as events:
             events.write(step, drawn, weights, numbers)
             for each in drawn:
-                file = each.probe.file
-                own = replace(file, path=_at(file.path, step), unit=_at(file.unit, step))
-                record = {"series": file.unit, "step": step, **describe_image(each.image)}
-                write_unit(self._session, replace(each.image, file=own), each.pictures, record)
+                file = replace(each.probe.file, unit=_at(each.probe.file.unit, step))
+                write_unit(self._session, image_key(file, {"step": step}), each.pictures, image=each.image)
             if weights:
-                own = ImageFile(_at("model:", step), _at(MODEL_UNIT, step), 0, 0)
-                image = UnitImage(own, ImageResult((), (), {}), (), self._session.info)
-                write_unit(self._session, image, weights, {"kind": MODEL_KIND, "series": MODEL_UNIT, "step": step})
+                path = f"model:{self._session.info.label}"
+                write_unit(self._session, UnitKey(MODEL_KIND, path, _at(MODEL_UNIT, step), {"step": step}), weights)
 
     def write_films(self, step: int, films: Sequence[Film]) -> None:
         """Write filmstrips, into a directory beside the steps of each image, and make the report.
@@ -227,9 +224,8 @@ class RunTarget:
             events.write_films(step, films)
             for image in dict.fromkeys(image for _, image, _ in films):
                 shown = [_as_picture(layer, pixels) for layer, of, pixels in films if of == image]
-                file = ImageFile(f"{FILMSTRIP}:{image}", f"{image}/_{FILMSTRIP}", 0, step)
-                strips = UnitImage(file, ImageResult((), (), {}), (), self._session.info)
-                write_unit(self._session, strips, shown, {"kind": FILMSTRIP, "series": image})
+                key = UnitKey(FILMSTRIP, f"{FILMSTRIP}:{image}", f"{image}/_{FILMSTRIP}", {"last_step": step})
+                write_unit(self._session, key, shown)
         Publisher(self._session).publish()
 
     @contextmanager

@@ -25,6 +25,7 @@ from fmapviz.formats.html.listing import href_of, list_curves, list_images, list
 from fmapviz.formats.html.page import link, pack, pixel_script, read_script, render_page, script, to_json
 from fmapviz.formats.html.single_file import LARGEST, embed, too_large
 from fmapviz.store.failures import read_failures
+from fmapviz.store.unit_key import IMAGE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -61,8 +62,8 @@ class UnitReport:
         if first := next(readable, None):
             files.write_pieces(self._directory / _PIXELS_SCRIPT, pixel_script(chain([first], readable)))
         self.document = {
-            "unit": printable(image.file.unit),
-            "source": printable(image.file.path),
+            "unit": printable(image.name),
+            "source": printable(image.path),
             "predictions": [printable(str(each)) for each in image.result.predictions],
             "notices": [printable(notice) for notice in image.notices if notice not in of_pictures],
             "pictures": [*self.document["pictures"], *described],
@@ -97,7 +98,7 @@ def publish(run: Path, info: RunInfo, summaries: Mapping[str, Any]) -> dict[str,
         summaries: What the run's aggregates summarize, by their names. The page has a panel for `statistics`.
     """
     units: list[ListedUnit] = summaries["images"]
-    images = [unit for unit in units if unit.kind is None]
+    images = [unit for unit in units if unit.kind == IMAGE]
     finished = {unit.path: unit.finished for unit in images}
     models = [unit for unit in units if unit.kind == "model"]
     model = next((href_of(unit.directory, run) for unit in models), None)

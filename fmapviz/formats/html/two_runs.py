@@ -23,6 +23,7 @@ from fmapviz.formats.html.pairs import move_steps, pair_images
 from fmapviz.store.aggregates import base, images
 from fmapviz.store.run import load_run, read_run
 from fmapviz.store.run_files import check_replaceable, find_units
+from fmapviz.store.unit_key import IMAGE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -46,8 +47,8 @@ class _Run:
     record: Mapping[str, Any]
     units: Sequence[ListedUnit]
 
-    def of_kind(self, kind: str | None) -> list[ListedUnit]:
-        """Return the units of a kind: None for images."""
+    def of_kind(self, kind: str) -> list[ListedUnit]:
+        """Return the units of a kind."""
         return [unit for unit in self.units if unit.kind == kind]
 
 
@@ -172,7 +173,7 @@ def _describe(runs: Sequence[_Run], folder: Path) -> dict[str, Any]:
     names = [printable(directory.relative_to(top).as_posix()) for directory in directories]
     addresses = [link(PurePath(os.path.relpath(directory, folder))) + "/" for directory in directories]
     about = [_describe_run(*each) for each in zip(runs, names, addresses, strict=True)]
-    listed = pair_images([run.of_kind(None) for run in runs], directories, addresses)
+    listed = pair_images([run.of_kind(IMAGE) for run in runs], directories, addresses)
     if not listed and any(each["model"] for each in about):  # runs without images show the models in their place
         of = [each["model"] and {"href": each["model"], "predictions": [], "thumbnail": False} for each in about]
         listed = [{"unit": "the model", "of": of}]
@@ -200,7 +201,7 @@ def _describe_run(run: _Run, name: str, address: str) -> dict[str, Any]:
         "name": name,
         "label": printable(f"{settings.get('model')} ({settings.get('weights')})"),
         "facts": describe_settings(settings, _mapping(run.record.get("versions"))),
-        "images": len(run.of_kind(None)),
+        "images": len(run.of_kind(IMAGE)),
         "report": address + PAGE if files.exists(run.directory / PAGE) else None,
         "model": model,
         **({"models": steps} if steps else {}),

@@ -18,6 +18,7 @@ from fmapviz.formats.tensorboard import event_file
 from fmapviz.formats.tensorboard.event_file import Record
 from fmapviz.store.aggregates import base
 from fmapviz.store.unit import read_unit
+from fmapviz.store.unit_key import key_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -55,7 +56,7 @@ def write_series(run: Path, units: Sequence[Path]) -> None:
 def _pictures(unit: Path) -> Iterator[tuple[int, Summary.Value]]:
     """Yield the step and the value of each picture of a unit; an input only of the first step that has it."""
     record: dict[str, Any] | None = read_unit(unit)
-    if record is None or not isinstance(step := record.get("step"), int):
+    if record is None or (step := key_of(record).step) is None:
         return
     for entry in record["files"]:
         name = str(entry["name"])
@@ -66,7 +67,7 @@ def _pictures(unit: Path) -> Iterator[tuple[int, Summary.Value]]:
             facts, size, mode = dict(getattr(image, "text", {})), image.size, image.mode
         view = name.removesuffix(".png").rpartition(".")[2]
         layer = f"{name.partition('_')[0]} {facts['Layer']}" if "Layer" in facts else ""
-        tag = event_tag("/".join(filter(None, (view, layer, str(record.get("series"))))))
+        tag = event_tag("/".join(filter(None, (view, layer, key_of(record).series))))
         shown = Summary.Image(
             width=size[0], height=size[1], colorspace=_GRAY if mode == "L" else _RGB, encoded_image_string=png
         )

@@ -18,7 +18,8 @@ from fmapviz.models.user_code import report_of
 from fmapviz.observe.randomness import gate, seeded_by
 from fmapviz.run.pipeline.scheduler import Preprocessed
 from fmapviz.store.shards.grouping import Failed
-from fmapviz.store.unit import Group, Member, check_only_own_files, distinct_name, find_done, find_own
+from fmapviz.store.unit import Group, Member, check_only_own_files, find_done, find_own
+from fmapviz.store.unit_key import distinct_name, image_key
 from fmapviz.store.unit_table import UnitTable
 from fmapviz.types import Failure, ImageFile
 
@@ -48,7 +49,7 @@ class Naming:
         """Return the image with a unique name; call it in listing order."""
         if not isinstance(item, ImageFile) or self._names.setdefault(item.unit, item.path) == item.path:
             return item
-        return item if find_own(self._run, item) else replace(item, unit=distinct_name(item))
+        return item if find_own(self._run, image_key(item)) else replace(item, unit=distinct_name(item.unit, item.path))
 
     def release(self, file: ImageFile) -> None:
         """Forget the name of an image whose unit is finished: from then on its record holds it."""
@@ -134,19 +135,17 @@ class ImageReader:
         if self._release is None:
             return Member(Group.of_one(file), 0)
         run, config, fingerprint = self._session.directory, self._session.info.config, self._session.info.fingerprint
-        is_intact, marks = self._session.output.is_intact if config.repair else None, self._session.marks
-        if not (config.force or config.repair or marks) and self._table.is_done(file, fingerprint):
+        key, is_intact = self._session.make_key(file), self._session.output.is_intact if config.repair else None
+        if not (config.force or config.repair) and self._table.is_done(key, fingerprint):
             done: Path | None = run / file.unit
         else:
-            done = None if config.force else find_done(run, file, fingerprint, is_intact=is_intact, marks=marks)
+            done = None if config.force else find_done(run, key, fingerprint, is_intact=is_intact)
         if done:
             self._release(file)
             return Outcome(file.path, "skipped", unit=done)
-        if existing := find_own(run, file):
+        if existing := find_own(run, key):
             check_only_own_files(*existing)  # before the image is drawn in vain
-        # At a step of a series, a unit may be of this image and of other weights.
-        redraw = config.force or config.repair or bool(self._session.marks)
-        return Member(Group.of_one(file, redraw=redraw), 0)
+        return Member(Group.of_one(file, redraw=config.force or config.repair), 0)
 
     def _decode(self, number: int, member: Member, tell: Tell) -> Preprocessed:
         torch.set_num_threads(self._cores)

@@ -16,16 +16,17 @@ import numpy as np
 
 from fmapviz.core.files import directory_size, stage, writing_to
 from fmapviz.draw.picture import make_pictures
-from fmapviz.draw.records import find_empty_maps, heat_records, layer_records, notices_of
+from fmapviz.draw.records import find_empty_maps, notices_of
 from fmapviz.errors import quote
 from fmapviz.events import Outcome, Staged
 from fmapviz.images.notices import is_told_once
 from fmapviz.images.preprocess import digest_of
 from fmapviz.images.seen import Seen
 from fmapviz.run.pipeline.scheduler import StoppedError
+from fmapviz.run.units import describe_image, finish_unit
 from fmapviz.store.shards.grouping import Failed
-from fmapviz.store.shards.shard import describe_members, identify
-from fmapviz.store.unit import KIND, commit, plain_name
+from fmapviz.store.shards.shard import describe_members, shard_key
+from fmapviz.store.unit_key import plain_name
 from fmapviz.types import Failure, UnitImage
 
 if TYPE_CHECKING:
@@ -125,10 +126,10 @@ class UnitWriter:
         info, plan = self._session.info, self._session.plan
         preparation = self._session.preparation_of(result.image.values, as_given=result.image.as_given)
         seen = Seen(result.image.values, preparation)
-        file = replace(file, unit=plain_name(file))
+        name = plain_name(file.unit, file.path)
         pictures = []
         marked = plan.seed_path in {"", file.path}
-        made = make_pictures(drawn, seen, file, info, sheets=plan.sheets, marked=marked)
+        made = make_pictures(drawn, seen, name, info, sheets=plan.sheets, marked=marked)
         for picture in made if plan.drawn else ():
             self._check()
             pictures.append(picture)
@@ -145,7 +146,8 @@ class UnitWriter:
             bytes=sum(len(picture.png) for picture in pictures),
         )
         image = UnitImage(
-            file=file,
+            name=name,
+            path=file.path,
             result=drawn,
             notices=notices,
             info=info,
@@ -283,16 +285,14 @@ class _Unit:
             self._open.close()
             size = directory_size(self._staging)
             counted = [] if group.number is None else self._writers
-            unit = commit(
+            unit = finish_unit(
+                session,
                 self._staging,
-                session.directory,
-                group.members[0] if group.number is None else identify(group, sorted(self._written)),
+                session.make_key(group.members[0]) if group.number is None else shard_key(group, sorted(self._written)),
                 self._make_record(),
                 members={name: count for writer in counted for name, count in writer.members.items()},
                 force=group.redraw,
-                sync=session.info.config.fsync,
             )
-            unit = unit if session.output.is_local else session.output.upload(unit)
             self._staged.close()
         for position, outcome in self._written.items():
             self._release(group.members[position])
@@ -302,15 +302,11 @@ class _Unit:
                 tell(replace(outcome, unit=unit))
 
     def _make_record(self) -> dict[str, Any]:
-        """Return the fields of `unit.json`."""
-        group, info = self._group, self._session.info
-        record = {"run": info.fingerprint, "model": info.label, "weights": info.weights}
+        """Return what `unit.json` records of the images."""
+        group = self._group
         if self._page and group.number is None:
-            series = {"series": group.members[0].unit.rpartition("/")[0]} if self._session.step else {}
-            return record | series | self._session.marks | describe_image(self._page.image)
+            return describe_image(self._page.image)
         return {
-            "kind": KIND,
-            **record,
             "shard": group.number,
             "first_key": group.key(0),
             "not_executed": sorted(self._not_executed),
@@ -339,18 +335,3 @@ def _drop_pixels(result: ImageResult) -> None:
         content: Any = drawing.content  # Any: of the classes of content
         if names := _NO_PIXELS.keys() & {*getattr(content, "__slots__", ())}:
             drawing.content = replace(content, **{name: _NO_PIXELS[name] for name in names})
-
-
-def describe_image(image: UnitImage) -> dict[str, Any]:
-    """Return what `unit.json` records of an image that has a unit of its own."""
-    result = image.result
-    heat_maps = heat_records(result)
-    predicts = image.info.config.top or result.predictions
-    return {
-        "notices": list(image.notices),
-        "layers": layer_records(result),
-        **({"heat_maps": heat_maps} if heat_maps else {}),
-        "not_executed": list(result.not_executed),
-        "undrawn": dict(result.undrawn),
-        **({"predictions": [each.record for each in result.predictions]} if predicts else {}),
-    }

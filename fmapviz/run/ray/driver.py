@@ -38,7 +38,7 @@ from fmapviz.run.pipeline.reader import Naming, counted
 from fmapviz.run.ray.tasks import Begun, Receipt, Task, after_death, divide, do
 from fmapviz.run.session import load_session, moved
 from fmapviz.store.remote.destination import open_destination
-from fmapviz.store.shards.shard import identify
+from fmapviz.store.shards.shard import shard_key
 from fmapviz.store.unit import Member, sweep
 from fmapviz.types import ImageFile
 
@@ -340,8 +340,8 @@ def _work(recipe: _Recipe, task: Task) -> Iterator[str | Begun | Staged | Receip
         shared, seed_path = recipe.shared
         session = replace(session, plan=replace(session.plan, shared=shared, seed_path=seed_path))
         groups = {item.group for item in task.items if isinstance(item, Member)}
-        units = (item for item in task.items if isinstance(item, ImageFile))
-        session.output.fetch_records(session.directory, [*units, *(identify(group, ()) for group in groups)])
+        units = (session.make_key(item) for item in task.items if isinstance(item, ImageFile))
+        session.output.fetch_records(session.directory, [*units, *(shard_key(group, ()) for group in groups)])
     except FmapvizError as error:
         yield Receipt(error=error)
         return

@@ -107,7 +107,7 @@ def gather(aggregate: Aggregate[Summary], units: Iterable[Path]) -> tuple[Summar
             try:
                 yield aggregate.summarize(unit)
             except UNREADABLE:
-                if holds_images(read_unit(unit) or {}):
+                if holds_images(read_unit(unit)):
                     left_out.append(unit)
 
     return aggregate.merge(summaries()), left_out

@@ -7,10 +7,11 @@ import time
 from dataclasses import dataclass
 from itertools import chain
 from math import nan
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any
 
 from fmapviz.core.file_names import UNIT_FILE
 from fmapviz.store.unit import read_unit
+from fmapviz.store.unit_key import key_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -60,7 +61,7 @@ class ListedUnit:
     Attributes:
         directory: The unit's directory.
         path: The image file.
-        kind: What the unit shows if it is no image, such as `model`; else None.
+        kind: What the unit shows: `image`, or `model` for example.
         predictions: As `unit.json` records them; any JSON value in a record that was tampered with.
         finished: Time of completion, in seconds since the epoch.
         objects: In an object store, the names of objects that are not named like their files, by the name of the file.
@@ -69,7 +70,7 @@ class ListedUnit:
 
     directory: Path
     path: str
-    kind: str | None
+    kind: str
     predictions: Any
     finished: float
     objects: Mapping[str, str]
@@ -82,8 +83,8 @@ def summarize(unit: Path) -> list[ListedUnit]:
     if record is None:
         return []
     objects = {entry["name"]: entry["object"] for entry in record["files"] if "object" in entry}
-    path, kind, predictions = record["source"]["path"], record.get("kind"), record.get("predictions")
-    return [ListedUnit(unit, path, kind, predictions, _time_of(unit), objects, _step_of(record))]
+    key = key_of(record)
+    return [ListedUnit(unit, key.path, key.kind, record.get("predictions"), _time_of(unit), objects, _step_of(record))]
 
 
 def merge(summaries: Iterable[list[ListedUnit]]) -> list[ListedUnit]:
@@ -103,13 +104,12 @@ def report(_run: Path) -> tuple[dict[str, Any], list[str]]:
 
 def _step_of(record: Mapping[str, Any]) -> Step | None:
     """Return the step of a record; None if it has none, or the record was tampered with."""
-    series, number = record.get("series"), record.get("step")
-    if not (isinstance(series, str) and series) or not _is_count(number):
+    key = key_of(record)
+    if key.step is None or not 0 <= key.step < 2**53:  # what JavaScript can represent
         return None
     layers = record.get("layers")
     maps = [_map_of(each) for each in layers if isinstance(each, dict)] if isinstance(layers, list) else []
-    source = record["source"]
-    return Step(series, number, (source.get("size"), source.get("mtime_ns")), tuple(maps))
+    return Step(key.series, key.step, (key.version.get("size"), key.version.get("mtime_ns")), tuple(maps))
 
 
 def _map_of(layer: Mapping[str, Any]) -> RecordedMap:
@@ -120,11 +120,6 @@ def _map_of(layer: Mapping[str, Any]) -> RecordedMap:
         mean if isinstance(mean, float) else nan,
         len(dead) if isinstance(dead, list) else 0,
     )
-
-
-def _is_count(value: object) -> TypeGuard[int]:
-    """Return True for a whole number that JavaScript can represent."""
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53
 
 
 def _time_of(unit: Path) -> float:

@@ -52,7 +52,7 @@ class UnitRanking:
         described, columns = columns_of(image.result)
         for by, ranker in self._rankers.items():
             maps, values = _outputs(described, columns[COLUMNS[by]])
-            ranker.add(maps, identity(image.file.unit, image.file.path), _digest(image.input), values)
+            ranker.add(maps, identity(image.name, image.path), _digest(image.input), values)
 
     def finish(self) -> dict[By, Ranking]:
         """Return the ranking by each value."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from fmapviz.config import RunInfo
-    from fmapviz.types import ImageFile
+    from fmapviz.store.unit_key import UnitKey
 
 
 class LocalDestination:
@@ -60,8 +60,8 @@ class LocalDestination:
         """Return the directory of a run that another process has opened."""
         return self.directory / name
 
-    def fetch_records(self, run: Path, images: Iterable[ImageFile]) -> None:
-        """Make the records of these images' units available in a process that did not open the run."""
+    def fetch_records(self, run: Path, keys: Iterable[UnitKey]) -> None:
+        """Make the records of units available in a process that did not open the run."""
 
     def upload(self, unit: Path) -> Path:
         """Publish a committed unit, and return its directory, which may have been renamed.

@@ -25,7 +25,8 @@ from fmapviz.store.aggregates.base import names_of, unit_files
 from fmapviz.store.remote.local_copy import naming_addresses
 from fmapviz.store.remote.remote_units import TRIES, RemoteUnits, list_objects
 from fmapviz.store.remote.run_sync import RunSync
-from fmapviz.store.unit import image_of, possible_paths, read_unit
+from fmapviz.store.unit import read_unit
+from fmapviz.store.unit_key import key_of, possible_paths
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
     from fmapviz.config import RunInfo
     from fmapviz.core.object_store import Store
-    from fmapviz.types import ImageFile
+    from fmapviz.store.unit_key import UnitKey
 
 UPLOAD_SECONDS = 10.0  # between two uploads of the failures
 _ENDING = "-remote"
@@ -115,9 +116,9 @@ class RemoteDestination:
             self._sync.download(*(f"{name}/{file}" for file in own_run_files()))
         return run
 
-    def fetch_records(self, run: Path, images: Iterable[ImageFile]) -> None:
+    def fetch_records(self, run: Path, keys: Iterable[UnitKey]) -> None:
         """See `LocalDestination`."""
-        names = [self._name(place / UNIT_FILE) for image in images for place in possible_paths(run, image)]
+        names = [self._name(place / UNIT_FILE) for key in keys for place in possible_paths(run, key)]
         with self._writing():
             self._sync.download(*names)
 
@@ -194,13 +195,13 @@ class RemoteDestination:
         record = read_unit(unit)
         assert record
         run = self.directory / unit.relative_to(self.directory).parts[0]
-        for place in possible_paths(run, image_of(record)):
+        for place in possible_paths(run, key_of(record)):
             if not files.exists(place):
                 files.make_folders(place.parent)
                 files.rename(unit, place)
                 self._sync.download(self._name(unit / UNIT_FILE))
                 return self.upload(place)
-        raise RefusedError(f"no free name for {quote(record['source']['path'])} in {quote(self.address_of(run))}")
+        raise RefusedError(f"no free name for {quote(key_of(record).path)} in {quote(self.address_of(run))}")
 
     def _refresh(self, run: Path) -> bool:
         """Download what other processes have changed; return True if there was anything."""

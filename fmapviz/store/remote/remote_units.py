@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any
 from fmapviz.core import checksummed_json, files
 from fmapviz.core.file_names import UNIT_FILE
 from fmapviz.core.files import FOREIGN_SECONDS
-from fmapviz.store.unit import is_truncated_record, parse_unit, read_unit
+from fmapviz.store.unit import is_current, is_of, is_truncated_record, parse_unit, read_unit
+from fmapviz.store.unit_key import key_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -88,22 +89,24 @@ class RemoteUnits:
         Raises:
             OSError: It cannot be written.
         """
-        document = checksummed_json.load(unit / UNIT_FILE)
+        document = read_unit(unit)
         assert document
+        key, fingerprint = key_of(document), document.get("run")
         created: set[str] = set()
         before = self._find(name) if replaces else None
         for _ in range(TRIES):
             objects = list(self._pool.map(lambda entry: self._upload(name, unit, entry, created), document["files"]))
-            data, key = _format(document, objects), f"{name}/{UNIT_FILE}"
-            entry = self._store.replace(key, data, seen=before.entry) if before else self._store.create(key, data)
+            data, target = _format(document, objects), f"{name}/{UNIT_FILE}"
+            entry = self._store.replace(target, data, seen=before.entry) if before else self._store.create(target, data)
             found = RemoteRecord(data, entry) if entry else self._find(name)
             if found and found.data == data:  # if it was found, the answer to the request was lost
                 self._remove(name, object_names(before.record if before else None) - {*objects})
                 return found, False
-            if found and _is_same_state(found.record, document):
-                self._remove(name, created - object_names(found.record))
+            record = found.record if found else None
+            if found and is_of(record, key) and is_current(record, key, fingerprint):
+                self._remove(name, created - object_names(record))
                 return found, True
-            if found and _is_of_another_input(found, document):
+            if found and not is_of(record, key) and (record or not is_truncated_record(found.data)):
                 self._remove(name, created)
                 return None
             before = found
@@ -207,15 +210,6 @@ def object_of(entry: Mapping[str, Any]) -> str:
     """
     name: str = entry.get("object", entry["name"])
     return name
-
-
-def _is_of_another_input(found: RemoteRecord, document: Mapping[str, Any]) -> bool:
-    record = found.record
-    return bool(record["source"]["path"] != document["source"]["path"]) if record else not is_truncated_record(found.data)
-
-
-def _is_same_state(record: Mapping[str, Any] | None, document: Mapping[str, Any]) -> bool:
-    return record is not None and all(record.get(key) == document.get(key) for key in ("source", "run"))
 
 
 def _format(document: Mapping[str, Any], objects: list[str]) -> bytes:

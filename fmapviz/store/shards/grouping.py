@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from fmapviz.errors import quote
 from fmapviz.events import Outcome
 from fmapviz.images.find import look_again
-from fmapviz.store.shards.shard import KnownImages, members_of
-from fmapviz.store.unit import Group, Member, check_only_own_files, image_of, read_unit
+from fmapviz.store.shards.shard import KnownImages
+from fmapviz.store.unit import Group, Member, check_only_own_files, image_file, read_unit
+from fmapviz.store.unit_key import key_of
 from fmapviz.types import Failure, ImageFile
 
 if TYPE_CHECKING:
@@ -151,11 +152,12 @@ class Grouping:
         if record is None:  # it was there a moment ago
             return None, None, set()
         check_only_own_files(self._known.directories[shard], record)  # before its images are drawn in vain
-        group = Group(self._known.numbers[shard], self.size, identity=image_of(record), redraw=True, complete=True)
+        group = Group(self._known.numbers[shard], self.size, replaced=key_of(record), redraw=True, complete=True)
         keep: set[int] = set()
         failed: set[str] = set()
         missing: ImageFile | None = None
-        for image, member in zip(record["images"], members_of(record), strict=True):
+        for image in record["images"]:
+            member = image_file(image)
             now = look_again(member)
             if now is None:
                 missing = missing if "failed" in image else member

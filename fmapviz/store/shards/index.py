@@ -68,7 +68,7 @@ class Index:
             pictures: Its pictures; feature maps without pictures get rows as well.
             stored: Position of each picture; empty if no file holds them.
         """
-        common = _image(image.key, image.file)
+        common = _image(image.key, image.name, image.path)
         if image.result.predictions:
             first = image.result.predictions[0]
             common |= {"prediction": printable(first.name), "score": first.score}
@@ -97,7 +97,7 @@ class Index:
 
     def add_failure(self, key: int, file: ImageFile, failure: Failure) -> None:
         """Add an image that could not be drawn."""
-        self._append({**_image(key, file), "error": failure.code})
+        self._append({**_image(key, file.unit, file.path), "error": failure.code})
 
     def flush(self) -> None:
         """Write the pending rows as a row group."""
@@ -123,8 +123,8 @@ def create(directory: Path) -> Iterator[Index]:
         index.flush()
 
 
-def _image(key: int, file: ImageFile) -> dict[str, Any]:
-    return {"key": key, "image": printable(file.unit), "path": printable(file.path)}
+def _image(key: int, name: str, path: str) -> dict[str, Any]:
+    return {"key": key, "image": printable(name), "path": printable(path)}
 
 
 def _describe(layer: LayerResult, drawing: Drawing | None) -> dict[str, Any]:

@@ -17,8 +17,8 @@ import numpy as np
 from fmapviz.core import checksummed_json
 from fmapviz.core.file_names import UNIT_FILE, shard_files
 from fmapviz.images.find import in_natural_order
-from fmapviz.store.unit import KIND, discard, lacks_record, read_unit
-from fmapviz.types import ImageFile
+from fmapviz.store.unit import discard, lacks_record, read_unit
+from fmapviz.store.unit_key import SHARD, UnitKey
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from fmapviz.config import Part
     from fmapviz.events import Outcome
     from fmapviz.store.unit import Group
-    from fmapviz.types import Failure
+    from fmapviz.types import Failure, ImageFile
 
 _PREFIX = "shard-"
 _FAILED = -1
@@ -103,26 +103,21 @@ class KnownImages:
         return entry is not None and bool(self._reported[entry.index])
 
 
-def identify(group: Group, positions: Sequence[int]) -> ImageFile:
-    """Return what tells a shard from others, in the form of an image.
+def shard_key(group: Group, positions: Sequence[int]) -> UnitKey:
+    """Return the key of a shard; one that replaces another keeps its path.
 
     Args:
         group: The images of the shard.
         positions: Those that are in it.
-
-    Returns:
-        A digest of all paths in place of the path, and of all states in place of the time. A shard that replaces another
-        one keeps its path.
     """
     held = [group.members[position] for position in positions]
-    if group.identity:
-        path, unit = group.identity.path, group.identity.unit
+    if group.replaced:
+        path, name = group.replaced.path, group.replaced.name
     else:
         paths = b"\0".join(os.fsencode(file.path) for file in group.members)
-        path, unit = f"{KIND}:{hashlib.sha256(paths).hexdigest()[:16]}", f"{_PREFIX}{group.number:06}"
-    states = hashlib.sha256(repr([(file.size, file.mtime_ns) for file in held]).encode())
-    mtime_ns = int.from_bytes(states.digest()[:7])  # a number that JSON keeps everywhere
-    return ImageFile(path, unit, sum(file.size for file in held), mtime_ns)
+        path, name = f"{SHARD}:{hashlib.sha256(paths).hexdigest()[:16]}", f"{_PREFIX}{group.number:06}"
+    states = hashlib.sha256(repr([(file.size, file.mtime_ns) for file in held]).encode()).hexdigest()
+    return UnitKey(SHARD, path, name, {"images": len(held), "states": states})
 
 
 def find_shards(run: Path) -> Iterator[Path]:
@@ -170,11 +165,6 @@ def describe_members(group: Group, written: Mapping[int, Outcome], failed: Mappi
         identity = {"path": file.path, "name": file.unit, "size": file.size, "mtime_ns": file.mtime_ns}
         records.append({**identity, **outcome})
     return records
-
-
-def members_of(record: Mapping[str, Any]) -> list[ImageFile]:
-    """Return the images of a shard's record, including those that failed."""
-    return [ImageFile(image["path"], image["name"], image["size"], image["mtime_ns"]) for image in record["images"]]
 
 
 def _row(image: Mapping[str, Any], shard: int) -> tuple[int, int, int]:

@@ -267,7 +267,7 @@ def test_a_constant_channel_has_no_top_images(pictures, tmp_path):
     run = draw(pictures, tmp_path / "out", net, types=["Conv2d"]).directory
     assert {row["channel"] for row in table(run)} == {1}
     drawn = json.loads((run / "_top/unit.json").read_text())
-    assert drawn["kind"] == "top"
+    assert drawn["unit"]["kind"] == "top"
 
 
 def test_an_image_that_is_gone_is_named(pictures, tmp_path):

@@ -396,7 +396,7 @@ def test_a_training_that_is_resumed_continues_its_filmstrips(picture, tmp_path):
 
 def fmapviz_units(folder, name="noise.png"):
     units = (folder / "fmapviz" / name).glob("step_*/unit.json")
-    return sorted(json.loads(path.read_bytes())["step"] for path in units)
+    return sorted(json.loads(path.read_bytes())["unit"]["version"]["step"] for path in units)
 
 
 def test_a_step_that_goes_back_is_told_once(picture, tmp_path):

@@ -19,7 +19,7 @@ from fmapviz.run.pipeline.work import work
 from fmapviz.store.failures import read_failures
 from fmapviz.store.run import clusters_of, shares_components, shares_ranges
 from fmapviz.store.run_files import find_units
-from fmapviz.store.unit import paths_of, read_unit
+from fmapviz.store.unit import images_of, read_unit
 from fmapviz.types import ImageFile
 
 if TYPE_CHECKING:
@@ -86,8 +86,7 @@ def survey(session: Session, found: Sequence[ImageFile | Failure], on_event: Cal
     if not surveyor.paths and not wanted.seed:
         return Survey(0, {})
     # Read before the survey, which is saved before the first image is drawn.
-    records = filter(None, map(read_unit, find_units(session.directory)))
-    drawn = {path for record in records for path in paths_of(record)}
+    drawn = {image.path for unit in find_units(session.directory) for image in images_of(read_unit(unit))}
     known = load(session.directory, session.info.fingerprint)
     if known is not None:  # another process was faster
         return known

@@ -44,7 +44,9 @@ def steps_in(folder, tag):
 
 
 def steps_of(run):
-    return sorted(json.loads(path.read_bytes())["step"] for path in (run / "image_0").glob("step_*/unit.json"))
+    return sorted(
+        json.loads(path.read_bytes())["unit"]["version"]["step"] for path in (run / "image_0").glob("step_*/unit.json")
+    )
 
 
 # --- Lightning

@@ -1,0 +1,90 @@
+"""Write units: their files in the formats of a run, and their record."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from fmapviz.core.files import stage, writing_to
+from fmapviz.draw.records import heat_records, layer_records
+from fmapviz.run.session import needs_of
+from fmapviz.store.unit import commit
+from fmapviz.types import ImageResult, UnitImage
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from fmapviz.run.session import Session
+    from fmapviz.store.unit_key import UnitKey
+    from fmapviz.types import Picture
+
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+def write_unit(
+    session: Session,
+    key: UnitKey,
+    pictures: Sequence[Picture],
+    *,
+    image: UnitImage | None = None,
+    more: Mapping[str, Any] = _NOTHING,
+    force: bool = True,
+) -> Path:
+    """Write a unit outside of the pipeline in all formats of a run; without layers, in those that are made of pictures.
+
+    Args:
+        session: The run.
+        key: The key of the unit.
+        pictures: Its pictures.
+        image: The image and its results, under any name; None: the unit is of no image.
+        more: Further fields of `unit.json`.
+        force: Whether to replace an up-to-date unit.
+
+    Returns:
+        The finished unit.
+
+    Raises:
+        OutputError: It could not be written.
+    """
+    run = session.directory
+    shown = replace(image or UnitImage("", "", ImageResult((), (), {}), (), session.info), name=key.name, path=key.path)
+    with writing_to(run), stage(run) as staging:
+        with ExitStack() as stack:
+            for form, open_writer in session.writers.items():
+                if shown.result.layers or "pictures" in needs_of(form):
+                    stack.enter_context(open_writer(staging)).add(shown, pictures)
+        return finish_unit(session, staging, key, {**more, **(describe_image(image) if image else {})}, force=force)
+
+
+def finish_unit(
+    session: Session,
+    staging: Path,
+    key: UnitKey,
+    more: Mapping[str, Any],
+    *,
+    members: Mapping[str, int] = _NOTHING,
+    force: bool = True,
+) -> Path:
+    """Write the record of a staged unit, and publish the unit; see `fmapviz.store.unit.commit`."""
+    info = session.info
+    record = {"run": info.fingerprint, "model": info.label, "weights": info.weights, **more}
+    unit = commit(staging, session.directory, key, record, members=members, force=force, sync=session.config.fsync)
+    return session.output.upload(unit)
+
+
+def describe_image(image: UnitImage) -> dict[str, Any]:
+    """Return what `unit.json` records of an image that has a unit of its own."""
+    result = image.result
+    heat_maps = heat_records(result)
+    predicts = image.info.config.top or result.predictions
+    return {
+        "notices": list(image.notices),
+        "layers": layer_records(result),
+        **({"heat_maps": heat_maps} if heat_maps else {}),
+        "not_executed": list(result.not_executed),
+        "undrawn": dict(result.undrawn),
+        **({"predictions": [each.record for each in result.predictions]} if predicts else {}),
+    }
