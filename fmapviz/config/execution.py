@@ -138,13 +138,7 @@ class Execution:
         metavar="NAME",
         words=("auto", "cpu", "cuda", "mps"),
     )
-    batch_size: int | None = _option(
-        None,
-        "Images per forward pass.",
-        "On the CPU, 4 if the layers are small and each image gives the same result in a batch as alone, bit for bit.",
-        metavar="N",
-        shown="1 or 4 on the CPU, 16 on a GPU",
-    )
+    batch_size: int | None = _option(None, "Images per forward pass.", metavar="N", shown="1 on the CPU, 16 on a GPU")
     workers: int | None = _option(
         None,
         "Images processed at once, each in its own thread.",

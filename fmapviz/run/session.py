@@ -65,7 +65,6 @@ if TYPE_CHECKING:
     from fmapviz.features.tokens.survey.kept_passes import KeptPasses
     from fmapviz.formats.base import OpenWriter
     from fmapviz.images.memory.image import MemoryImage
-    from fmapviz.run.pipeline.batching import Sharing
     from fmapviz.run.plan import Plan
     from fmapviz.store.remote.destination import Destination
     from fmapviz.store.unit_key import UnitKey
@@ -99,7 +98,7 @@ class Session:
         plan: What the views capture of them.
         writers: The functions that open the writers of the formats.
         device: Where to compute.
-        batch_size: Images in one forward pass; None: see `fmapviz.run.pipeline.batching`.
+        batch_size: Images in one forward pass.
         workers: Threads.
         early_stop: See `fmapviz.run.forward_pass.Drawer`.
         inputs: The inputs, with a name for each image in memory; a list, unless they can be read only once.
@@ -108,7 +107,6 @@ class Session:
         several: Whether more than one image is expected.
         choices: Remembers the layers that were chosen automatically.
         layouts: Remembers the layouts of layers.
-        sharing: Remembers whether images may share a forward pass; None: it is found out each time.
         kept: Remembers what layers returned when the images were surveyed.
         pair: The second network, if two are compared; the model's module then holds both.
         step: The step at which a series of networks is; None if there is no series.
@@ -123,7 +121,7 @@ class Session:
     plan: Plan
     writers: Mapping[str, OpenWriter]
     device: torch.device
-    batch_size: int | None
+    batch_size: int
     workers: int
     early_stop: EarlyStop | None = None
     inputs: Iterable[str | Path | MemoryImage] = ()
@@ -132,7 +130,6 @@ class Session:
     several: bool = True
     choices: Choices = field(default_factory=Choices)
     layouts: LayoutCache = field(default_factory=LayoutCache)
-    sharing: Sharing | None = None
     kept: KeptPasses | None = None
     pair: PairSetup | None = None
     step: StepInfo | None = None
@@ -238,7 +235,7 @@ def load_session(config: RunConfig, *, pair: bool = False) -> tuple[Session, lis
         plan=plan,
         writers=open_writers(formats),
         device=device,
-        batch_size=(config.batch_size or (None if device.type == "cpu" else 16)) if loaded.batches else 1,
+        batch_size=(config.batch_size or (1 if device.type == "cpu" else 16)) if loaded.batches else 1,
         workers=config.threads,
         layouts=findings_of(loaded).layouts,
         early_stop=_early_stop(loaded, chosen, narrowed=bool(narrowed or config.types)) if stops else None,

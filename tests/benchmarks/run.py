@@ -299,7 +299,7 @@ def decoding(place, quick):
 
 
 def batches(place, quick):
-    """Several images in one forward pass, against one: from this the default of `--batch-size` was chosen."""
+    """Several images in one forward pass, against one."""
     for name, count in (("mobilenet_v3_large", 48), ("resnet50", 16)):
         model = fmapviz.load_model(name, weights="random")
         paths = copies(place, count // 4 if quick else count)

@@ -8,13 +8,11 @@ from dataclasses import replace
 import pytest
 from faults import Net
 from image_files import paint
-from torch import nn
 
 from fmapviz.config import Engine, InputOptions, RunConfig
 from fmapviz.errors import RequestError
 from fmapviz.events import Outcome
 from fmapviz.images.find import find_images
-from fmapviz.run.pipeline.batching import Sharing
 from fmapviz.run.pipeline.progress import Progress
 from fmapviz.run.pipeline.reader import counted
 from fmapviz.run.ray.tasks import ATTEMPTS, IMAGES, MOST_UNEXPLAINED, Begun, Task, after_death, divide, do
@@ -133,24 +131,6 @@ def test_a_careful_task_waits_until_it_is_known_what_it_begins(session, tmp_path
     assert list((tmp_path / "out").iterdir()) == []
     (receipt,) = reports
     assert [event.status for event in receipt.events] == ["done"]
-
-
-def test_that_images_may_share_a_forward_pass_is_found_out_once_for_all_tasks(session, tmp_path):
-    for number in range(3, 14):
-        paint(tmp_path / f"in/{number}.png", number)
-    passes = []
-
-    network = nn.Sequential(nn.Conv2d(3, 4, 3))
-    network[0].register_forward_pre_hook(lambda _, given: passes.append(len(given[0])))
-    # Of smaller images torch computes a batch otherwise than one.
-    given = configuration(model=network, options=InputOptions(size=(96, 96)), workers=1)
-    loaded, _ = load_session(given)
-    loaded = replace(loaded, directory=session.directory, sharing=Sharing(loaded.model.module))
-    files = tuple(find_images([str(tmp_path / "in")]))
-    for part in (files[:6], files[6:]):
-        assert {event.status for event in done(loaded, Task(part))[1].events} == {"done"}
-    # An image, noise alone and with other noise, the image that waited meanwhile, the others; then no noise any more.
-    assert passes == [1, 1, 4, 1, 4, 4, 4]
 
 
 class Looking(Net):

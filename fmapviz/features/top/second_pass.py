@@ -221,7 +221,6 @@ def forward_again(
         info=replace(session.info, config=config),
         batch_size=1,
         early_stop=EarlyStop(),
-        sharing=None,
     )
     with closing(work(alone, files, progress=Progress(), on_drawn=note)) as events:
         for event in events:

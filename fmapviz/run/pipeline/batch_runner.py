@@ -36,7 +36,7 @@ from fmapviz.observe.randomness import gate, python_states, seeded_by
 from fmapviz.run.findings import findings_of
 from fmapviz.run.forward_pass import Drawer, ForwardError
 from fmapviz.run.layer_results import MixedBatchError
-from fmapviz.run.pipeline.batching import Sharing, is_mixed
+from fmapviz.run.pipeline.batching import is_mixed
 from fmapviz.run.pipeline.scheduler import Limits, Processed
 from fmapviz.store.shards.grouping import Failed
 from fmapviz.types import Failure
@@ -82,20 +82,14 @@ class BatchRunner:
         self._pattern = replicate(module) if on_cpu and workers > 1 else None
         # The same for a single image as for one of many: another number may round otherwise.
         self._cores = max(1, torch.get_num_threads() // (workers if self._pattern else 1))
-        # The weights of an attention are larger than its map: what is drawn does not tell what a batch needs.
-        plain = not (session.plan.of_classes or session.plan.of_attention)
-        shareable = session.batch_size is None and session.several and plain
-        self._sharing = (session.sharing or Sharing(module)) if shareable else None
         self._fields = FieldCache(session.model, [layer.name for layer in session.layers]) if session.plan.fields else None
         self._places = PlaceCache(session.model, findings_of(session.model).fields) if session.plan.placed else None
         self._idle: list[Drawer | PairDrawer] = [self._attach(module)]
-        if self._sharing:
-            self._sharing.begin()
-        self._is_checked = self._sharing is not None  # it tries batches out itself
+        self._is_checked = False
         self.limits = Limits(
             threads=workers,
             drawing=workers if self._pattern else 1,
-            batch_size=session.batch_size or (self._sharing.images if self._sharing else 1),
+            batch_size=session.batch_size,
             drawn_ahead=0 if on_cpu else workers,
         )
 
@@ -115,7 +109,7 @@ class BatchRunner:
         results: list[Result] = []
         kept = self._find_kept(batch)
         new = [image for image in batch if id(image) not in kept]
-        together = len(new) if new and self._may_share(new, drawer) else 1
+        together = 1 if self._is_random or self._is_single else len(new)
         parts, back = [new[:together]] if new else [], new[together:]
         parts += [[image] for image in batch if id(image) in kept]
         while parts:
@@ -141,8 +135,6 @@ class BatchRunner:
                     parts += self._split(part, tell, memory=memory)
             else:
                 results += [self._accept(image, each, begun, tell) for image, each in zip(part, drawn, strict=True)]
-                if self._sharing and len(part) == 1 and not again:
-                    self._sharing.note(part[0].values, drawn[0])
         self._idle.append(drawer)
         return [*back, *chain.from_iterable(parts)], results
 
@@ -222,16 +214,6 @@ class BatchRunner:
         found = ((image, passes.find(image.values)) for image in batch) if passes else ()
         return {id(image): each for image, each in found if each}
 
-    def _may_share(self, batch: list[Preprocessed], drawer: Drawer | PairDrawer) -> bool:
-        """Return True if a batch may be one forward pass; the first thread that asks finds out if images may share one."""
-        if self._is_random or self._is_single:
-            return False
-        if self._sharing is None:
-            return True
-        if shared := self._sharing.try_out(lambda images: drawer.draw(self._stack(images))):
-            self.limits.batch_size = shared
-        return self._sharing.allows([image.values for image in batch])
-
     def _take_drawer(self) -> Drawer | PairDrawer:
         with suppress(IndexError):  # several threads may ask at once
             return self._idle.pop()
@@ -276,9 +258,7 @@ class BatchRunner:
 
     def _split(self, batch: list[Preprocessed], tell: Tell, *, memory: bool) -> list[list[Preprocessed]]:
         """Return the parts of a batch that failed, the first one last."""
-        half = (
-            1 if self._sharing or self._is_single else len(batch) // 2
-        )  # what may share a pass is proven of a whole batch only
+        half = 1 if self._is_single else len(batch) // 2
         if memory and self.limits.batch_size > half:
             self.limits.batch_size = half
             tell(Notice(f"out of memory with {counted(len(batch), 'image')} at once: going on with {half}"))

@@ -33,7 +33,6 @@ from fmapviz.core.urls import is_url
 from fmapviz.errors import FmapvizError, OutputError, RequestError, quote
 from fmapviz.events import Notice, Outcome, Staged
 from fmapviz.images import decode_pool
-from fmapviz.run.pipeline.batching import Sharing
 from fmapviz.run.pipeline.reader import Naming, counted
 from fmapviz.run.ray.tasks import Begun, Receipt, Task, after_death, divide, do
 from fmapviz.run.session import load_session, moved
@@ -367,10 +366,9 @@ def _load(recipe: _Recipe) -> Session:
         )
     output = _opened.enter_context(open_destination(config.out))
     _opened.enter_context(moved(session.model.module, session.device))
-    sharing = Sharing(session.model.module)  # found out once, not for each task
     assert config.name
     directory = output.join_run(config.name)
-    return replace(session, output=output, directory=directory, sharing=sharing)
+    return replace(session, output=output, directory=directory)
 
 
 @contextmanager
