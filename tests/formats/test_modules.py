@@ -36,7 +36,9 @@ def test_each_module_keeps_its_names_and_runs_once_behind_its_imports(browser):
     script = join_files(
         'import { tell as first } from "./one.js";\nimport { tell, Two } from "./deep/two.js";\n'
         "const modules = 3;\nfound.push(first(), tell(), new Two().name, modules);\n",
-        one='import { log } from "./log.js";\nconst name = "one";\nlog(name);\nexport const tell = () => name;\n',
+        one='// @ts-check\nimport { log } from "./log.js";\n/** @type {\n * string */\nconst name = "one";\nlog(name);\n'
+        "const told = {};\n  /** @type {any} */ (told).name = name;\n  /** @type {() => string} */\n"
+        "export const tell = () => told.name;\n",
         deep__two='import {\n  log,\n} from "../log.js";\nlet name = "two";\nlog(name);\n'
         "export function tell() {\n  return name;\n}\nexport class Two {\n  name = `class of ${name}`;\n}\n",
         log='found.push("log");\nexport async function wait() {}\nexport const log = (text) => found.push(`log ${text}`);\n',

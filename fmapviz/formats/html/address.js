@@ -1,3 +1,4 @@
+// @ts-check
 // The page's address, which encodes the image, view, layer and channel shown.
 
 import { besideView, choice } from "./choose.js";
@@ -13,6 +14,7 @@ let written = "";
 let settling = 0;
 
 function addressOf() {
+  /** @type {Record<string, any>} */
   const parts = { image: run.units[state.units[0]].unit };
   const step = stepAt(run.units[state.units[0]], 0);
   if (step) parts.step = step.step;
@@ -34,8 +36,10 @@ function addressOf() {
 
 // The canonical form of the address that was read. Writing it out in place of an empty or hand-typed address would add an
 // entry to the history, and the back button would never get past it.
+/** @type {string | null} */
 let understood = null;
 
+/** @type {(address: string) => string} */
 function withoutPlaces(address) {
   const parts = new URLSearchParams(address);
   for (const name of ["step", "with-step", ...report.places.map(({ name }) => name)]) parts.delete(name);
@@ -61,8 +65,10 @@ export function readAddress() {
   written = location.hash.slice(1);
   understood = null;
   const parts = new URLSearchParams(written);
+  /** @type {(name: string) => number} */
   const unit = (name) => run.units.findIndex((item) => item.unit === parts.get(name));
   const other = unit("with");
+  /** @type {(name: string) => number | null} */
   const whole = (name) => (/^\d+$/.test(parts.get(name) ?? "") ? Number(parts.get(name)) : null);
   const channel = whole("channel");
   state.steps = [whole("step"), whole("with-step")];

@@ -1,18 +1,25 @@
+// @ts-check
 // Cameras: zoom and position. Panes whose pictures cover the same area share one.
 
 import { report } from "./registry.js";
 import { comparing, panes, swiping } from "./state.js";
 import { clamp, find } from "./text.js";
 
+/** @import { Camera, Picture } from "./page.d.ts" */
+/** @import { Pane } from "./pane.js" */
+
 const LARGEST_SCALE = 64;
 const MARGIN = 24;  // of a fitted picture, both sides together
 
 // `scale`: device pixels per pixel of the first picture; `x`, `y`: the point of the picture at the centre of the pane, as a
 // share of its width and height.
+/** @type {() => Camera} */
 export const newCamera = () => ({ scale: 1, x: 0.5, y: 0.5, fitted: true });
 
 // The pane that keys and buttons zoom and move: the one that had the focus last.
+/** @type {() => Pane | undefined} */
 const activePane = () => panes.find((pane) => pane.picture && pane.active) ?? panes.find(({ picture }) => picture);
+/** @type {() => Set<Camera>} */
 const cameras = () => new Set(panes.filter(({ picture }) => picture).map(({ camera }) => camera));
 
 export function place() {
@@ -21,11 +28,13 @@ export function place() {
   find("#zoom output").textContent = `${Number(((activePane()?.camera.scale ?? 1) * 100).toPrecision(3))} %`;
 }
 
+/** @type {(camera: Camera, scale: number) => void} */
 export function setScale(camera, scale) {
   camera.scale = clamp(scale, Math.min(1, fittingScale(camera)) / 4, LARGEST_SCALE);
   camera.fitted = false;
 }
 
+/** @type {(camera: Camera) => number} */
 function fittingScale(camera) {
   const scales = panes.filter((pane) => pane.picture && pane.camera === camera).map((pane) => {
     const { width, height } = pane.picture;
@@ -37,6 +46,7 @@ function fittingScale(camera) {
   return scale > 1 ? Math.floor(scale) : scale;
 }
 
+/** @type {(fitted?: Iterable<Camera>) => void} */
 export function fit(fitted = cameras()) {
   for (const camera of fitted) {
     Object.assign(camera, { scale: fittingScale(camera), x: 0.5, y: 0.5, fitted: true });
@@ -56,6 +66,7 @@ export function linkCameras() {
   if (second) second.camera = comparing() || swiping() || coverTheSame(first.picture, second.picture) ? first.camera : second.ownCamera;
 }
 
+/** @type {(one: Picture | null, other: Picture | null) => boolean} */
 function coverTheSame(one, other) {
   if (!one || !other) return true;
   const elongation = (one.width / one.height) / (other.width / other.height);
@@ -64,6 +75,7 @@ function coverTheSame(one, other) {
 }
 
 // Buttons and keys step through whole numbers, at which all pixels become squares of equal size.
+/** @type {(direction: string | undefined) => void} */
 export function zoomBy(direction) {
   const camera = activePane()?.camera;
   if (!camera || !direction) return;
@@ -74,8 +86,10 @@ export function zoomBy(direction) {
   place();
 }
 
+/** @type {Record<string, [number, number]>} */
 export const PAN = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
 
+/** @type {(key: string) => void} */
 export function pan(key) {
   const pane = activePane();
   if (pane) pane.shift((PAN[key][0] * 60) / pane.zoom, (PAN[key][1] * 60) / pane.zoomDown);

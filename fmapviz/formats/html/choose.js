@@ -1,14 +1,19 @@
+// @ts-check
 // Choosing an image, a layer, a view, a side or an order.
 
 import { besides, comparing, isShown, pictures, state, update, viewsOf, viewsShown } from "./state.js";
 import { isSeries, stepBeside } from "./steps.js";
 import { paired, run, withoutNumber } from "./text.js";
 
+/** @import { Item, Layer, Picture } from "./page.d.ts" */
+
 // The chosen layers, the latest first. A view without the latest shows an earlier one, or its first layer; a view that has
 // it returns to it, and so does another image if the view was chosen last.
+/** @type {{ layers: { name: string, layer: Layer | null }[], ofView: boolean }} */
 export const choice = { layers: [], ofView: false };
 
 // Gradients and class maps have their own numbering, and a layer may have several.
+/** @type {(picture: { name: string, layer: Layer | null }, view: string | null) => Picture | undefined} */
 export function pictureLike({ name, layer }, view) {
   const ofView = pictures.known.filter((picture) => picture.view === view);
   return ofView.find((picture) => picture.name === name)
@@ -17,6 +22,7 @@ export function pictureLike({ name, layer }, view) {
     ?? ofView.find((picture) => layer && picture.layer?.name === layer.name);
 }
 
+/** @type {(view: string | null) => Picture | undefined} */
 export function nearest(view) {
   for (const layer of choice.layers) {
     const like = pictureLike(layer, view);
@@ -26,6 +32,7 @@ export function nearest(view) {
 }
 
 // Of two runs, one that both have.
+/** @type {(among: Picture[]) => Picture | undefined} */
 export const firstOf = (among) => among.find(({ only }) => only === undefined) ?? among[0];
 
 // A fallback is not a choice.
@@ -41,6 +48,7 @@ export function returnToChoice() {
   if (like) state.name = like.name;
 }
 
+/** @type {(item: Item, other?: boolean) => void} */
 export function chooseImage(item, other) {
   if (paired) return showPair(item.index);
   const side = other ? 1 - state.side : state.side;
@@ -49,17 +57,20 @@ export function chooseImage(item, other) {
   update();
 }
 
+/** @type {(index: number) => void} */
 function showPair(index) {
   state.units = [index, index];
   update();
 }
 
+/** @type {(picture: Picture) => void} */
 export function chooseLayer(picture) {
   Object.assign(state, { name: picture.name, view: picture.view });
   choice.ofView = false;
   update();
 }
 
+/** @type {(index: number) => void} */
 function compareWith(index) {
   state.beside = null;
   state.steps[1] = stepBeside(index);
@@ -69,11 +80,13 @@ function compareWith(index) {
 }
 
 // What is shown beside the view: the chosen one, unless that is the view itself.
+/** @type {() => string | null} */
 export function besideView() {
   if (viewsShown().includes(state.beside) && state.beside !== state.view) return state.beside;
   return viewsOf(pictures.known).find((view) => view !== state.view) ?? null;
 }
 
+/** @type {(view: string | null) => void} */
 export function chooseBeside(view) {
   state.beside = view;
   update();
@@ -86,6 +99,7 @@ export function toggleBeside() {
   chooseBeside(besides() ? null : "input");
 }
 
+/** @type {(order: string) => void} */
 export function chooseOrder(order) {
   state.order = order || null;
   update();
@@ -102,6 +116,7 @@ export function toggleCompare() {
   update();
 }
 
+/** @type {(side: number) => void} */
 export function changeSide(side) {
   state.side = comparing() && !paired ? side : 0;
   update();

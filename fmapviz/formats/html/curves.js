@@ -1,3 +1,4 @@
+// @ts-check
 // Curves over the steps of a series: the mean of the layer that is shown, and its dead channels.
 
 import { address, layerAmong, loadScript, unpack } from "./data.js";
@@ -6,22 +7,28 @@ import { comparing, isShown, labelOf, panes, state } from "./state.js";
 import { hasSeries, positionAt, shownItem } from "./steps.js";
 import { find, make, number, run, visible } from "./text.js";
 
+/** @import { Curves, Item, Picture, Report } from "./page.d.ts" */
+
 const CURVE = { width: 1000, height: 100 };
 
+/** @type {Curves | null} */
 let curves = null;  // by the address of the series
+/** @type {Picture | null} */
 let charted = null;  // the picture whose layer has a chart
 
 async function loadCurves() {
   if (!run.curves) return;
-  curves = await loadScript(address(run.curves)).catch(() => null);  // the slider works without them
+  curves = await loadScript(address(run.curves)).catch(() => {});  // the slider works without them
   showCurves();
 }
 
+/** @type {(item: Item, picture: Picture) => { mean: number[], dead: number[] } | null} */
 function curvesOf(item, picture) {
   const known = curves?.[item.href];
   const layer = known && layerAmong(known.layers, picture);
   if (!layer) return null;
   const columns = new Map(known.steps.map((step, column) => [step, column]));
+  /** @type {(number: number) => number[]} */
   const row = (number) => item.steps.map(({ step }) => (columns.has(step) ? unpack(layer, known.steps.length)(number, columns.get(step)) : NaN));
   return { mean: row(0), dead: row(1) };
 }
@@ -43,7 +50,9 @@ function showCurves() {
   const title = draw("title", {});
   title.textContent = visible(label);
   find("#curve-numbers").replaceChildren(`mean ${number(found.mean[at])}`, make("span", "dead", dead));
+  /** @type {(position: number) => number} */
   const x = (position) => (item.steps.length < 2 ? 0.5 : position / (item.steps.length - 1)) * CURVE.width;
+  /** @type {[string, number[], number, number][]} */
   const lines = [["mean", found.mean, low, high], ["dead", found.dead, 0, Math.max(...found.dead.filter(Number.isFinite), 0)]];
   const shown = lines.filter(([, , lowest, highest]) => highest > lowest || (lowest === low && means.length));
   chart.replaceChildren(
@@ -54,7 +63,9 @@ function showCurves() {
 }
 
 // Without a line where there is no number.
+/** @type {(values: number[], x: (position: number) => number, low: number, high: number) => string} */
 function path(values, x, low, high) {
+  /** @type {(value: number) => number} */
   const y = (value) => (high > low ? 0.92 - 0.84 * ((value - low) / (high - low)) : 0.5) * CURVE.height;
   return values.map((value, at) => {
     if (!Number.isFinite(value)) return "";
@@ -63,6 +74,7 @@ function path(values, x, low, high) {
   }).join("");
 }
 
+/** @param {Report} report */
 export function register(report) {
   if (!hasSeries) return;
   report.described.push(showCurves);

@@ -1,23 +1,31 @@
+// @ts-check
 // Loading data and pictures when they are shown: from beside the page, or from the page if it is the only file.
 
 import { report } from "./registry.js";
-import { make, run, say, withoutNumber, words } from "./text.js";
+import { findAll, make, run, say, withoutNumber, words } from "./text.js";
+
+/** @import { Numbers, Packed, Picture, Unit } from "./page.d.ts" */
 
 // A page opened from a file may not fetch, but it may load scripts: data are scripts that call one of these functions.
+/** @type {WeakMap<object, any>} */
 const delivered = new WeakMap();
-const deliver = (data) => delivered.set(document.currentScript, data);
+/** @type {(data: unknown) => void} */
+const deliver = (data) => { delivered.set(document.currentScript, data); };
 window.fmapviz = Object.freeze({ unit: deliver, statistics: deliver, curves: deliver, pixels: deliver });
 
 const CACHED_UNITS = 20;
 
+/** @type {Record<string, string>} */
 const OF = {
   maps: "output", mean: "output", max: "output", pca: "output", histogram: "output",
   inputs: "input", grads: "gradient", "grad-inputs": "input gradient", attention: "attention",
 };
 
 // Files inside the page, by their addresses.
-export const embedded = new Map([...document.querySelectorAll("script[data-file]")].map((file) => [file.dataset.file, file]));
+/** @type {Map<string | undefined, HTMLElement>} */
+export const embedded = new Map(findAll("script[data-file]").map((file) => [file.dataset.file, file]));
 
+/** @type {(href: string, options?: { charset?: string }) => Promise<any>} */
 export function loadScript(href, { charset = "" } = {}) {
   const inside = embedded.get(href);
   if (inside) return Promise.resolve(JSON.parse(inside.textContent));
@@ -38,8 +46,10 @@ export function loadScript(href, { charset = "" } = {}) {
   });
 }
 
+/** @type {(href: string) => string} */
 export const pictureAddress = (href) => (embedded.has(href) ? `data:image/png;base64,${embedded.get(href).textContent}` : href);
 
+/** @type {(href: string) => Promise<HTMLImageElement>} */
 export async function loadPicture(href) {
   const image = new Image();
   await new Promise((resolve, reject) => {
@@ -51,6 +61,7 @@ export async function loadPicture(href) {
   return image;
 }
 
+/** @type {(href: string) => string} */
 function decode(href) {
   try {
     return decodeURIComponent(href).replace("./", "");
@@ -60,9 +71,12 @@ function decode(href) {
 }
 
 // With "./" a name such as "javascript:x.png" stays a path, encoded or not. In an object store a file may have another name.
+/** @type {(href: string) => string} */
 export const address = (href) => `./${run.objects?.[href] ?? href}`;
+/** @type {Map<string, Promise<Unit>>} */
 const cache = new Map();
 
+/** @type {(href: string) => Promise<Unit>} */
 export function loadUnit(href) {
   const loading = cache.get(href) ?? loadScript(address(`${href}report.js`)).then((unit) => prepare(unit, href));
   cache.delete(href);
@@ -72,6 +86,7 @@ export function loadUnit(href) {
   return loading;
 }
 
+/** @type {(unit: Unit, href: string) => Unit} */
 export function prepare(unit, href) {
   for (const picture of unit.pictures) {
     picture.src = address(href + picture.href);
@@ -83,8 +98,10 @@ export function prepare(unit, href) {
 }
 
 // The run may have a unit of the model itself, the same for all images; in a training one for each step.
+/** @type {Map<string, Promise<Unit | null>>} */
 const models = new Map();  // by address
 
+/** @type {(href: string | null | undefined, about: string) => Promise<Unit | null> | null} */
 export function loadModel(href, about) {
   if (!href) return null;
   const loading = models.get(href) ?? readModel(href, about);
@@ -94,6 +111,7 @@ export function loadModel(href, about) {
   return loading;
 }
 
+/** @type {(href: string, about: string) => Promise<Unit | null>} */
 async function readModel(href, about) {
   try {
     const unit = prepare(await loadScript(address(`${href}report.js`)), href);
@@ -105,9 +123,11 @@ async function readModel(href, about) {
   }
 }
 
+/** @type {WeakMap<Packed, (row: number, column: number) => number>} */
 const unpacked = new WeakMap();
 
 // Rows of little-endian float32, on machines of either byte order.
+/** @type {(holder: Packed, columns: number) => (row: number, column: number) => number} */
 export function unpack(holder, columns) {
   if (!unpacked.has(holder)) {
     const bytes = Uint8Array.from(atob(holder.data), (character) => character.charCodeAt(0));
@@ -117,6 +137,7 @@ export function unpack(holder, columns) {
   return unpacked.get(holder);
 }
 
+/** @type {(holder: Packed, columns: number, column: number) => Numbers} */
 export function numbersAt(holder, columns, column) {
   const at = unpack(holder, columns);
   const [minimum, maximum, mean, deviation, zeros, strange] = [0, 1, 2, 3, 4, 5].map((row) => at(row, column));
@@ -124,6 +145,7 @@ export function numbersAt(holder, columns, column) {
   return { minimum, maximum, mean, deviation: Number.isNaN(mean) ? NaN : deviation, zeros, strange };
 }
 
+/** @type {<Of extends { name: string, of: string }>(layers: Of[], picture: Picture) => Of | null} */
 export function layerAmong(layers, picture) {
   if (!picture.layer || !OF[picture.view]) return null;
   const behind = withoutNumber(picture.name).slice(picture.layer.name.length);  // ".top1" for a class
@@ -132,14 +154,17 @@ export function layerAmong(layers, picture) {
 }
 
 // The pictures that are likely to be shown next, by their addresses: loaded and decoded before.
+/** @type {Map<string, Promise<HTMLImageElement>>} */
 const ahead = new Map();
 
+/** @type {(src: string) => Promise<HTMLImageElement>} */
 export function takePicture(src) {
   const loading = ahead.get(src) ?? loadPicture(src);
   ahead.delete(src);  // an element can only be in one pane
   return loading;
 }
 
+/** @type {(wanted: Set<string>) => void} */
 export function loadAhead(wanted) {
   for (const src of ahead.keys()) if (!wanted.has(src)) ahead.delete(src);
   for (const src of wanted) {
@@ -150,4 +175,5 @@ export function loadAhead(wanted) {
   }
 }
 
+/** @type {(unit: Unit | null | undefined) => Picture | undefined} */
 export const inputOf = (unit) => unit?.pictures?.find(({ view }) => view === "input");

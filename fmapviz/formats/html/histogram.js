@@ -1,11 +1,15 @@
+// @ts-check
 // A histogram, drawn by the browser: sharp at any scale.
 
 import { count, number, visible } from "./text.js";
+
+/** @import { Format, Picture } from "./page.d.ts" */
 
 export const CHART = { width: 640, height: 320 };
 const PLOT = { left: 64, top: 24, width: 552, height: 232 };
 const TALLER = 4;  // a bar this many times as high as the second highest is cut, or the others would not be visible
 
+/** @type {(picture: Picture) => SVGElement} */
 export function drawHistogram({ histogram, title, name }) {
   const { counts, low, high, nonfinite } = histogram;
   const total = counts.reduce((sum, amount) => sum + amount, 0);
@@ -26,18 +30,21 @@ export function drawHistogram({ histogram, title, name }) {
   return chart;
 }
 
+/** @type {(tag: string, attributes: Record<string, string | number>) => SVGElement} */
 export function draw(tag, attributes) {
   const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
-  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, String(value));
   return element;
 }
 
+/** @type {(text: string, x: number, y: number, anchor?: string) => SVGElement} */
 function write(text, x, y, anchor = "middle") {
   const element = draw("text", { x, y, "text-anchor": anchor });
   element.textContent = text;
   return element;
 }
 
+/** @type {(counts: number[], full: number) => SVGElement[]} */
 function drawBars(counts, full) {
   const width = PLOT.width / counts.length;
   return counts.flatMap((amount, bin) => {
@@ -50,6 +57,7 @@ function drawBars(counts, full) {
   });
 }
 
+/** @type {(percent: number) => SVGElement[]} */
 function drawShares(percent) {
   return ticks(0, percent, 5).flatMap(([value, text]) => {
     const y = PLOT.top + PLOT.height * (1 - value / percent);
@@ -57,6 +65,7 @@ function drawShares(percent) {
   });
 }
 
+/** @type {(low: number, high: number) => SVGElement[]} */
 function drawValues(low, high) {
   const bottom = PLOT.top + PLOT.height;
   if (low === high) return [write(`all values are ${number(low)}`, PLOT.left + PLOT.width / 2, bottom + 20)];
@@ -69,6 +78,7 @@ function drawValues(low, high) {
 }
 
 // Multiples of 1, 2 or 5 times a power of ten within a range, at most as many steps as given, and their labels.
+/** @type {(low: number, high: number, most: number) => [number, string][]} */
 function ticks(low, high, most) {
   const power = 10 ** Math.floor(Math.log10((high - low) / most));
   const step = [1, 2, 5, 10].map((factor) => factor * power).find((size) => size * most >= high - low);
@@ -76,6 +86,7 @@ function ticks(low, high, most) {
   const last = Math.floor(high / step + 1e-9);
   const decimals = Math.max(0, -Math.floor(Math.log10(step) + 1e-9));
   const largest = Math.max(Math.abs(low), Math.abs(high));
+  /** @type {Format} */
   const format = largest >= 1e6 || decimals > 6 ? (value) => value.toPrecision(4) : (value) => value.toFixed(decimals);
   return Array.from({ length: last - first + 1 }, (_, index) => [(first + index) * step, format((first + index) * step)]);
 }

@@ -1,3 +1,4 @@
+// @ts-check
 // Keyboard commands, and the elements in which they differ.
 
 import { fit, pan, PAN, zoomBy } from "./camera.js";
@@ -7,8 +8,11 @@ import { nextOrder } from "./order.js";
 import { pinNeighbour, unpin } from "./pins.js";
 import { report } from "./registry.js";
 import { besides, comparing, state } from "./state.js";
-import { find, run } from "./text.js";
+import { find, inputsIn, run } from "./text.js";
 import { toggleTheme } from "./theme.js";
+
+/** @import { Rows } from "./page.d.ts" */
+/** @typedef {Rows<any>} AnyList */
 
 function escape() {
   const list = [images, layers].find(({ filter }) => filter === document.activeElement || filter.value);
@@ -22,6 +26,7 @@ function escape() {
   else if (besides()) toggleBeside();
 }
 
+/** @type {(list: AnyList) => void} */
 function focusFilter(list) {
   list.expand(true);
   list.filter.focus();
@@ -29,10 +34,11 @@ function focusFilter(list) {
 }
 
 function nextView() {
-  const views = [...find("#views").querySelectorAll("input")].map(({ value }) => value);
+  const views = inputsIn(find("#views")).map(({ value }) => value);
   if (views.length) chooseView(views[(views.indexOf(state.view) + 1) % views.length]);
 }
 
+/** @type {Record<string, () => void>} */
 const KEYS = {
   ArrowUp: () => layers.step(-1), ArrowDown: () => layers.step(1),
   ArrowLeft: () => images.step(-1), ArrowRight: () => images.step(1),
@@ -40,10 +46,11 @@ const KEYS = {
   "[": () => pinNeighbour(-1), "]": () => pinNeighbour(1),
   "/": () => focusFilter(layers), i: () => focusFilter(images),
   c: toggleCompare, b: toggleBeside, o: nextOrder, s: () => changeSide(1 - state.side), v: nextView, t: () => toggleTheme(),
-  "?": () => find("#help").showModal(), Escape: escape,
+  "?": () => /** @type {HTMLDialogElement} */ (find("#help")).showModal(), Escape: escape,
 };
 
 // In a list and its filter, these keys move through the rows.
+/** @type {(list: AnyList) => Record<string, () => void>} */
 function listKeys(list) {
   return {
     ArrowUp: () => list.step(-1), ArrowDown: () => list.step(1),
@@ -52,6 +59,7 @@ function listKeys(list) {
   };
 }
 
+/** @type {(list: AnyList) => Record<string, () => void>} */
 function filterKeys(list) {
   const { ArrowUp, ArrowDown, PageUp, PageDown } = listKeys(list);
   const Enter = () => {
@@ -61,6 +69,7 @@ function filterKeys(list) {
   return { ArrowUp, ArrowDown, PageUp, PageDown, Enter, Escape: escape };
 }
 
+/** @type {(target: HTMLElement) => Record<string, (() => void) | null>} */
 function keysFor(target) {
   const list = [images, layers].find(({ root }) => root.contains(target));
   if (target === list?.filter) return filterKeys(list);
@@ -70,12 +79,14 @@ function keysFor(target) {
   return { ...KEYS, ...report.keys };
 }
 
+/** @type {(event: KeyboardEvent) => void} */
 export function press(event) {
+  const target = /** @type {HTMLElement} */ (event.target);
   const command = event.ctrlKey || event.metaKey || event.altKey;
   // On some keyboards brackets need AltGr, which may be reported as Ctrl and Alt.
   if ((command && !event.getModifierState("AltGraph")) || find("dialog[open]") || !run.units.length) return;
-  const shifted = event.shiftKey && event.key in PAN && !event.target.matches("input");
-  const act = shifted ? () => pan(event.key) : keysFor(event.target)[event.key];
+  const shifted = event.shiftKey && event.key in PAN && !target.matches("input");
+  const act = shifted ? () => pan(event.key) : keysFor(target)[event.key];
   if (!act) return;
   event.preventDefault();
   act();

@@ -1,15 +1,39 @@
+// @ts-check
 // Lists of images and of layers; only the visible rows exist.
 
-import { cutName, find, make, narrow } from "./text.js";
+import { around, cutName, find, make, narrow } from "./text.js";
 
+/** @template {{ words: string }} Of */
 export class List {
+  /**
+   * @param {HTMLElement} root
+   * @param {{
+   *   row: number,
+   *   noun: string,
+   *   label: (item: Of) => string,
+   *   draw: (item: Of, row: HTMLElement) => void,
+   *   mark?: (row: HTMLElement, item: Of) => void,
+   *   choose: (item: Of, other: boolean) => void,
+   * }} options
+   */
   constructor(root, { row, noun, label, draw, mark, choose }) {
-    Object.assign(this, { root, rowHeight: row, noun, label, draw, mark, choose });
-    this.items = this.shown = [];
+    this.root = root;
+    this.rowHeight = row;
+    this.noun = noun;
+    this.label = label;
+    this.draw = draw;
+    this.mark = mark;
+    this.choose = choose;
+    /** @type {Of[]} */
+    this.items = [];
+    this.shown = this.items;
+    /** @type {Of | null} */
     this.selected = null;
+    /** @type {Map<Of, HTMLElement>} */
     this.drawn = new Map();
     this.box = find(".rows", root);
     this.reel = find(".reel", root);
+    /** @type {HTMLInputElement} */
     this.filter = find("input[type=search]", root);
     this.toggle = find("h2 button", root);
     root.style.setProperty("--row", `${row}px`);
@@ -20,20 +44,22 @@ export class List {
     this.box.addEventListener("scroll", () => this.render());
     new ResizeObserver(() => this.render()).observe(this.box);
     this.reel.addEventListener("click", (event) => {
-      const row = event.target.closest(".row");
-      if (row) this.choose(this.shown[row.dataset.index], event.shiftKey);
+      const row = around(event, ".row");
+      if (row) this.choose(this.shown[Number(row.dataset.index)], event.shiftKey);
       if (row && narrow.matches) this.expand(false);
     });
     this.filter.addEventListener("input", () => this.sift());
     this.toggle.addEventListener("click", () => this.expand(this.toggle.getAttribute("aria-expanded") !== "true"));
   }
 
+  /** @param {boolean} open */
   expand(open) {
-    this.toggle.setAttribute("aria-expanded", open);
+    this.toggle.setAttribute("aria-expanded", String(open));
     find(".body", this.root).hidden = !open;
     if (open) this.reveal();
   }
 
+  /** @param {Of[]} items */
   setItems(items) {
     this.items = items;
     this.drawn.clear();
@@ -49,11 +75,12 @@ export class List {
     none.hidden = this.shown.length > 0;
     none.textContent = this.items.length ? `No ${this.noun} matches.` : `No ${this.noun}s.`;
     const { length } = this.shown;
-    find(".count", this.root).textContent = length === this.items.length ? length : `${length} of ${this.items.length}`;
+    find(".count", this.root).textContent = length === this.items.length ? String(length) : `${length} of ${this.items.length}`;
     this.reel.style.height = `${length * this.rowHeight}px`;
     this.reveal();
   }
 
+  /** @type {(item: Of | null, options?: { still?: boolean }) => void} */
   select(item, { still = false } = {}) {
     this.selected = item;
     find(".current", this.root).replaceChildren(...(item ? cutName(this.label(item)) : []));
@@ -63,7 +90,7 @@ export class List {
 
   // Scroll just enough to show the selected row.
   reveal() {
-    const top = this.shown.indexOf(this.selected) * this.rowHeight;
+    const top = this.shown.findIndex((item) => item === this.selected) * this.rowHeight;
     if (top >= 0) {
       const lowest = top + this.rowHeight - this.box.clientHeight;
       if (this.box.clientHeight) this.box.scrollTop = Math.min(top, Math.max(lowest, this.box.scrollTop));
@@ -92,6 +119,7 @@ export class List {
     else this.box.removeAttribute("aria-activedescendant");
   }
 
+  /** @param {Of} item */
   create(item) {
     const row = make("div", "row");
     row.setAttribute("role", "option");
@@ -99,20 +127,22 @@ export class List {
     return row;
   }
 
+  /** @type {(row: HTMLElement, item: Of, index: number) => HTMLElement} */
   place(row, item, index) {
     row.id = `${this.root.id}-${index}`;
-    row.dataset.index = index;
+    row.dataset.index = String(index);
     row.style.transform = `translateY(${index * this.rowHeight}px)`;
-    row.setAttribute("aria-selected", item === this.selected);
-    row.setAttribute("aria-setsize", this.shown.length);
-    row.setAttribute("aria-posinset", index + 1);
+    row.setAttribute("aria-selected", String(item === this.selected));
+    row.setAttribute("aria-setsize", String(this.shown.length));
+    row.setAttribute("aria-posinset", String(index + 1));
     this.mark?.(row, item);
     return row;
   }
 
+  /** @param {number} by */
   step(by) {
     if (!this.shown.length) return;
-    const at = this.shown.indexOf(this.selected);
+    const at = this.shown.findIndex((item) => item === this.selected);
     const to = at < 0 ? (by > 0 ? 0 : this.shown.length - 1) : at + by;
     this.choose(this.shown[Math.min(Math.max(to, 0), this.shown.length - 1)], false);
   }

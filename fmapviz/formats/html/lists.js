@@ -1,3 +1,4 @@
+// @ts-check
 // The lists of images and of layers, and their rows.
 
 import { choice, chooseImage, chooseLayer, nearest } from "./choose.js";
@@ -8,9 +9,14 @@ import { comparing, labelOf, state, update } from "./state.js";
 import { count, cutName, find, LETTERS, make, nameParts, paired, run, shape, visible, wordOf } from "./text.js";
 import { inEachImage, layerOverall } from "./tiles.js";
 
+/** @import { Item, Picture, Rows } from "./page.d.ts" */
+
+/** @type {Rows<Item>} */
 export const images = new List(find("#images"), { row: 52, noun: "image", label: ({ unit }) => unit, draw: drawImage, mark: markImage, choose: chooseImage });
+/** @type {Rows<Picture>} */
 export const layers = new List(find("#layers"), { row: 44, noun: "layer", label: labelOf, draw: drawLayer, choose: (picture) => chooseLayer(picture) });
 
+/** @type {(item: Item, row: HTMLElement) => void} */
 function drawImage(item, row) {
   const [folder, name] = nameParts(item.unit);
   const text = make("span", "two");
@@ -22,17 +28,20 @@ function drawImage(item, row) {
   row.append(text);
 }
 
+/** @type {(item: Item) => HTMLElement} */
 function thumbnail({ href }) {
   const thumb = make("img", "thumb");
   return Object.assign(thumb, { alt: "", decoding: "async", src: pictureAddress(address(`${href}input.png`)) });
 }
 
+/** @type {(row: HTMLElement, item: Item) => void} */
 function markImage(row, item) {
   const letters = comparing() && !paired ? LETTERS.filter((_, side) => state.units[side] === item.index) : [];
   find(".letter", row)?.remove();
   if (letters.length) row.append(make("span", "letter", letters.join("")));
 }
 
+/** @type {(picture: Picture, row: HTMLElement) => void} */
 function drawLayer(picture, row) {
   const { layer } = picture;
   const text = make("span", "two");
@@ -50,6 +59,7 @@ function drawLayer(picture, row) {
   if (dead) line.append(Object.assign(make("span", "badge", `${dead} dead`), { title: `Channels with one value everywhere, ${inEachImage()}` }));
 }
 
+/** @type {(view: string) => void} */
 export function chooseView(view) {
   const picture = nearest(view);
   if (!picture && !report.views.some((each) => each.view === view)) return;  // another image without it is being loaded

@@ -18,8 +18,10 @@ if TYPE_CHECKING:
 _IMPORT = re.compile(r'^import \{([^{}"]*)\} from "(\.{1,2}/[^"]+)";\n', re.MULTILINE)
 _EXPORT = re.compile(r"^export (?=(?:(?:async )?function|class|const) (\w+))", re.MULTILINE)
 _NAME = re.compile(r"(\w+)(?: as (\w+))?")
+# Types are for `make check`: the page is smaller by a tenth without them.
+_TYPES = re.compile(r"^ *(?:// @ts-check|/\*\*(?:(?!\*/).)*\*/)\n", re.MULTILINE | re.DOTALL)
 # At the beginning of a line, what neither of the first two took; anywhere but in a comment, a module loaded later.
-_OTHER = re.compile(r"^\s*(?:import|export)\b.*|^(?!\s*(?://|/?\*)).*\bimport\s*[(.].*", re.MULTILINE)
+_OTHER = re.compile(r"^\s*(?:import|export)\b.*|^(?!\s*//).*\bimport\s*[(.].*", re.MULTILINE)
 
 
 class _Module(NamedTuple):
@@ -80,6 +82,7 @@ def _add(
 
 
 def _parse(path: str, source: str) -> _Module:
+    source = _TYPES.sub("", source)
     imports = []
     for names, relative in _IMPORT.findall(source):
         other = posixpath.normpath(posixpath.join(posixpath.dirname(path), relative))

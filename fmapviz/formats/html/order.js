@@ -1,3 +1,4 @@
+// @ts-check
 // The order of the channels: tiles drawn again in that of one of their numbers, the largest first.
 
 import { chooseOrder } from "./choose.js";
@@ -6,13 +7,18 @@ import { state } from "./state.js";
 import { find, make } from "./text.js";
 import { boxAt, sameChannels } from "./tiles.js";
 
+/** @import { Found, Measure, Picture } from "./page.d.ts" */
+
+/** @type {Partial<Record<string, string>>} */
 export const ORDERS = { mean: "mean", maximum: "maximum", deviation: "deviation", zeros: "share of zeros" };
 const LARGEST_CANVAS = { side: 16384, area: 2 ** 25 };  // pixels; browsers show nothing of larger ones
 
+/** @type {(picture: Picture | null | undefined) => boolean} */
 const canSort = (picture) => Boolean(picture?.tiles && picture.statistics && picture.tiles.count > 1)
   && Math.max(picture.width, picture.height) <= LARGEST_CANVAS.side && picture.width * picture.height <= LARGEST_CANVAS.area;
 
 // Two images are compared channel by channel: both have the order of the first.
+/** @type {(found: Found[]) => void} */
 export function sortChannels(found) {
   if (!state.order) return;
   let first = null;
@@ -22,25 +28,29 @@ export function sortChannels(found) {
     const alike = first && sameChannels(first, side.picture) && first.tiles.count === tiles.count;
     const order = alike ? first.order : orderOf(side.picture);
     side.picture = { ...side.picture, order };
-    side.image = drawSorted(side.picture, side.image);
+    side.image = drawSorted(side.picture, /** @type {CanvasImageSource} */ (side.image));
     first ??= side.picture;
   }
 }
 
+/** @type {(picture: Picture) => number[]} */
 function orderOf({ statistics, tiles }) {
-  const values = Array.from({ length: tiles.count }, (_, tile) => numbersAt(statistics, tiles.count, tile)[state.order]);
+  const values = Array.from({ length: tiles.count }, (_, tile) => numbersAt(statistics, tiles.count, tile)[/** @type {Measure} */ (state.order)]);
+  /** @type {(tile: number) => number} */
   const rank = (tile) => (Number.isNaN(values[tile]) ? -Infinity : values[tile]);
   const order = [...values.keys()];
   return order.sort((one, other) => (rank(one) === rank(other) ? one - other : rank(other) - rank(one)));
 }
 
 // A tile takes along the number above it, unless it is narrower than its number may be.
+/** @type {(picture: Picture, image: CanvasImageSource) => HTMLCanvasElement} */
 function drawSorted(picture, image) {
   const { tiles, order } = picture;
   const canvas = Object.assign(make("canvas"), { width: picture.width, height: picture.height });
   const context = canvas.getContext("2d");
   context.drawImage(image, 0, 0);
   const above = tiles.down - tiles.height;
+  /** @type {(position: number) => [number, number, number, number]} */
   const cell = (position) => {
     const { x, y } = boxAt(picture, position);
     return [x, y - above, tiles.across, tiles.down];
@@ -59,7 +69,9 @@ export function fillOrders() {
   find("#order").append(new Option("number", ""), ...Object.entries(ORDERS).map(([order, name]) => new Option(name, order)));
 }
 
+/** @type {(picture: Picture | undefined) => void} */
 export function showOrder(picture) {
+  /** @type {HTMLSelectElement} */
   const select = find("#order");
   select.value = state.order ?? "";
   select.disabled = !canSort(picture);
@@ -68,5 +80,5 @@ export function showOrder(picture) {
 
 export function nextOrder() {
   const orders = ["", ...Object.keys(ORDERS)];
-  if (!find("#order").disabled) chooseOrder(orders[(orders.indexOf(state.order ?? "") + 1) % orders.length]);
+  if (!/** @type {HTMLSelectElement} */ (find("#order")).disabled) chooseOrder(orders[(orders.indexOf(state.order ?? "") + 1) % orders.length]);
 }

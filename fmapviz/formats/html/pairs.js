@@ -1,10 +1,16 @@
+// @ts-check
 // The page of two runs: the same image in both, side by side.
 
 import { isAlike, likeIn } from "./state.js";
 import { cutName, find, LETTERS, make, paired, run, visible } from "./text.js";
 
+/** @import { Picture, Report } from "./page.d.ts" */
+/** @import { Pane } from "./pane.js" */
+
 // The pictures of both runs, in the order of the first one; `only` is the run that alone has a picture of an image of both.
+/** @type {(own: Picture[], other: Picture[], options: { both: boolean }) => Picture[]} */
 function unite(own, other, { both }) {
+  /** @type {(side: number) => { only?: number }} */
   const lone = (side) => (both ? { only: side } : {});
   const united = own.map((picture) => (likeIn(other, picture) ? picture : { ...picture, ...lone(0) }));
   let at = 0;
@@ -20,6 +26,7 @@ function unite(own, other, { both }) {
 }
 
 // Each pane is headed by its run.
+/** @type {(pane: Pane) => void} */
 function headPane(pane) {
   const { name, label } = run.runs[pane.side];
   const heading = find("h3", pane.root);
@@ -29,6 +36,7 @@ function headPane(pane) {
   pane.describe(pane.picture?.shared ? [pane.picture.shared] : pane.unit?.predictions ?? []);
 }
 
+/** @param {Report} report */
 export function register(report) {
   if (paired) report.pairing = { unite, caption: headPane };
 }

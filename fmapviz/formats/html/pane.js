@@ -1,3 +1,4 @@
+// @ts-check
 // A pane: a picture that can be zoomed, moved and pointed at.
 
 import { newCamera, place, refit, setScale } from "./camera.js";
@@ -6,27 +7,44 @@ import { click, doubleClick, point } from "./pins.js";
 import { report } from "./registry.js";
 import { besides, comparing, labelOf, panes, pointer, state, swiping, viewLabel, viewsShown } from "./state.js";
 import { hasSeries } from "./steps.js";
-import { clamp, count, cutName, factOf, factPair, find, LETTERS, paired, run, visible } from "./text.js";
+import { around, clamp, count, cutName, factOf, factPair, find, LETTERS, paired, run, visible } from "./text.js";
 import {
   channelOf, channelOverall, channelWord, deadNote, numbersTable, statistics, tileAt, tileBox, tileNumbers, tileOf,
 } from "./tiles.js";
 import { valueNote } from "./values.js";
 
+/** @import { Box, Found, Image, Numbers, Picture, Position, Unit } from "./page.d.ts" */
+
 export class Pane {
+  /** @param {number} side */
   constructor(side) {
     this.side = side;
-    this.root = find("#pane").content.firstElementChild.cloneNode(true);
+    /** @type {HTMLTemplateElement} */
+    const template = find("#pane");
+    this.root = /** @type {HTMLElement} */ (template.content.firstElementChild.cloneNode(true));
     this.stage = find(".stage", this.root);
+    /** @type {Image} */
     this.image = find(".stage > img", this.root);
     this.message = find(".message", this.root);
     this.tip = find(".tip", this.root);
     this.pointed = find(".outline.pointed", this.root);
     this.kept = find(".outline.kept", this.root);
+    /** @type {HTMLSelectElement} */
     this.besideChoice = find(".beside-view", this.root);
+    /** @type {Picture | null} */
     this.picture = null;
+    /** @type {Unit | undefined} */
+    this.unit = undefined;
+    /** @type {[string, string][]} */
+    this.own = [];
     this.camera = this.ownCamera = newCamera();
     this.active = false;
+    /** @type {Map<number, PointerEvent>} */
     this.fingers = new Map();
+    this.travelled = 0;
+    // Where the picture is in the stage, and CSS pixels per pixel of it.
+    this.left = this.top = 0;
+    this.zoom = this.zoomDown = 1;
     this.listen();
   }
 
@@ -35,7 +53,8 @@ export class Pane {
     stage.addEventListener("wheel", (event) => this.wheel(event), { passive: false });
     stage.addEventListener("pointerdown", (event) => this.press(event));
     stage.addEventListener("pointermove", (event) => this.move(event));
-    for (const end of ["pointerup", "pointercancel"]) stage.addEventListener(end, (event) => this.release(event));
+    stage.addEventListener("pointerup", (event) => this.release(event));
+    stage.addEventListener("pointercancel", (event) => this.release(event));
     stage.addEventListener("pointerleave", () => point(null));
     stage.addEventListener("click", (event) => {
       if (this.travelled >= 4) return;
@@ -53,11 +72,12 @@ export class Pane {
     place();
   }
 
+  /** @param {Found} found */
   show({ unit, picture, image, error, own }) {
     this.picture = picture ?? null;
     this.unit = unit;
     this.own = own;
-    this.image.hidden = !picture;
+    this.image.toggleAttribute("hidden", !picture);
     this.message.hidden = !error;
     this.message.textContent = error ?? "";
     if (image) this.swap(image);
@@ -66,6 +86,7 @@ export class Pane {
   }
 
   // The caption below a heat map is cut off: it is no part of the area that two pictures share, and said in the facts.
+  /** @param {Image} image */
   swap(image) {
     if (image.tagName === "IMG") Object.assign(image, { draggable: false, alt: "" });
     image.style.width = `${this.picture.width}px`;
@@ -91,9 +112,10 @@ export class Pane {
     const side = find(".side", this.root);
     side.textContent = LETTERS[this.side];
     side.setAttribute("aria-label", `Image ${LETTERS[this.side]}: choose this one`);
-    side.setAttribute("aria-pressed", this.side === state.side);
+    side.setAttribute("aria-pressed", String(this.side === state.side));
   }
 
+  /** @param {string[]} predictions */
   describe(predictions) {
     const { unit, picture, own } = this;
     const second = besides() && this.side === 1;
@@ -105,6 +127,7 @@ export class Pane {
     this.notify(".remarks", picture && !picture.layer ? picture.notices ?? [] : []);
   }
 
+  /** @type {(selector: string, notices: string[]) => void} */
   notify(selector, notices) {
     const place = find(selector, this.root);
     place.hidden = !notices.length;
@@ -134,7 +157,8 @@ export class Pane {
     const { camera } = this;
     const scale = this.scale();
     // Aligned to device pixels; otherwise enlarged pixels would differ in size. Two pictures of one box are rounded alike.
-    const snap = (offset, origin) => Math.round(((origin + offset) * ratio).toFixed(4)) / ratio - origin;
+    /** @type {(offset: number, origin: number) => number} */
+    const snap = (offset, origin) => Math.round(Number(((origin + offset) * ratio).toFixed(4))) / ratio - origin;
     this.zoom = scale / ratio;
     this.zoomDown = this.zoom * this.stretch();
     this.left = snap(bounds.width / 2 - camera.x * width * this.zoom, bounds.left);
@@ -145,11 +169,13 @@ export class Pane {
     this.outline(this.pointed, pointer.channel);
   }
 
+  /** @type {(frame: HTMLElement, channel: number | null) => void} */
   outline(frame, channel) {
     const tile = channel === null ? -1 : tileOf(this.picture, channel);
     this.frame(frame, tile < 0 ? this.picture.behaviour?.outline(this.picture, channel) : tileBox(this.picture, tile));
   }
 
+  /** @type {(frame: HTMLElement, box: Box | null | undefined) => void} */
   frame(frame, box) {
     frame.hidden = !box;
     if (!box) return;
@@ -160,11 +186,13 @@ export class Pane {
   }
 
   // In pixels of the picture.
+  /** @param {Position} event */
   pixelUnder(event) {
     const bounds = this.stage.getBoundingClientRect();
     return { x: (event.clientX - bounds.left - this.left) / this.zoom, y: (event.clientY - bounds.top - this.top) / this.zoomDown };
   }
 
+  /** @param {Position} event */
   channelUnder(event) {
     if (!this.picture) return null;
     const { x, y } = this.pixelUnder(event);
@@ -172,6 +200,7 @@ export class Pane {
     return tile < 0 ? null : channelOf(this.picture, tile);
   }
 
+  /** @type {(channel: number, about: { value?: string, notes?: Node[] }) => void} */
   showTip(channel, { value = "", notes = [] }) {
     this.outline(this.pointed, channel);
     this.tip.hidden = this.pointed.hidden;
@@ -180,6 +209,7 @@ export class Pane {
     this.tip.hidden = swiping() && pointer.pane !== this;
     if (this.tip.hidden) return;
     const whole = channelOverall(this.picture, channel);
+    /** @type {[string, Numbers | null][]} */
     const columns = [["here", tileNumbers(this.picture, channel)], [count(statistics.overall?.images, "image"), whole]];
     this.tip.replaceChildren(numbersTable(columns, `${channelWord(this.picture)} ${channel}`), valueNote(value), deadNote(whole), ...notes);
     this.placeTip();
@@ -196,6 +226,7 @@ export class Pane {
     this.tip.style.transform = `translate(${x}px, ${y}px)`;
   }
 
+  /** @param {WheelEvent} event */
   wheel(event) {
     event.preventDefault();
     const lines = event.deltaMode === 1 ? 16 : 1;
@@ -204,6 +235,7 @@ export class Pane {
     point(this, event);
   }
 
+  /** @type {(position: Position, factor: number) => void} */
   zoomAt({ clientX, clientY }, factor) {
     if (!this.picture) return;
     const bounds = this.stage.getBoundingClientRect();
@@ -215,6 +247,7 @@ export class Pane {
   }
 
   // In pixels of the picture.
+  /** @type {(x: number, y: number) => void} */
   shift(x, y) {
     const { camera } = this;
     camera.x = clamp(camera.x + x / this.picture.width, 0, 1);
@@ -223,20 +256,24 @@ export class Pane {
     place();
   }
 
+  /** @param {PointerEvent} event */
   press(event) {
-    if (event.button !== 0 || event.target.closest(".message")) return;
+    if (event.button !== 0 || around(event, ".message")) return;
     this.stage.setPointerCapture(event.pointerId);
     this.fingers.set(event.pointerId, event);
     if (this.fingers.size === 1) this.travelled = 0;
   }
 
+  /** @param {PointerEvent} event */
   move(event) {
     const before = this.fingers.get(event.pointerId);
     if (!before) return point(this, event);
     this.travelled += Math.hypot(event.clientX - before.clientX, event.clientY - before.clientY);
     if (!this.picture || (this.travelled < 4 && this.fingers.size === 1)) return;
     this.stage.classList.add("dragged");
+    /** @type {(points: Position[]) => Position} */
     const middle = (points) => ({ clientX: mean(points, "clientX"), clientY: mean(points, "clientY") });
+    /** @type {(points: Position[]) => number} */
     const spread = ([one, other]) => (other ? Math.hypot(one.clientX - other.clientX, one.clientY - other.clientY) : 0);
     const old = [...this.fingers.values()];
     this.fingers.set(event.pointerId, event);
@@ -247,14 +284,17 @@ export class Pane {
     if (spread(old) > 0) this.zoomAt(to, spread(now) / spread(old));
   }
 
+  /** @param {PointerEvent} event */
   release(event) {
     if (!this.fingers.delete(event.pointerId) || this.fingers.size) return;
     this.stage.classList.remove("dragged");
   }
 }
 
+/** @type {(points: Position[], key: keyof Position) => number} */
 const mean = (points, key) => points.reduce((sum, point) => sum + point[key], 0) / points.length;
 
+/** @type {(select: HTMLSelectElement) => void} */
 function fillBeside(select) {
   const views = viewsShown().filter((view) => view !== state.view);
   select.replaceChildren(...views.map((view) => new Option(viewLabel(view), view)));

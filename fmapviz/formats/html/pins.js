@@ -1,3 +1,4 @@
+// @ts-check
 // Pointing at a channel, and pinning it enlarged beside the input.
 
 import { writeAddress } from "./address.js";
@@ -5,24 +6,30 @@ import { fit, place } from "./camera.js";
 import { inputOf, pictureAddress } from "./data.js";
 import { report } from "./registry.js";
 import { besides, comparing, panes, pointer, state } from "./state.js";
-import { clamp, count, find, LETTERS, make, narrow, say, visible } from "./text.js";
+import { around, clamp, count, find, LETTERS, make, narrow, say, visible } from "./text.js";
 import {
   channelOf, channelOverall, channelWord, deadNote, numbersTable, positionOf, sameChannels, spokenNumbers, statistics,
   tileBox, tileNumbers, tileOf,
 } from "./tiles.js";
 import { valueUnder } from "./values.js";
 
+/** @import { Numbers, Picture, Position, Unit } from "./page.d.ts" */
+/** @import { Pane } from "./pane.js" */
+
 const TWICE = 220;    // milliseconds within which two clicks are a double click
 
 // The panes that show the same channels as one of them.
+/** @type {(pane: Pane | null | undefined) => Pane[]} */
 const panesLike = (pane) => panes.filter((each) => each === pane || (each.picture && pane?.picture && sameChannels(each.picture, pane.picture)));
 // A number of a channel means that of the first picture that has any.
+/** @type {() => Pane | undefined} */
 const tiledPane = () => panes.find(({ picture }) => picture?.tiles);
 
 export function pointAgain() {
   if (pointer.pane) point(pointer.pane, pointer.event);
 }
 
+/** @type {(pane: Pane | null, event?: Position | null) => void} */
 export function point(pane, event = null) {
   const channel = pane ? pane.channelUnder(event) : null;
   Object.assign(pointer, { pane, event, channel });
@@ -40,9 +47,11 @@ export function point(pane, event = null) {
 }
 
 // The first of two clicks that may become a double click: the channel pinned before, and what else it does.
+/** @type {{ before: number | null, waiting: number }} */
 const clicked = { before: null, waiting: 0 };
 
 // Opening the panel shrinks the picture, so it waits until a double click can be ruled out.
+/** @type {(pane: Pane, event: MouseEvent) => void} */
 export function click(pane, event) {
   if (event.detail === 1) clicked.before = state.channel;
   if (event.detail > 1) return;
@@ -52,6 +61,7 @@ export function click(pane, event) {
   clicked.waiting = setTimeout(act, TWICE);
 }
 
+/** @type {(pane: Pane, event: Position) => (() => void) | null} */
 function pinUnder(pane, event) {
   const channel = pane.channelUnder(event);
   if (channel === null || !panesLike(tiledPane()).includes(pane)) return null;
@@ -74,6 +84,7 @@ function pinned() {
   if (state.channel !== null && pane) say(spokenNumbers(pane.picture, state.channel));
 }
 
+/** @type {(by: number) => void} */
 export function pinNeighbour(by) {
   const { picture } = tiledPane() ?? {};
   if (!picture) return;
@@ -83,6 +94,7 @@ export function pinNeighbour(by) {
   pinChannel(channelOf(picture, picture.order?.[position] ?? position));
 }
 
+/** @type {(channel: number) => void} */
 export function pinChannel(channel) {
   state.channel = channel;
   pinned();
@@ -91,10 +103,13 @@ export function pinChannel(channel) {
   if (tile >= 0) bringIntoView(pane, tile);
 }
 
+/** @type {(pane: Pane, tile: number) => void} */
 function bringIntoView(pane, tile) {
   const { camera } = pane;
   const { x, y, width, height } = tileBox(pane.picture, tile);
+  /** @type {(size: number, zoom: number) => number} */
   const reach = (size, zoom) => size / zoom / 2;
+  /** @type {(low: number, high: number, middle: number, half: number) => number} */
   const move = (low, high, middle, half) => Math.min(0, low - (middle - half)) || Math.max(0, high - (middle + half));
   const dx = move(x, x + width, camera.x * pane.picture.width, reach(pane.stage.clientWidth, pane.zoom));
   const dy = move(y, y + height, camera.y * pane.picture.height, reach(pane.stage.clientHeight, pane.zoomDown));
@@ -121,8 +136,9 @@ export function showPinned() {
   find(".where", panel).textContent = `tile ${positionOf(picture, tileOf(picture, state.channel)) + 1} of ${picture.tiles.count}`;
   const size = boxSize(shown.length * (picture.shared ? 1 : 2));
   const whole = channelOverall(picture, state.channel);
+  /** @type {[string, Numbers | null][]} */
   const columns = shown.map((pane) => [comparing() ? LETTERS[pane.side] : shown.length > 1 ? pane.picture.view : "this image", tileNumbers(pane.picture, state.channel)]);
-  const focused = document.activeElement?.dataset.channel;
+  const focused = /** @type {HTMLElement | null} */ (document.activeElement)?.dataset.channel;
   find(".figures", panel).replaceChildren(...shown.flatMap((pane) => pinnedFigures(pane, size, besides() && pane !== shown[0])));
   find(".said", panel).replaceChildren(numbersTable([...columns, [count(statistics.overall?.images, "image"), whole]]), deadNote(whole));
   if (focused) find(`[data-channel="${focused}"]`, panel)?.focus();
@@ -130,6 +146,7 @@ export function showPinned() {
 }
 
 // The panel is beside the grid if that hardly shrinks the grid, otherwise below it.
+/** @type {(amount: number) => number} */
 function boxSize(amount) {
   const { clientWidth: width, clientHeight: height } = find("main");
   const beside = panes.length === 1 && width >= 1000;
@@ -140,6 +157,7 @@ function boxSize(amount) {
   return clamp(Math.min((width - 28 - table) / amount - 14, most), 72, 340);
 }
 
+/** @type {(pane: Pane, size: number, channelAlone: boolean) => HTMLElement[]} */
 function pinnedFigures(pane, size, channelAlone) {
   const { picture, unit, image } = pane;
   const box = tileBox(picture, tileOf(picture, state.channel));
@@ -148,12 +166,13 @@ function pinnedFigures(pane, size, channelAlone) {
   const canvas = Object.assign(make("canvas"), { width: Math.round(box.width * scale), height: Math.round(box.height * scale) });
   const context = canvas.getContext("2d");
   context.imageSmoothingEnabled = scale < 1;
-  context.drawImage(image, box.x, box.y, box.width, box.height, 0, 0, canvas.width, canvas.height);
+  context.drawImage(/** @type {CanvasImageSource} */ (image), box.x, box.y, box.width, box.height, 0, 0, canvas.width, canvas.height);
   const letter = comparing() ? `${LETTERS[pane.side]}, ` : channelAlone ? `${picture.view}, ` : "";
   const width = canvas.width / devicePixelRatio;
   const height = canvas.height / devicePixelRatio;
   canvas.setAttribute("role", "img");
   canvas.setAttribute("aria-label", visible(`${channelWord(picture)} ${state.channel} of ${unit.unit}`));
+  /** @type {[string, HTMLElement][]} */
   const figures = [["channel", figure(canvas, `${letter}${channelWord(picture).toLowerCase()}`, width, height)]];
   const seen = inputOf(unit);
   if (seen && !picture.shared && !channelAlone) figures.push(["input", inputFigure(seen, unit, letter, Math.max(width, height))]);
@@ -162,6 +181,7 @@ function pinnedFigures(pane, size, channelAlone) {
 }
 
 // As large as the channel, in its own shape: a bar of a vector is a strip.
+/** @type {(seen: Picture, unit: Unit, letter: string, size: number) => HTMLElement} */
 function inputFigure(seen, unit, letter, size) {
   const larger = Math.max(seen.width, seen.height);
   const width = (size * seen.width) / larger;
@@ -172,6 +192,7 @@ function inputFigure(seen, unit, letter, size) {
   return figure(input, `${letter}input`, width, height);
 }
 
+/** @type {(content: HTMLElement, caption: string, width: number, height: number) => HTMLElement} */
 function figure(content, caption, width, height) {
   const whole = make("figure");
   const box = make("span", "box");
@@ -183,23 +204,29 @@ function figure(content, caption, width, height) {
 }
 
 // A ring marks the same position in the channel and in the input.
+/** @type {(event: PointerEvent) => void} */
 export function cross(event) {
-  const body = find(".pinned");
-  const box = event.target.closest(".box");
-  const inside = Boolean(box) && event.type !== "pointerleave";
-  body.classList.toggle("crossed", inside);
-  if (!inside) return tellCrossed(null);
+  const box = around(event, ".box");
+  if (!box) return leave();
+  find(".pinned").classList.add("crossed");
   const bounds = box.getBoundingClientRect();
   const [across, down] = [(event.clientX - bounds.left) / bounds.width, (event.clientY - bounds.top) / bounds.height];
   moveRing(across, down);
   tellCrossed(box, across, down);
 }
 
+export function leave() {
+  find(".pinned").classList.remove("crossed");
+  tellCrossed(null);
+}
+
+/** @type {(box: HTMLElement | null, across?: number, down?: number) => void} */
 function tellCrossed(box, across = 0, down = 0) {
   for (const listener of report.crossed) listener(box, across, down);
 }
 
 // To a position in shares of the width and height.
+/** @type {(across: number, down: number) => void} */
 export function moveRing(across, down) {
   find(".pinned").style.setProperty("--x", `${100 * across}%`);
   find(".pinned").style.setProperty("--y", `${100 * down}%`);

@@ -1,5 +1,9 @@
+// @ts-check
 // What capabilities add to the page. Each has a script that registers itself; the page works without any of them.
 
+/** @import { Report } from "./page.d.ts" */
+
+/** @type {Report} */
 export const report = {
   // Once, after the first pictures are shown: loads what is not needed before.
   opened: [],

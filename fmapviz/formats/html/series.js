@@ -1,3 +1,4 @@
+// @ts-check
 // Series: an image at the steps of a training, and the slider that moves through them.
 
 import { writeAddress } from "./address.js";
@@ -6,8 +7,11 @@ import { comparing, itemOn, panes, state, update } from "./state.js";
 import { hasSeries, isSeries, modelAt, ofStep, positionAt, shownItem } from "./steps.js";
 import { clamp, find, LETTERS, paired, run, wordOf } from "./text.js";
 
+/** @import { Report, Unit } from "./page.d.ts" */
+
 const FILM = { whole: 12000, shortest: 100, longest: 400 };  // milliseconds: of all steps, and of each
 
+/** @type {(position: number) => void} */
 function chooseStep(position) {
   const item = shownItem();
   if (!item.steps) return;
@@ -18,6 +22,7 @@ function chooseStep(position) {
   update({ still: true });
 }
 
+/** @type {(by: number) => void} */
 function moveStep(by) {
   pause();
   if (shownItem().steps) chooseStep(positionAt(shownItem(), state.side) + by);
@@ -59,6 +64,7 @@ function showSteps() {
   if (!item.steps) return;
   const { length } = item.steps;
   const at = positionAt(item, state.side);
+  /** @type {(position: number) => string} */
   const text = (position) => `${wordOf(item)} ${item.steps[position].step} (${position + 1} of ${length})`;
   const slider = find("#step");
   Object.assign(slider, { max: length - 1, value: at, disabled: length < 2, ariaValueText: text(at), ariaLabel: item.word ? "Frame of the film" : "Step of the training" });
@@ -80,7 +86,7 @@ async function loadNeighbours() {
     for (const next of [steps[position + 1], steps[position - 1]]) {
       const step = next && item.steps.find((each) => each.step === next.step);
       if (!step) continue;
-      const loading = loadUnit(step.href).then((loaded) => ofStep(loaded, item, step), () => null);
+      const loading = loadUnit(step.href).then((loaded) => ofStep(loaded, item, step), () => /** @type {Unit | null} */ (null));
       const units = await Promise.all([loading, modelAt(step, side)]);
       const like = units.flatMap((unit) => unit?.pictures ?? []).find((each) => each.view === picture.view && each.name === picture.name);
       if (like && !like.histogram) wanted.add(like.src);
@@ -89,6 +95,7 @@ async function loadNeighbours() {
   loadAhead(wanted);
 }
 
+/** @param {Report} report */
 export function register(report) {
   if (!hasSeries) return;
   report.chosen.push(showSteps);
@@ -97,6 +104,6 @@ export function register(report) {
   find("#play").addEventListener("click", togglePlaying);
   find("#step").addEventListener("input", () => {
     pause();
-    chooseStep(Number(find("#step").value));
+    chooseStep(Number(/** @type {HTMLInputElement} */ (find("#step")).value));
   });
 }

@@ -1,3 +1,4 @@
+// @ts-check
 // Loading what is chosen and showing it in the panes.
 
 import { writeAddress } from "./address.js";
@@ -14,8 +15,10 @@ import {
   besides, comparing, isShown, itemOn, labelOf, likeIn, panes, pictures, rank, state, viewLabel, viewsShown,
 } from "./state.js";
 import { modelAt, ofStep, stepAt, stepOn } from "./steps.js";
-import { factOf, factPair, find, make, nameAt, paired, run, say, shape, visible } from "./text.js";
+import { factOf, factPair, find, findAll, inputsIn, make, nameAt, paired, run, say, shape, visible } from "./text.js";
 import { deadHere, inEachImage, layerOverall, statistics, tileOf } from "./tiles.js";
+
+/** @import { Found, Picture, Side } from "./page.d.ts" */
 
 const SAID_ELSEWHERE = new Set(["Layer", "Type", "Shape", "Range", "Model", "Weights", "Image", "Software", "Predicted"]);
 const MOST_CHANNELS = 16;  // that are named at first
@@ -27,6 +30,7 @@ let calm = true;  // whether all that is not shown yet are other steps
 
 // While a picture loads only the latest choice is remembered, so that a held key does not queue pictures never shown.
 // `still`: only the step changed, and nothing on the page moves.
+/** @type {(options: { still?: boolean }) => Promise<void>} */
 export async function showChosen({ still = false }) {
   // At once: the next key continues from here even if this is not shown yet.
   images.select(run.units[state.units[state.side]], { still });
@@ -37,7 +41,7 @@ export async function showChosen({ still = false }) {
   calm &&= still;
   if (busy) return;
   busy = true;
-  find("#panes").setAttribute("aria-busy", true);
+  find("#panes").setAttribute("aria-busy", String(true));
   try {
     while (stale) {
       stale = false;
@@ -48,11 +52,12 @@ export async function showChosen({ still = false }) {
     writeAddress();
   } finally {  // malformed data must not break the whole page
     busy = false;
-    find("#panes").setAttribute("aria-busy", false);
+    find("#panes").setAttribute("aria-busy", String(false));
   }
   for (const listener of report.settled) listener();
 }
 
+/** @type {(options: { still: boolean }) => Promise<void>} */
 async function show({ still }) {
   const numbers = comparing() ? state.units : [state.units[0]];
   await Promise.all(report.views.filter(isWanted).map((each) => each.load()));
@@ -69,6 +74,7 @@ async function show({ still }) {
   if (state.view === null || state.name === null) chooseFirst();
   returnToChoice();
   rememberChoice();
+  /** @type {[Side, Picture | undefined][]} */
   const wanted = sides.map((side) => [side, shownAmong(picturesOf(side))]);
   if (besides()) wanted.push([sides[0], pictureBeside()]);
   const found = await Promise.all(wanted.map(([side, picture], at) => findPicture(side, picture, at)));
@@ -83,16 +89,20 @@ async function show({ still }) {
   describe(found, { still });
 }
 
+/** @type {(lazy: { view: string }) => boolean} */
 const isWanted = ({ view }) => [state.view, state.beside].includes(view);
 
+/** @type {(among: Picture[]) => Picture | undefined} */
 function shownAmong(among) {
   if (!paired || state.name === null) return among.find(isShown);
   return likeIn(among, state);
 }
 
+/** @type {(side: Side) => Picture[]} */
 const picturesOf = ({ unit, model, films }) => [unit, films, model, ...report.views.map((each) => each.unit)].flatMap((each) => each?.pictures ?? []);
 
 // Of the same layer, if the other view has it.
+/** @type {() => Picture | undefined} */
 function pictureBeside() {
   const shown = pictures.known.find(isShown);
   const view = besideView();
@@ -100,6 +110,7 @@ function pictureBeside() {
 }
 
 // The facts in which two images differ belong to each of them.
+/** @type {(found: Found[]) => void} */
 function tellApart(found) {
   for (const side of found) {
     const facts = comparing() && side.picture ? shownFacts(side.picture) : [];
@@ -107,14 +118,17 @@ function tellApart(found) {
   }
 }
 
+/** @type {(picture: Picture) => [string, string][]} */
 function shownFacts(picture) {
   const common = new Set(run.facts.map(([name]) => name));
   const listed = picture.statistics ? "Dead channels" : "";  // with buttons
   return picture.facts.filter(([name]) => !SAID_ELSEWHERE.has(name) && !common.has(name) && name !== listed);
 }
 
+/** @type {(found: { picture?: Picture | null }[], name: string, value: string) => boolean} */
 const isShared = (found, name, value) => found.every(({ picture }) => !picture || factOf(picture, name) === value);
 
+/** @type {(index: number, side: number) => Promise<Side>} */
 async function lookUp(index, side) {
   const item = itemOn(side);
   const step = stepOn(side);
@@ -140,6 +154,7 @@ function chooseFirst() {
   if (first) Object.assign(state, { view: first.view, name: first.name });
 }
 
+/** @type {(side: Side, picture: Picture | undefined, at: number) => Promise<Found>} */
 async function findPicture({ unit, error }, picture, side) {
   if (!picture) {
     const [holder, of] = paired ? [run.runs[side].name, ` of ${unit.unit}`] : [unit.unit, ""];
@@ -155,10 +170,12 @@ async function findPicture({ unit, error }, picture, side) {
 }
 
 // The same picture of another image is shown at the same position.
+/** @type {(picture: Picture | undefined, before: Picture | null) => boolean} */
 function sameView(picture, before) {
   return picture && before && picture.view === before.view && picture.name === before.name;
 }
 
+/** @type {(amount: number) => void} */
 export function arrange(amount) {
   const focused = document.activeElement?.closest(".pane");
   while (panes.length > amount) for (const part of [panes.at(-1).tip, panes.pop().root]) part.remove();
@@ -167,12 +184,13 @@ export function arrange(amount) {
   // Moving an existing pane would take the focus from it.
   for (const { root } of panes) if (!root.isConnected) find("#swipe").before(root);
   document.body.classList.toggle("comparing", comparing());
-  find("#compare").setAttribute("aria-pressed", comparing());
-  find("#beside").setAttribute("aria-pressed", besides());
-  find("#beside").disabled = viewsShown().length < 2;
+  find("#compare").setAttribute("aria-pressed", String(comparing()));
+  find("#beside").setAttribute("aria-pressed", String(besides()));
+  /** @type {HTMLButtonElement} */ (find("#beside")).disabled = viewsShown().length < 2;
   for (const listener of report.arranged) listener();
 }
 
+/** @type {(found: Found[], options: { still: boolean }) => void} */
 function describe(found, { still }) {
   showLayers({ still });
   for (const listener of report.described) listener();
@@ -206,9 +224,11 @@ export function showFacts() {
 }
 
 // The dead channels of the run, if they are known, and of this image, if it has others.
+/** @type {(picture: Picture) => HTMLElement[]} */
 function deadFacts(picture) {
   const ofRun = layerOverall(picture)?.dead ?? [];
   const here = comparing() ? [] : deadHere(picture).filter((channel) => !ofRun.includes(channel));
+  /** @type {[string, number[]][]} */
   const pairs = [];
   if (ofRun.length) pairs.push([`Dead ${inEachImage()}`, ofRun]);
   if (here.length) pairs.push([ofRun.length ? "Also dead in this image" : "Dead in this image", here]);
@@ -220,8 +240,10 @@ function deadFacts(picture) {
 }
 
 // Numbers of channels, each a button if there is something to show.
+/** @type {(channels: number[], canShow: (channel: number) => boolean, choose: (channel: number) => void) => HTMLElement} */
 export function channelButtons(channels, canShow, choose) {
   const list = make("span", "channels");
+  /** @type {(some: number[]) => void} */
   const add = (some) => list.append(...some.map((channel) => {
     if (!canShow(channel)) return make("span", "", channel);
     const button = Object.assign(make("button", "", channel), { type: "button", ariaLabel: `Channel ${channel}` });
@@ -234,14 +256,16 @@ export function channelButtons(channels, canShow, choose) {
   rest.addEventListener("click", () => {
     rest.remove();
     add(channels.slice(MOST_CHANNELS));
-    list.children[MOST_CHANNELS].focus();
+    /** @type {HTMLElement} */ (list.children[MOST_CHANNELS]).focus();
   });
   list.append(rest);
   return list;
 }
 
+/** @type {string | null} */
 let listed = null;  // the pictures that the list was made from
 
+/** @type {(options?: { still?: boolean }) => void} */
 export function showLayers({ still = false } = {}) {
   showViews(viewsShown());
   const ofView = pictures.known.filter(({ view }) => view === state.view);
@@ -252,18 +276,20 @@ export function showLayers({ still = false } = {}) {
   layers.select(layers.items.find(isShown) ?? null, { still });
 }
 
+/** @type {(views: string[]) => void} */
 function showViews(views) {
   const field = find("#views");
   const names = views.join("\n");
   if (field.dataset.names !== names) {
     field.dataset.names = names;
-    for (const label of field.querySelectorAll("label")) label.remove();
+    for (const label of findAll("label", field)) label.remove();
     field.append(...views.map(viewChoice));
   }
   field.hidden = views.length < 2;
-  for (const input of field.querySelectorAll("input")) input.checked = input.value === state.view;
+  for (const input of inputsIn(field)) input.checked = input.value === state.view;
 }
 
+/** @type {(view: string) => HTMLElement} */
 function viewChoice(view) {
   const label = make("label");
   const input = make("input");

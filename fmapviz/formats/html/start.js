@@ -1,3 +1,4 @@
+// @ts-check
 // The page as a whole: buttons, start.
 
 import { followAddress, readAddress } from "./address.js";
@@ -7,28 +8,35 @@ import { press } from "./keys.js";
 import { images, layers } from "./lists.js";
 import { fillOrders } from "./order.js";
 import { Pane } from "./pane.js";
-import { cross, pinNeighbour, showPinned, unpin } from "./pins.js";
+import { cross, leave, pinNeighbour, showPinned, unpin } from "./pins.js";
 import { report } from "./registry.js";
 import { arrange, showChosen } from "./show.js";
 import { listenToChoices, panes, update } from "./state.js";
-import { count, find, narrow, run, words } from "./text.js";
+import { around, count, find, findAll, narrow, run, words } from "./text.js";
 import { recallTheme, toggleTheme } from "./theme.js";
+
+/** @type {(name: string) => void} */
+function openDialog(name) {
+  /** @type {HTMLDialogElement} */
+  const dialog = find(`#${name}`);
+  dialog.showModal();
+}
 
 function listenToPage() {
   addEventListener("keydown", press);
   addEventListener("hashchange", followAddress);
   find("#compare").addEventListener("click", toggleCompare);
   find("#beside").addEventListener("click", toggleBeside);
-  find("#order").addEventListener("change", () => chooseOrder(find("#order").value));
+  find("#order").addEventListener("change", () => chooseOrder(/** @type {HTMLSelectElement} */ (find("#order")).value));
   find("#theme").addEventListener("click", toggleTheme);
   find("#unpin").addEventListener("click", unpin);
-  find("#zoom").addEventListener("click", (event) => zoomBy(event.target.closest("button")?.dataset.zoom));
-  for (const button of find("#pin").querySelectorAll("[data-step]")) button.addEventListener("click", () => pinNeighbour(Number(button.dataset.step)));
+  find("#zoom").addEventListener("click", (event) => zoomBy(around(event, "button")?.dataset.zoom));
+  for (const button of findAll("[data-step]", find("#pin"))) button.addEventListener("click", () => pinNeighbour(Number(button.dataset.step)));
   find(".pinned").addEventListener("pointermove", cross);
-  find(".pinned").addEventListener("pointerleave", cross);
+  find(".pinned").addEventListener("pointerleave", leave);
   addEventListener("resize", () => showPinned());
-  for (const button of document.querySelectorAll("[data-dialog]")) button.addEventListener("click", () => find(`#${button.dataset.dialog}`).showModal());
-  for (const button of document.querySelectorAll("[data-close]")) button.addEventListener("click", () => button.closest("dialog").close());
+  for (const button of findAll("[data-dialog]")) button.addEventListener("click", () => openDialog(button.dataset.dialog));
+  for (const button of findAll("[data-close]")) button.addEventListener("click", () => button.closest("dialog").close());
 }
 
 function showNothing() {
@@ -43,7 +51,7 @@ export async function start() {
   recallTheme();
   fillOrders();
   listenToPage();
-  find("#compare").disabled = !canCompare();
+  /** @type {HTMLButtonElement} */ (find("#compare")).disabled = !canCompare();
   run.units.forEach((item, index) => Object.assign(item, { index, words: words(item.unit, ...(item.predictions ?? [])) }));
   if (narrow.matches) for (const list of [images, layers]) list.expand(false);
   images.setItems(run.units);

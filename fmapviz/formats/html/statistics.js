@@ -1,3 +1,4 @@
+// @ts-check
 // Statistics over the run.
 
 import { chooseLayer } from "./choose.js";
@@ -7,6 +8,8 @@ import { channelButtons, showFacts, showLayers } from "./show.js";
 import { pictures, state } from "./state.js";
 import { count, find, make, run, say, visible } from "./text.js";
 import { inEachImage, layerOverall, statistics, tileOf } from "./tiles.js";
+
+/** @import { Measured, Report } from "./page.d.ts" */
 
 async function loadStatistics() {
   if (!run.statistics) return;
@@ -37,6 +40,7 @@ function showStatistics() {
   find("#statistics .table").replaceChildren(table);
 }
 
+/** @type {(layer: Measured) => HTMLElement} */
 function statisticsRow(layer) {
   const row = make("tr");
   const go = Object.assign(make("button", "", layer.name), { type: "button" });
@@ -44,6 +48,7 @@ function statisticsRow(layer) {
   const { dead } = layer;
   const amount = make("span", dead.length ? "dead" : "", `${dead.length} of ${layer.channels}`);
   const those = pictures.known.filter((each) => layerOverall(each) === layer);
+  /** @type {(channel: number) => boolean} */
   const canShow = (channel) => those.some((each) => tileOf(each, channel) >= 0);
   const named = make("div", "named");
   named.append(amount, ...(dead.length ? [channelButtons(dead, canShow, (channel) => goToLayer(layer, channel))] : []));
@@ -55,15 +60,17 @@ function statisticsRow(layer) {
   return row;
 }
 
+/** @type {(layer: Measured, channel?: number | null) => void} */
 function goToLayer(layer, channel = null) {
   const those = pictures.known.filter((each) => layerOverall(each) === layer && (channel === null || tileOf(each, channel) >= 0));
   const picture = those.find(({ view }) => view === state.view) ?? those[0];
-  find("#statistics").close();
+  /** @type {HTMLDialogElement} */ (find("#statistics")).close();
   if (!picture) return say(`There is no picture of ${layer.name} in this report.`);
   if (channel !== null) state.channel = channel;
   chooseLayer(picture);
 }
 
+/** @param {Report} report */
 export function register(report) {
   report.opened.push(loadStatistics);
 }

@@ -1,16 +1,24 @@
+// @ts-check
 // The images with the largest values of a channel: the strip of the pinned one, and the pages of all of them.
 
 import { chooseImage } from "./choose.js";
 import { address, inputOf, loadPicture, loadScript, prepare } from "./data.js";
 import { clip, drawFields, frames } from "./field.js";
 import { comparing, isShown, panes, pictures, state } from "./state.js";
-import { clamp, factOf, find, make, nameAt, nameParts, number, run, say, visible } from "./text.js";
+import { clamp, factOf, find, findAll, make, nameAt, nameParts, number, run, say, visible } from "./text.js";
 import { boxAt, goesInto, tileAt } from "./tiles.js";
 
+/** @import { Behaviour, Box, Entry, Frame, Item, Layer, LazyView, Picture, Position, Ranked, Report, Step, Unit } from "./page.d.ts" */
+/** @import { Pane } from "./pane.js" */
+/** @typedef {{ page: Picture, row: number, remark: string, entries: Ranked[] }} Strip */
+
 // Pages of strips, 32 channels each, in a unit of the run.
+/** @type {LazyView} */
 const topView = { view: "top", label: "top images", load: loadTop, unit: null, error: null };
+/** @type {Behaviour} */
 const asPages = { note: channelsOn, holds: isOn, outline: rowBox, middle: middleOf, point: pointCell, click: clickCell };
 
+/** @type {Promise<void> | null} */
 let topLoading = null;
 
 async function loadTop() {
@@ -27,6 +35,7 @@ async function readTop() {
   }
 }
 
+/** @type {(unit: Unit) => Unit} */
 function prepareTop(unit) {
   const pages = Map.groupBy(unit.pictures, ({ layer }) => layer.name);
   for (const [, of] of pages) if (of.length > 1) of.forEach((picture, page) => { picture.name += `, page ${page + 1}`; });
@@ -37,8 +46,10 @@ function prepareTop(unit) {
 
 const CACHED_PAGES = 2;  // a decoded page has up to 30 MB
 
+/** @type {Map<string, Promise<HTMLImageElement>>} */
 const pages = new Map();  // by address
 
+/** @type {(page: Picture) => Promise<HTMLImageElement>} */
 function loadPage({ src }) {
   const loading = pages.get(src) ?? loadPicture(src);
   pages.delete(src);
@@ -48,15 +59,19 @@ function loadPage({ src }) {
   return loading;
 }
 
+/** @type {(entry: Entry) => Item | undefined} */
 const unitOf = ({ href }) => run.units.find((item) => (item.steps ?? [item]).some((each) => each.href === href));
+/** @type {(item: Item, entry: Entry) => Step | null} */
 const stepOf = (item, { href }) => item.steps?.find((step) => step.href === href) ?? null;
 
 // With the name that the image has in the report, if it is there.
+/** @type {(entry: Entry, at: number) => Ranked} */
 function withRank(entry, at) {
   const item = unitOf(entry);
   return { ...entry, rank: at + 1, name: item ? nameAt(item, stepOf(item, entry)) : entry.name };
 }
 
+/** @type {(layer: Layer, channel: number | null) => Strip | null} */
 function stripOf({ name }, channel) {
   const page = topView.unit?.pictures.find(({ layer, strips }) => layer.name === name && strips.channels.includes(channel));
   if (!page) return null;
@@ -64,14 +79,17 @@ function stripOf({ name }, channel) {
   return { page, row, remark: page.strips.remarks?.[row] ?? "", entries: page.strips.images[row].map(withRank) };
 }
 
+/** @type {() => Strip | null} */
 function pinnedStrip() {
   const { picture } = panes.find((pane) => pane.picture?.layer) ?? {};
   if (!picture || state.channel === null || goesInto(picture) || !(picture.tiles || picture.cells)) return null;
   return stripOf(picture.layer, state.channel);
 }
 
+/** @type {string | null} */
 let stripShown = null;  // the layer and channel of the strip
 
+/** @type {(picture: Picture | null) => Promise<void>} */
 async function showStrip(picture) {
   const strip = find(".strip");
   const wanted = picture?.layer && !goesInto(picture) ? JSON.stringify([picture.layer.name, state.channel]) : null;
@@ -93,6 +111,7 @@ async function showStrip(picture) {
 }
 
 // Of a layer that was not ranked there is none.
+/** @type {(shown: Strip | null, image: HTMLImageElement | null, error: string | null) => void} */
 function drawStrip(shown, image, error) {
   const strip = find(".strip");
   strip.classList.remove("loading");
@@ -108,20 +127,23 @@ function drawStrip(shown, image, error) {
   drawFields();
 }
 
+/** @type {(strip: Strip) => string} */
 function aboutStrip({ page, remark, entries }) {
   if (!entries.length) return remark ? `None: ${remark}` : "None: the channel is constant, or has no finite value";
   return [factOf(page, "Shows").split(" of each channel")[0], remark].filter(Boolean).join(", ");
 }
 
+/** @type {(entry: Ranked) => string} */
 function entryWords(entry) {
   const absent = unitOf(entry) ? "" : "not in this report";
   return [`${entry.rank}`, entry.name, Number(entry.value.toPrecision(9)), entry.note, absent].filter((part) => part || part === 0).join(" \u00b7 ");
 }
 
+/** @type {(entry: Ranked, strip: Strip, image: HTMLImageElement) => HTMLElement} */
 function drawEntry(entry, { page, row }, image) {
   const button = Object.assign(make("button"), { type: "button", ariaLabel: visible(`Top image ${entryWords(entry)}`) });
   button.dataset.href = entry.href;
-  button.setAttribute("aria-disabled", !unitOf(entry));
+  button.setAttribute("aria-disabled", String(!unitOf(entry)));
   const line = make("span", "line");
   line.append(make("span", "rank", entry.rank), make("span", "value", number(entry.value)));
   const name = make("span", "name");
@@ -136,6 +158,7 @@ function drawEntry(entry, { page, row }, image) {
   return item;
 }
 
+/** @type {(image: HTMLImageElement, box: Box) => HTMLElement} */
 function cutTile(image, { x, y, width, height }) {
   const canvas = Object.assign(make("canvas"), { width, height });
   canvas.getContext("2d").drawImage(image, x, y, width, height, 0, 0, width, height);
@@ -143,6 +166,7 @@ function cutTile(image, { x, y, width, height }) {
 }
 
 // In full, for the one that is pointed at or has the focus.
+/** @type {(entry: Ranked | null) => void} */
 function describeEntry(entry) {
   const strip = find(".strip");
   find("header p", strip).textContent = entry ? visible(entryWords(entry)) : strip.dataset.about;
@@ -150,13 +174,14 @@ function describeEntry(entry) {
 
 function markStrip() {
   const shown = panes.map(({ unit }) => unit?.href);
-  for (const button of find(".strip").querySelectorAll("button")) {
-    if (shown.includes(button.dataset.href)) button.setAttribute("aria-current", true);
+  for (const button of findAll("button", find(".strip"))) {
+    if (shown.includes(button.dataset.href)) button.setAttribute("aria-current", String(true));
     else button.removeAttribute("aria-current");
   }
 }
 
 // At the same layer. Where a picture is shown that is of no image, that of the layer is shown instead, if there is one.
+/** @type {(entry: Ranked, layer: Layer, channel: number) => void} */
 function openImage(entry, layer, channel) {
   const item = unitOf(entry);
   if (!item) return say(`${entry.name} is not in this report.`);
@@ -170,14 +195,17 @@ function openImage(entry, layer, channel) {
   chooseImage(item, false);
 }
 
+/** @type {(picture: Picture) => string} */
 function channelsOn({ strips }) {
   return `channels ${strips.channels[0]} to ${strips.channels.at(-1)}`;
 }
 
+/** @type {(picture: Picture, channel: number | null) => boolean} */
 function isOn({ strips }, channel) {
   return strips.channels.includes(channel);
 }
 
+/** @type {(picture: Picture, channel: number | null) => Box | null} */
 function rowBox({ cells, strips }, channel) {
   const row = strips.channels.indexOf(channel);
   if (row < 0) return null;
@@ -186,6 +214,7 @@ function rowBox({ cells, strips }, channel) {
 }
 
 // A page is as wide as its pane, and begins at its top or shows the row of the pinned channel.
+/** @type {(pane: Pane, margin: number) => number} */
 function middleOf(pane, margin) {
   const zoom = (pane.scale() * pane.stretch()) / devicePixelRatio;
   const { height } = pane.picture;
@@ -195,6 +224,7 @@ function middleOf(pane, margin) {
   return clamp(row ? row.y + row.height / 2 : 0, half, height - half) / height;
 }
 
+/** @type {(pane: Pane, event: Position) => { entry: Ranked, channel: number, layer: Layer, box: Box } | null} */
 function cellUnder(pane, event) {
   const { cells: tiles, strips, layer } = pane.picture;
   const { x, y } = pane.pixelUnder(event);
@@ -206,6 +236,7 @@ function cellUnder(pane, event) {
   return { entry: withRank(entry, rank), channel: strips.channels[row], layer, box: boxAt({ tiles }, position) };
 }
 
+/** @type {(pane: Pane, event: Position) => void} */
 function pointCell(pane, event) {
   const cell = cellUnder(pane, event);
   pane.stage.classList.toggle("over", Boolean(cell));
@@ -219,18 +250,21 @@ function pointCell(pane, event) {
   say(`channel ${channel}, image ${entryWords(entry)}`, 150);
 }
 
+/** @type {(pane: Pane, event: Position) => (() => void) | null} */
 function clickCell(pane, event) {
   const cell = cellUnder(pane, event);
   return cell && (() => openImage(cell.entry, cell.layer, cell.channel));
 }
 
 // The box of the image's receptive field in the strip of the pinned channel.
+/** @type {(unit: Unit) => Frame | null} */
 function bestFrame(unit) {
   const best = pinnedStrip()?.entries.find(({ href, box }) => box && href === unit.href);
   const box = best ? clip(best.box, inputOf(unit)) : null;
   return box && { box, caption: (name) => `${name}, top image ${best.rank}` };
 }
 
+/** @param {Report} report */
 export function register(report) {
   if (!run.top) return;
   report.views.push(topView);

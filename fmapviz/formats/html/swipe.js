@@ -1,3 +1,4 @@
+// @ts-check
 // The swipe: two pictures over each other, with a divider between them. Left of it is the first one, right of it the second.
 
 import { writeAddress } from "./address.js";
@@ -5,6 +6,8 @@ import { linkCameras, place, refit } from "./camera.js";
 import { point } from "./pins.js";
 import { panes, state, swiping } from "./state.js";
 import { clamp, find, say } from "./text.js";
+
+/** @import { Report } from "./page.d.ts" */
 
 const MIDDLE = 50;  // per cent of the width
 
@@ -25,14 +28,15 @@ function showSwipe() {
   const on = swiping();
   const layer = find("#swipe");
   document.body.classList.toggle("swiping", on);
-  find("#over").setAttribute("aria-pressed", on);
-  find("#over").disabled = panes.length < 2;
+  find("#over").setAttribute("aria-pressed", String(on));
+  /** @type {HTMLButtonElement} */ (find("#over")).disabled = panes.length < 2;
   layer.hidden = !on;
   // A tip in its own stage would be cut off at the divider.
   for (const pane of panes) (on ? layer : pane.stage).append(pane.tip);
   if (on) divide(state.swipe);
 }
 
+/** @type {(share: number) => void} */
 function divide(share) {
   state.swipe = clamp(share, 0, 100);
   find("#panes").style.setProperty("--split", `${state.swipe}%`);
@@ -40,6 +44,7 @@ function divide(share) {
   Object.assign(find("#divider"), { ariaValueNow: rounded, ariaValueText: `${rounded} %` });
 }
 
+/** @type {(share: number) => void} */
 function moveDivider(share) {
   divide(share);
   writeAddress();
@@ -51,21 +56,25 @@ function leaveSwipe() {
   return on;
 }
 
+/** @type {(text: string) => void} */
 function readDivider(text) {
   state.swipe = /^\d+(\.\d+)?$/.test(text) ? clamp(Number(text), 0, 100) : null;
 }
 
+/** @type {Record<string, (share: number) => number>} */
 const DIVIDER_KEYS = {
   ArrowLeft: (share) => share - 1, ArrowRight: (share) => share + 1, ArrowDown: (share) => share - 1, ArrowUp: (share) => share + 1,
   PageDown: (share) => share - 10, PageUp: (share) => share + 10, Home: () => 0, End: () => 100,
 };
 
+/** @param {Report} report */
 export function register(report) {
   report.arranged.push(showSwipe);
   report.keys.w = toggleSwipe;
   report.escapes.push(leaveSwipe);
   report.places.push({ name: "swipe", write: () => (swiping() ? Number(state.swipe.toFixed(1)) : null), read: readDivider });
   const divider = find("#divider");
+  /** @type {number | null} */
   let grip = null;  // how far the pointer is from the divider's middle
   find("#over").addEventListener("click", toggleSwipe);
   divider.addEventListener("pointerdown", (event) => {

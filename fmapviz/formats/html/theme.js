@@ -1,3 +1,4 @@
+// @ts-check
 // Light or dark.
 
 export function toggleTheme() {
@@ -5,6 +6,7 @@ export function toggleTheme() {
   setTheme(now === "dark" ? "light" : "dark");
 }
 
+/** @type {(theme: string) => void} */
 function setTheme(theme) {
   document.documentElement.dataset.theme = theme;
   try {

@@ -1,10 +1,15 @@
+// @ts-check
 // Tiles: positions of the channels in a picture, and their statistics.
 
 import { layerAmong, numbersAt } from "./data.js";
 import { make, number, share } from "./text.js";
 
+/** @import { Box, Format, Measure, Measured, Numbers, Overall, Picture, Tiles } from "./page.d.ts" */
+
+/** @type {(picture: Picture, tile: number) => number} */
 export const channelOf = (picture, tile) => picture.channels?.[tile] ?? tile;
 
+/** @type {(picture: Picture | null | undefined, channel: number) => number} */
 export function tileOf(picture, channel) {
   if (!picture?.tiles) return -1;
   if (picture.channels) return picture.channels.indexOf(channel);
@@ -12,17 +17,21 @@ export function tileOf(picture, channel) {
 }
 
 // `order` holds the tiles in the order in which they are shown, unless that is the picture's own.
+/** @type {(picture: Picture, tile: number) => number} */
 export const positionOf = (picture, tile) => picture.order?.indexOf(tile) ?? tile;
 
+/** @type {(picture: Picture, tile: number) => Box} */
 export function tileBox(picture, tile) {
   return boxAt(picture, positionOf(picture, tile));
 }
 
+/** @type {(picture: { tiles: Tiles | null }, position: number) => Box} */
 export function boxAt({ tiles }, position) {
   const row = Math.floor(position / tiles.columns);
   return { x: tiles.left + (position % tiles.columns) * tiles.across, y: tiles.top + row * tiles.down, width: tiles.width, height: tiles.height };
 }
 
+/** @type {(picture: { tiles: Tiles | null, order?: number[] }, x: number, y: number) => number} */
 export function tileAt(picture, x, y) {
   const { tiles } = picture;
   if (!tiles) return -1;
@@ -35,26 +44,33 @@ export function tileAt(picture, x, y) {
 }
 
 // Statistics over the run, once they are loaded.
+/** @type {{ overall: Overall | null }} */
 export const statistics = { overall: null };
 
+/** @type {(picture: Picture) => Measured | null} */
 export const layerOverall = (picture) => (statistics.overall ? layerAmong(statistics.overall.layers, picture) : null);
 
+/** @type {(picture: Picture, channel: number) => Numbers | null} */
 export function tileNumbers(picture, channel) {
   const tile = tileOf(picture, channel);
   return tile >= 0 && picture.statistics ? numbersAt(picture.statistics, picture.tiles.count, tile) : null;
 }
 
+/** @type {(picture: Picture, channel: number) => (Numbers & { dead: boolean }) | null} */
 export function channelOverall(picture, channel) {
   const layer = layerOverall(picture);
   return layer && channel < layer.channels ? { ...numbersAt(layer, layer.channels, channel), dead: layer.dead.includes(channel) } : null;
 }
 
+/** @type {[Measure, Format][]} */
 const MEASURES = [
   ["minimum", number], ["maximum", number], ["mean", number], ["deviation", number], ["zeros", share], ["strange", share],
 ];
+/** @type {Partial<Record<Measure, string>>} */
 const MEASURE_NAMES = { strange: "not finite" };
 
 // A table with a column for each [heading, numbers]; columns without numbers are left out.
+/** @type {(columns: [string, Numbers | null][], caption?: string) => HTMLElement} */
 export function numbersTable(columns, caption) {
   const shown = columns.filter(([, numbers]) => numbers);
   const table = make("table", "numbers");
@@ -73,16 +89,19 @@ export function numbersTable(columns, caption) {
   return table;
 }
 
+/** @type {() => string} */
 export function inEachImage() {
   const { images } = statistics.overall;
   return ["", "in the only image", "in both images"][images] ?? `in all ${images} images`;
 }
 
+/** @type {(numbers: { dead: boolean } | null) => HTMLElement | ""} */
 export function deadNote(numbers) {
   return numbers?.dead ? make("p", "dead", `Dead ${inEachImage()}`) : "";
 }
 
 // Channels with the same value everywhere in this image. One value alone does not say that a channel is dead.
+/** @type {(picture: Picture) => number[]} */
 export function deadHere(picture) {
   const { statistics: own, tiles } = picture;
   if (!own || own.values < 2) return [];
@@ -93,18 +112,22 @@ export function deadHere(picture) {
   }).map((tile) => channelOf(picture, tile));
 }
 
+/** @type {(picture: Picture) => boolean} */
 export const goesInto = ({ view }) => view.includes("input");
 
 // Whether channel 5 of one picture is channel 5 of the other. What goes into a layer has other channels than what comes out.
+/** @type {(one: Picture, other: Picture) => boolean} */
 export function sameChannels(one, other) {
   return Boolean(one.tiles && other.tiles) && one.layer?.name === other.layer?.name && goesInto(one) === goesInto(other);
 }
 
 // A tile of a convolution's weights is a filter, which computes a channel.
+/** @type {(picture: Picture) => string} */
 export function channelWord(picture) {
   return picture.view === "kernels" ? "Filter" : "Channel";
 }
 
+/** @type {(picture: Picture, channel: number) => string} */
 export function spokenNumbers(picture, channel) {
   const numbers = tileNumbers(picture, channel);
   const word = channelWord(picture).toLowerCase();

@@ -1,3 +1,4 @@
+// @ts-check
 // The value under the pointer, recovered from the pixel that shows it: exact but for half a level.
 
 import { embedded, loadPicture, loadScript, numbersAt, unpack } from "./data.js";
@@ -5,10 +6,15 @@ import { pointer } from "./state.js";
 import { clamp, make, number } from "./text.js";
 import { boxAt, tileBox, tileOf } from "./tiles.js";
 
+/** @import { Numbers, Picture, Position } from "./page.d.ts" */
+/** @import { Pane } from "./pane.js" */
+
 const CACHED_BITMAPS = 4;
+/** @type {Map<string, ImageBitmap | HTMLImageElement | null>} */
 const bitmaps = new Map();  // of pictures whose pixels can be read, by their addresses; null while one is loading
 
 // A page that is opened from a file may not read the pixels of a picture beside it: `pixels.js` has them too.
+/** @type {(picture: Picture) => Promise<ImageBitmap | HTMLImageElement>} */
 async function readableBitmap({ src, href, pixels }) {
   if (embedded.has(src) || location.protocol !== "file:") return loadPicture(src);
   const files = await loadScript(pixels, { charset: "x-user-defined" });
@@ -16,6 +22,7 @@ async function readableBitmap({ src, href, pixels }) {
 }
 
 // Null if it is not loaded yet; then `ready` is called when it is.
+/** @type {(picture: Picture, ready: () => void) => ImageBitmap | HTMLImageElement | null} */
 function bitmapOf(picture, ready) {
   const { src } = picture;
   const bitmap = bitmaps.get(src);
@@ -33,6 +40,7 @@ function bitmapOf(picture, ready) {
 const probe = Object.assign(make("canvas"), { width: 1, height: 1 }).getContext("2d", { willReadFrequently: true });
 
 // The first and the last level that a pixel may be.
+/** @type {(picture: Picture, bitmap: ImageBitmap | HTMLImageElement, x: number, y: number) => number[] | null} */
 function levelsAt({ levels }, bitmap, x, y) {
   probe.drawImage(bitmap, x, y, 1, 1, 0, 0, 1, 1);
   const [red, green, blue] = probe.getImageData(0, 0, 1, 1).data;
@@ -44,6 +52,7 @@ function levelsAt({ levels }, bitmap, x, y) {
 }
 
 // In words, of a position in a tile as shares of its width and height; empty if the pixels tell no value.
+/** @type {(picture: Picture, tile: number, across: number, down: number, ready?: () => void) => string} */
 export function valueAt(picture, tile, across, down, ready = () => {}) {
   if (tile < 0) return "";
   const numbers = picture.statistics ? numbersAt(picture.statistics, picture.tiles.count, tile) : null;
@@ -51,6 +60,7 @@ export function valueAt(picture, tile, across, down, ready = () => {}) {
   const bitmap = picture.levels ? bitmapOf(picture, ready) : null;
   if (!bitmap) return "";
   const { x, y, width, height } = boxAt(picture, tile);
+  /** @type {(share: number, size: number) => number} */
   const inside = (share, size) => clamp(Math.floor(share * size), 0, size - 1);
   const found = levelsAt(picture, bitmap, x + inside(across, width), y + inside(down, height));
   if (!found) return "not finite";
@@ -59,6 +69,7 @@ export function valueAt(picture, tile, across, down, ready = () => {}) {
   return valueWords({ low, high, first: found[0], last: found[1], numbers });
 }
 
+/** @type {(shown: { low: number, high: number, first: number, last: number, numbers: Numbers | null }) => string} */
 function valueWords({ low, high, first, last, numbers }) {
   const step = (high - low) / 255;
   if (!Number.isFinite(step)) return numbers?.strange === 1 ? "not finite" : "";
@@ -73,6 +84,7 @@ function valueWords({ low, high, first, last, numbers }) {
   return strange ? `${about}, or not finite` : about;
 }
 
+/** @type {(pane: Pane, event: Position, ready: () => void) => string} */
 export function valueUnder(pane, event, ready) {
   const { picture } = pane;
   const tile = tileOf(picture, pointer.channel);
@@ -81,4 +93,5 @@ export function valueUnder(pane, event, ready) {
   return valueAt(picture, tile, (pixel.x - x) / width, (pixel.y - y) / height, ready);
 }
 
+/** @type {(value: string) => HTMLElement | ""} */
 export const valueNote = (value) => (value ? make("p", "value", `Value ${value}`) : "");
