@@ -51,7 +51,7 @@ Class activation maps
 Models and images
     load_model         Load a model with its weights, preprocessing and class names.
     load_image         Read an image and preprocess it for a model.
-    known_names        List the names that load_model takes.
+    model_names        List the names that load_model takes.
     Model              A loaded network, its preprocessing and its class names.
     Image              A decoded image, before preprocessing.
 
@@ -105,7 +105,7 @@ if TYPE_CHECKING:
     from fmapviz.features.top.finished import TopSummary, top_images
     from fmapviz.features.top.own_loop import TopImages, TopLayer
     from fmapviz.features.watch.watch import Watch
-    from fmapviz.models.load import known_names, load_model
+    from fmapviz.models.load import load_model, model_names
     from fmapviz.observe.captured import Captured, capture
     from fmapviz.observe.receptive_field import ReceptiveField
     from fmapviz.run.batch import load_image
@@ -115,13 +115,51 @@ if TYPE_CHECKING:
     from fmapviz.types import FeatureMap, Image, LayerInfo, Model, Picture, Prediction
 
 __all__ = [
-    "Captured", "ClassActivation", "Counted", "Engine", "FeatureMap", "FmapvizError", "Image", "InputError",
-    "InputOptions", "LayerDifference", "LayerInfo", "Model", "NothingToDoError", "Notice", "Outcome", "OutputError",
-    "Part", "Picture",
-    "Prediction", "ReceptiveField", "RefusedError", "RequestError", "RunInfo", "RunSummary", "Staged", "Started",
-    "Style", "TopImages", "TopLayer", "TopSummary", "UserCodeError", "Watch", "WeightsError", "cam", "capture",
-    "capture_attention", "diff", "known_names", "list_layers", "load_image", "load_model", "receptive_field", "tile",
-    "top_images", "visualize",
+    "Captured",
+    "ClassActivation",
+    "Counted",
+    "Engine",
+    "FeatureMap",
+    "FmapvizError",
+    "Image",
+    "InputError",
+    "InputOptions",
+    "LayerDifference",
+    "LayerInfo",
+    "Model",
+    "NothingToDoError",
+    "Notice",
+    "Outcome",
+    "OutputError",
+    "Part",
+    "Picture",
+    "Prediction",
+    "ReceptiveField",
+    "RefusedError",
+    "RequestError",
+    "RunInfo",
+    "RunSummary",
+    "Staged",
+    "Started",
+    "Style",
+    "TopImages",
+    "TopLayer",
+    "TopSummary",
+    "UserCodeError",
+    "Watch",
+    "WeightsError",
+    "cam",
+    "capture",
+    "capture_attention",
+    "diff",
+    "list_layers",
+    "load_image",
+    "load_model",
+    "model_names",
+    "receptive_field",
+    "tile",
+    "top_images",
+    "visualize",
 ]  # fmt: skip
 
 

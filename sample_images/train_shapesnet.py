@@ -92,7 +92,7 @@ def watching(network: ShapesNet, out: Path) -> Watch:
     """Draw the sample images of two shapes every 50 steps, into a run in `out`."""
     model = replace(load_model("shapesnet", weights="random"), module=network)
     shapes = [Path(__file__).parent / "shapes" / name for name in ("star.jpg", "ring.jpg")]
-    return Watch(model, shapes, to=out, every=50)
+    return Watch(model, shapes, out=out, every=50)
 
 
 def fit(

@@ -19,7 +19,7 @@ from checkpoint_files import assert_holds, build, poisoned_memory
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from fmapviz import InputOptions, known_names, load_model, visualize
+from fmapviz import InputOptions, load_model, model_names, visualize
 from fmapviz.models.load import outline_model
 
 # What torchvision's constructors do otherwise where weights are published.
@@ -51,7 +51,7 @@ def check(name: str, out: Path, options: InputOptions | None = None, *, side: in
 
     A detector enlarges pictures itself, to 800 pixels or so; `side` is how far instead.
     """
-    model = load_model(name, weights="random", options=options)
+    model = load_model(name, weights="random", preprocessing=options)
     if side:
         model.module.transform.min_size = (side,)
     convolutions = [module for module in model.module.modules() if isinstance(module, torch.nn.Conv2d)]
@@ -106,7 +106,7 @@ def _equal(one: object, other: object) -> bool:
 
 
 def main() -> int:
-    good = dict.fromkeys(known_names(), False)
+    good = dict.fromkeys(model_names(), False)
     for name in good:
         begun = time.monotonic()
         try:

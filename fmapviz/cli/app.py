@@ -11,7 +11,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from fmapviz.cli import diff, finished, guide, layers, progress, report, run, runs, top
-from fmapviz.cli.command import Command
+from fmapviz.cli.command import FORMER, Command
 from fmapviz.cli.help import HelpGroup
 from fmapviz.cli.options import as_typed
 from fmapviz.cli.printing import erase_status, print_error, print_json, print_line, print_message
@@ -58,7 +58,7 @@ class RunByDefault(HelpGroup):
             for parameter in command.get_params(ctx)
             for option in parameter.opts
             if not getattr(parameter, "is_flag", False) and not getattr(parameter, "count", False)
-        }
+        } | FORMER.keys()
         left = iter(enumerate(words))
         for position, word in left:
             if word == "--":

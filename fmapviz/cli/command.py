@@ -1,4 +1,4 @@
-"""A command that refuses two values of an option that takes one, of which the parser would silently take the last."""
+"""A command that refuses two values of an option that takes one, and takes the former names of options."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, Any
 from typer.core import TyperOption
 
 from fmapviz.cli.help import HelpCommand
+from fmapviz.cli.printing import print_message
 from fmapviz.errors import RequestError, quote
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+FORMER = {"--top": "--predictions", "--seed": "--anchor"}  # up to version 0.2; version 0.4 drops them
 
 
 class Command(HelpCommand):
@@ -22,14 +25,27 @@ class Command(HelpCommand):
         """Parse the words behind the command.
 
         Raises:
-            RequestError: An option that takes one value has two.
+            RequestError: An option that takes one value has two, or is given with its former name too.
         """
-        words = list(args)  # parsing empties the list
-        rest = super().parse_args(ctx, args)
+        words = self._renamed(args, silent=ctx.resilient_parsing)
+        rest = super().parse_args(ctx, list(words))  # parsing empties the list
         if not ctx.resilient_parsing:
             for option, (first, *_, last) in self._repeated(ctx, words):
                 raise _refusal(option, first, last, others=[name for each in self.params for name in each.opts])
         return rest
+
+    def _renamed(self, args: list[str], *, silent: bool) -> list[str]:
+        """Replace former names of options, and report each once."""
+        known = {name for each in self.params for name in each.opts}
+        renamed = {former: name for former, name in FORMER.items() if name in known and former not in known}
+        end = args.index("--") if "--" in args else len(args)
+        given = [word.partition("=") for word in args[:end]]
+        for former in dict.fromkeys(flag for flag, _, _ in given if flag in renamed and not silent):
+            name = renamed[former]
+            if any(flag == name for flag, _, _ in given):
+                raise RequestError(f"{former} is now {name}, and both are given", hint=f"leave out {former}")
+            print_message(f"{former} is now {name}")
+        return ["".join((renamed.get(flag, flag), *rest)) for flag, *rest in given] + args[end:]
 
     # Any: as above.
     def _repeated(self, ctx: Any, words: list[str]) -> Iterator[tuple[TyperOption, list[Any]]]:

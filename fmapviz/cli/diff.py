@@ -76,7 +76,7 @@ def diff(
         from fmapviz.features.diff.run import run_diff
 
     config = RunConfig(
-        model, inputs, views=(view,), style=Style(**typed[Style]), options=InputOptions(**typed[InputOptions]), **given
+        model, inputs, views=(view,), style=Style(**typed[Style]), preprocessing=InputOptions(**typed[InputOptions]), **given
     )
     with results_only(), Console(verbosity=-1 if quiet else int(verbose), json=json) as console:
         summary = run_diff(replace(config, on_event=console.show), against=against, reference=reference)

@@ -14,7 +14,7 @@ from fmapviz.cli.run import JsonOption, ModelArgument, running_option
 from fmapviz.config import InputOptions, RunConfig
 from fmapviz.core import registry
 from fmapviz.errors import RequestError, printable, quote, suggest
-from fmapviz.models.load import check_name, known_names
+from fmapviz.models.load import check_name, model_names
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,7 +50,7 @@ def list_layers(
         from fmapviz.run.layer_list import load_and_list
 
     with results_only():
-        loaded, rows, outputs = load_and_list(model, options=prepared, **typed[RunConfig])
+        loaded, rows, outputs = load_and_list(model, preprocessing=prepared, **typed[RunConfig])
         fields = fields_by_layer(loaded, rows) if receptive_field else None
     if not options["types"] and all(row.type.startswith("Conv3") for row in rows):
         print_message("notice: the model has no Conv2d layer: these are its Conv3d layers")
@@ -81,10 +81,10 @@ def list_models(
     """List the names that MODEL takes."""
     if ":" in pattern:  # the names of a source that is slow to import
         show_status(f"listing {pattern} ...")
-    names = known_names(pattern)
+    names = model_names(pattern)
     if not names:
         source = pattern.removesuffix(":")
-        hint = f"fmapviz models '{source}:*'" if source in registry.sources() else suggest(pattern, known_names())
+        hint = f"fmapviz models '{source}:*'" if source in registry.sources() else suggest(pattern, model_names())
         raise RequestError(f"no model name matches {quote(pattern)}", hint=hint)
     print_line("\n".join(names))
 

@@ -33,8 +33,8 @@ F = TypeVar("F", bound="Callable[..., Any]")
 _PHRASES = {
     r"fmapviz\.list_layers\(model\)": "`fmapviz layers MODEL`",
     r"fmapviz\.list_layers\(model, types='Module'\)": "`fmapviz layers MODEL --types Module`",
-    r"fmapviz\.known_names\(\)": "`fmapviz models`",
-    r"fmapviz\.known_names\(('[^']*')\)": r"`fmapviz models \1`",
+    r"fmapviz\.model_names\(\)": "`fmapviz models`",
+    r"fmapviz\.model_names\(('[^']*')\)": r"`fmapviz models \1`",
     r"fmapviz\.visualize\('([^']*)', inputs, to='([^']*)'\)": r"`fmapviz \1 INPUT... --to \2`",
     r"fmapviz\.diff\(one, other, images\)": "`fmapviz diff MODEL INPUT... --against FILE`",
     r"\bthe same call\b": "the same command",

@@ -25,7 +25,7 @@ from fmapviz.config import COMMON, RUNNING, Engine, InputOptions, RunConfig, Sty
 from fmapviz.core import registry
 from fmapviz.core.urls import is_url
 from fmapviz.errors import RefusedError, RequestError, nearest, quote
-from fmapviz.models.load import check_name, hint_for, is_model, known_names
+from fmapviz.models.load import check_name, hint_for, is_model, model_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -39,7 +39,7 @@ ModelArgument = Annotated[
         metavar="MODEL",
         help="A name such as alexnet (`fmapviz models` lists them); timm:, hf:, hub: or ultralytics:NAME; or your code, "
         "my_net.py:build.",
-        autocompletion=lambda incomplete: [name for name in known_names() if name.startswith(incomplete)],
+        autocompletion=lambda incomplete: [name for name in model_names() if name.startswith(incomplete)],
     ),
 ]
 running_option = partial(typer.Option, rich_help_panel=RUNNING)
@@ -140,7 +140,7 @@ def _configure(model: str, inputs: list[str], options: dict[str, Any], *, null: 
         given["engine"] = Engine.parse(name, workers=given.get("workers"), **typed[Engine])
     style, prepared = Style(**typed[Style]), InputOptions(**typed[InputOptions])
     listed = _read_paths(inputs, null=null) if "-" in inputs else inputs
-    config = RunConfig(model, listed, style=style, options=prepared, **given)
+    config = RunConfig(model, listed, style=style, preprocessing=prepared, **given)
     if open_report and is_url(config.out):
         raise RequestError("--open needs a local report", hint=f"--to {report} writes one to any --out")
     if str(config.out).lower().startswith("memory:"):

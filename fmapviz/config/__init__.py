@@ -20,6 +20,7 @@ from fmapviz.config.options import Option as Option
 from fmapviz.config.options import describe as describe
 from fmapviz.config.options import options_of as options_of
 from fmapviz.config.options import split as split
+from fmapviz.config.renamed import renamed as renamed
 from fmapviz.config.run_config import RunConfig as RunConfig
 from fmapviz.config.run_config import RunInfo as RunInfo
 from fmapviz.config.run_config import StepInfo as StepInfo

@@ -66,7 +66,7 @@ def _hint(function: Callable[..., Any], problem: str, given: Iterable[str]) -> s
     if hint := meant_option(unknown, written, {"views": registry.views(), "to": registry.formats()}):
         return hint
     if (meant := meant_name(unknown)) in options_of(_decorated["InputOptions"]):  # of a function without them
-        return f"load_model(NAME, options=InputOptions({meant}=...)) has it; prepared tensors are taken as they are"
+        return f"load_model(NAME, preprocessing=InputOptions({meant}=...)) has it; prepared tensors are taken as they are"
     near = nearest(unknown, written, cutoff=0.6)
     return f"did you mean {written[near[0]]}?" if near else None
 

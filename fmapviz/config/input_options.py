@@ -131,6 +131,6 @@ class InputOptions:
     __repr__ = changed_fields
 
 
-def sides_of(options: InputOptions) -> tuple[int, int] | None:
+def sides_of(preprocessing: InputOptions) -> tuple[int, int] | None:
     """Return the input size as it is stored, height and width; None if it is as trained."""
-    return cast("tuple[int, int] | None", options.size)
+    return cast("tuple[int, int] | None", preprocessing.size)

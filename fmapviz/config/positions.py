@@ -12,7 +12,7 @@ _POSITION = r"\s*(\d{1,5})\s*,\s*(\d{1,5})\s*"
 
 
 @dataclass(frozen=True, slots=True)
-class Seed:
+class Anchor:
     """Where comparisons begin.
 
     Attributes:
@@ -31,17 +31,17 @@ class Seed:
         """Return True if a path of an image, or another name of it, is the typed one or ends in it.
 
         Example:
-            >>> Seed("b.jpg").names("/photos/b.jpg"), Seed("b.jpg").names("/photos/ab.jpg")
+            >>> Anchor("b.jpg").names("/photos/b.jpg"), Anchor("b.jpg").names("/photos/ab.jpg")
             (True, False)
         """
         wanted = os.path.normpath(self.image)
         return any(f"/{name}".endswith(f"/{wanted.lstrip('/')}") for name in names)
 
     def __str__(self) -> str:
-        """Return the seed in words.
+        """Return the anchor in words.
 
         Example:
-            >>> str(Seed("b.jpg", (112, 80))), str(Seed("b.jpg"))
+            >>> str(Anchor("b.jpg", (112, 80))), str(Anchor("b.jpg"))
             ('row 112, column 80 of b.jpg', 'b.jpg')
         """
         if self.at is None:
@@ -67,23 +67,23 @@ def parse_position(text: str) -> tuple[int, int]:
     return int(match[1]), int(match[2])
 
 
-def parse_seed(text: str) -> Seed:
-    """Return what a seed refers to: `Y,X`, `IMAGE:Y,X` or `IMAGE`.
+def parse_anchor(text: str) -> Anchor:
+    """Return what an anchor refers to: `Y,X`, `IMAGE:Y,X` or `IMAGE`.
 
     Raises:
         RequestError: The text is empty.
 
     Example:
-        >>> parse_seed("112,80"), parse_seed("b.jpg:112,80").image
-        (Seed(image='', at=(112, 80)), 'b.jpg')
+        >>> parse_anchor("112,80"), parse_anchor("b.jpg:112,80").image
+        (Anchor(image='', at=(112, 80)), 'b.jpg')
     """
     match = re.fullmatch(rf"(?:(.+):)?{_POSITION}", text, re.DOTALL)
     image = (match[1] or "") if match else text
     if not match and not text.strip():
         raise RequestError(
-            f"no such seed: {quote(text)}", hint="Y,X, IMAGE:Y,X or IMAGE, such as 112,80 or photo.jpg:112,80"
+            f"no such anchor: {quote(text)}", hint="Y,X, IMAGE:Y,X or IMAGE, such as 112,80 or photo.jpg:112,80"
         )
-    return Seed(image, (int(match[2]), int(match[3])) if match else None)
+    return Anchor(image, (int(match[2]), int(match[3])) if match else None)
 
 
 def cell_of(at: tuple[int, int], *, picture: tuple[int, int], grid: tuple[int, int]) -> tuple[int, int]:

@@ -106,13 +106,13 @@ class Selection:
         commas=True,
         recorded="formats",
     )
-    top: int | None = _choice(
+    predictions: int | None = _choice(
         None,
         "Number of predicted classes to report per image.",
         "0 ends the forward pass after the last chosen layer.",
         metavar="N",
         shown="3 if class names are known; 0 with layers or exclude",
-        recorded="top",
+        recorded="predictions",
     )
     targets: str | int | Sequence[str | int] = _common(
         (),
@@ -190,7 +190,7 @@ class RunConfig(Execution, Output, Selection):
     model: str | nn.Module | Model = field(kw_only=False, metadata={"option": Option(help=_MODEL)})
     inputs: Inputs = field(default=(), kw_only=False, metadata={"option": Option(help=_INPUTS, details=_ITERATOR)})
     style: Style = option(Style(), "How pictures look.", recorded="style")
-    options: InputOptions = option(InputOptions(), "Changes to the preprocessing of the weights.")
+    preprocessing: InputOptions = option(InputOptions(), "Changes to the preprocessing of the weights.")
 
     def __post_init__(self) -> None:
         check_types(self)
@@ -206,7 +206,7 @@ class RunConfig(Execution, Output, Selection):
             kind, known = ("view", registry.views()) if not self.views else ("format", registry.formats())
             raise RequestError(f"no {kind} given", hint=f"one of {', '.join(known)}")
         views, _ = [registry.view(name) for name in self.views], [registry.form(name) for name in self.to]
-        check_number("top", self.top, "at least 0", least=0)
+        check_number("predictions", self.predictions, "at least 0", least=0)
         check_number("batch size", self.batch_size)
         check_number("every", self.every)
         parse_frames(self.frames or ":")
@@ -216,22 +216,22 @@ class RunConfig(Execution, Output, Selection):
         check_word("dtype", self.dtype, _DTYPES)
         check_scores(self.scores)
         self._check_place()
-        self._check_seed(views)
+        self._check_anchor(views)
 
-    def _check_seed(self, views: Sequence[View]) -> None:
+    def _check_anchor(self, views: Sequence[View]) -> None:
         start = self.style.start
         for view in views:
             if view.anchor == "position" and (start is None or start.at is None):
-                given = f", not only an image: {quote(self.style.seed)}" if start else ""
+                given = f", not only an image: {quote(self.style.anchor)}" if start else ""
                 raise RequestError(
                     f"{view.name} needs a position{given}",
-                    hint="Style(seed='112,80'), row and column of the input; Style(seed='photo.jpg:112,80') of one image",
+                    hint="Style(anchor='112,80'): row and column in the input; Style(anchor='a.jpg:112,80'): in one image",
                 )
             if view.anchor == "image" and (start is None or not start.image):
-                given = f", not only a position: {quote(self.style.seed)}" if start else ""
+                given = f", not only a position: {quote(self.style.anchor)}" if start else ""
                 raise RequestError(
                     f"{view.name} needs an image to compare with{given}",
-                    hint="Style(seed='photo.jpg'): one of the inputs; Style(seed='photo.jpg:112,80'): of one position in it",
+                    hint="Style(anchor='photo.jpg'): one of the inputs; Style(anchor='photo.jpg:112,80'): a position in it",
                 )
 
     def _check_place(self) -> None:

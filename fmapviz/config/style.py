@@ -9,7 +9,8 @@ from functools import partial
 from fmapviz.config.arguments import explain_arguments
 from fmapviz.config.checks import check_number, check_types, check_word
 from fmapviz.config.options import LOOKS, changed_fields, documented, option
-from fmapviz.config.positions import Seed, parse_position, parse_seed
+from fmapviz.config.positions import Anchor, parse_anchor, parse_position
+from fmapviz.config.renamed import renamed
 from fmapviz.core.synonyms import meant_member
 from fmapviz.errors import RequestError, quote, suggest
 
@@ -24,6 +25,7 @@ _option = partial(option, panel=LOOKS)
 _LARGEST = 3.4028234663852886e38  # the largest float32
 
 
+@renamed(seed="anchor")
 @explain_arguments
 @documented
 @dataclass(frozen=True, slots=True, repr=False)
@@ -100,7 +102,7 @@ class Style:
         metavar="Y,X|mean",
         shown="the class token; without one the mean",
     )
-    seed: str | None = _option(
+    anchor: str | None = _option(
         None,
         "What similarity and correspondence compare with: row and column in the input's pixels, an image, or both.",
         "`Y,X` is a position of each image, `IMAGE:Y,X` one of that image for all, `IMAGE` all positions of that image.",
@@ -119,10 +121,10 @@ class Style:
     scope: str = field(init=False, compare=False)  # what has one range: `channel`, `layer`, `run`, or `fixed`
     signed: bool = field(init=False, compare=False)  # whether zero is in the middle of the range
     limits: tuple[float, float] | None = field(init=False, compare=False)  # LO and HI of `fixed:LO,HI`
-    top: int | None = field(init=False, compare=False)  # K of `top:K`
+    strongest: int | None = field(init=False, compare=False)  # K of `top:K`
     rank: str = field(init=False, compare=False)  # what ranks the channels: `max`, `mean`, `std` or `change`
     listed: tuple[int, ...] | None = field(init=False, compare=False)  # channels in the given order, without repetition
-    start: Seed | None = field(init=False, compare=False)  # what `seed` refers to
+    start: Anchor | None = field(init=False, compare=False)  # what `anchor` refers to
     position: tuple[int, int] | None = field(init=False, compare=False)  # row and column of `query`
 
     def __post_init__(self) -> None:
@@ -130,10 +132,10 @@ class Style:
         object.__setattr__(self, "position", parse_position(self.query) if self.query not in {None, "mean"} else None)
         top = re.fullmatch(r"top:([1-9]\d{0,5})(?::(max|mean|std|change))?", self.channels)
         object.__setattr__(self, "limits", _parse_limits(self.norm))
-        object.__setattr__(self, "top", int(top[1]) if top else None)
+        object.__setattr__(self, "strongest", int(top[1]) if top else None)
         object.__setattr__(self, "rank", (top and top[2]) or "max")
         object.__setattr__(self, "listed", _parse_listed(self.channels))
-        object.__setattr__(self, "start", None if self.seed is None else parse_seed(self.seed))
+        object.__setattr__(self, "start", None if self.anchor is None else parse_anchor(self.anchor))
         if self.norm not in NORMS and self.limits is None:
             forms = f"one of {', '.join(NORMS)}, fixed:LO,HI (LO below HI)"
             raise RequestError(f"no such norm: {quote(self.norm)}", hint=meant_member("norm", self.norm, NORMS) or forms)
@@ -143,7 +145,7 @@ class Style:
         check_number("columns", self.columns)
         check_number("padding", self.padding, "0 to 1000 pixels", least=0, most=1000)
         check_number("scale", self.scale, "a whole number from 1 to 64", most=64)
-        if self.channels != "all" and self.top is None and self.listed is None:
+        if self.channels != "all" and self.strongest is None and self.listed is None:
             forms = "one of all, 0,3,8-15, top:16, top:16:mean, top:16:std"
             raise RequestError(f"no such channels: {quote(self.channels)}", hint=forms)
         object.__setattr__(self, "ground", _parse_colour(self.background))

@@ -69,8 +69,8 @@ _OPTIONS = {
     "columns": "nrow nrows ncol ncols cols num-cols tiles-per-row per-row grid-size grid",
     "channels": "channel max-channels num-channels n-channels max-features num-features n-features max-maps features "
     "max-filters",
-    "channels='top:16' draws the strongest channels; top= counts predicted classes": "topk top-k k",
-    "top": "predictions predict num-predictions top-n topn show-predictions",
+    "channels='top:16' draws the strongest channels; predictions= counts predicted classes": "topk top-k k",
+    "predictions": "predict num-predictions top-n topn show-predictions",
     "colormap": "cmap color-map colour-map palette colors colours lut color colour",
     "alpha": "opacity transparency blend image-weight overlay-alpha",
     "scale": "zoom upscale upsample enlarge magnify tile-size pixel-size dpi factor",
@@ -255,12 +255,12 @@ def meant_model(word: str) -> str | None:
 
     Example:
         >>> meant_model("DINOv2")
-        "hf:facebook/dinov2-small is one; fmapviz.known_names('timm:*dinov2*') lists others"
+        "hf:facebook/dinov2-small is one; fmapviz.model_names('timm:*dinov2*') lists others"
     """
     family = re.sub(r"[\s_-]", "", word.lower())
     if match := re.fullmatch(r"yolo(v?\d+)?.*", family):
         others = f"ultralytics:*{match[1] or ''}*"
-        return f"{MODELS['yolo']} is one; fmapviz.known_names({quote(others)}) lists others; weights=FILE fills it"
+        return f"{MODELS['yolo']} is one; fmapviz.model_names({quote(others)}) lists others; weights=FILE fills it"
     names = sorted(MODELS, key=len, reverse=True)  # dinov2_vits14 is of dinov2, not of dino
     name = next((each for each in names if family == each or (len(each) > 3 and family.startswith(each))), None)
     if name is None:
@@ -268,4 +268,4 @@ def meant_model(word: str) -> str | None:
     meant, family = MODELS[name], name
     if meant.startswith("my_net"):
         return f"torchvision and timm have none: name the code of yours, such as {meant}"
-    return f"{meant} is one; fmapviz.known_names('timm:*{family}*') lists others"
+    return f"{meant} is one; fmapviz.model_names('timm:*{family}*') lists others"

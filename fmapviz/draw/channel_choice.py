@@ -37,8 +37,8 @@ def choose(values: Tensor, style: Style) -> Tensor:
     if style.listed is not None:
         existing = [number for number in style.listed if number < count]
         return torch.tensor(existing, dtype=torch.int64, device=values.device).expand(images, -1)
-    assert style.top
-    return _highest(values.nan_to_num(nan=-torch.inf), style.top)
+    assert style.strongest
+    return _highest(values.nan_to_num(nan=-torch.inf), style.strongest)
 
 
 def describe_left_out(style: Style, counts: Mapping[str, int]) -> str:
@@ -55,11 +55,11 @@ def describe_left_out(style: Style, counts: Mapping[str, int]) -> str:
         >>> describe_left_out(Style(channels="top:100"), {"conv1": 64})
         "channels='top:100' asks for more channels than there are: conv1 has 64"
     """
-    largest = max(style.listed or (), default=(style.top or 0) - 1)
+    largest = max(style.listed or (), default=(style.strongest or 0) - 1)
     lacking = [f"{name} has {count}" for name, count in counts.items() if count <= largest]
     if not lacking:
         return ""
-    what = "asks for more channels than there are" if style.top else "names channels that do not exist"
+    what = "asks for more channels than there are" if style.strongest else "names channels that do not exist"
     return f"channels={style.channels!r} {what}: {first_few(lacking)}"
 
 

@@ -101,8 +101,8 @@ class Shared:
         foreground: What separates their foreground from the background, if requested.
         centres: Centres of the clusters of all images, float32 `(K, C)`, if requested.
         clustered: How many positions of how many these were found of.
-        seed: Direction of the seed in its image, float32 `(1, C)`, if requested.
-        reference: The map of the seed's image, if requested.
+        anchor: Direction of the anchor in its image, float32 `(1, C)`, if requested.
+        reference: The map of the anchor's image, if requested.
     """
 
     low: float
@@ -111,7 +111,7 @@ class Shared:
     foreground: Foreground | None = None
     centres: Tensor | None = None
     clustered: tuple[int, int] | None = None
-    seed: Tensor | None = None
+    anchor: Tensor | None = None
     reference: Reference | None = None
 
 

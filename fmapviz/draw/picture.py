@@ -116,7 +116,7 @@ def make_pictures(
         name: Name of the image in the run.
         info: The run's settings.
         sheets: The views that compose the maps of all layers into one picture.
-        marked: Whether the seed, if there is one, is in this image.
+        marked: Whether the anchor, if there is one, is in this image.
 
     Yields:
         The input, then the other drawings in the order of execution, then heat maps, then sheets.
@@ -161,7 +161,7 @@ def make_picture(
         seen: The input as the network saw it; None for a drawing of the model itself.
         common: Facts about the image; None for the model's alone.
         digits: Digits of the index in the name.
-        marked: Whether the seed, if there is one, is in this image.
+        marked: Whether the anchor, if there is one, is in this image.
     """
     content = drawing.content
     assert content is not None
@@ -191,7 +191,7 @@ def make_picture(
 
 def is_numbered(style: Style) -> bool:
     """Return True if tiles show their numbers; without `labels`, only where these are not known beforehand."""
-    return bool(style.labels or (style.labels is None and style.top))
+    return bool(style.labels or (style.labels is None and style.strongest))
 
 
 def lettering(style: Style) -> Lettering:

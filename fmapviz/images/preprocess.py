@@ -36,7 +36,7 @@ MAX_PREPARED_PIXELS = 64_000_000
 
 
 def standard(
-    options: InputOptions,
+    preprocessing: InputOptions,
     *,
     size: tuple[int, int] = (224, 224),
     mean: tuple[float, ...] | None = None,
@@ -48,7 +48,7 @@ def standard(
     """Fit to a size, scale to 0..1, subtract the mean and divide by the standard deviation.
 
     Args:
-        options: The user's options, which take precedence.
+        preprocessing: The user's options, which take precedence.
         size: Default height and width.
         mean: Default mean; None is ImageNet's, or its average if the model does not take RGB.
         std: Default standard deviation, likewise.
@@ -64,16 +64,16 @@ def standard(
         >>> standard(InputOptions(size=(32, 48)), channels=1).apply(PillowImage.new("L", (640, 480))).shape
         torch.Size([1, 32, 48])
     """
-    height, width = sides_of(options) or size
-    fit = options.fit or "crop"
-    if usual is None or options.size or options.fit:
+    height, width = sides_of(preprocessing) or size
+    fit = preprocessing.fit or "crop"
+    if usual is None or preprocessing.size or preprocessing.fit:
         words = "size kept" if fit == "none" else f"{fit} to {height}x{width}"
         if fit != "none" and resampling != PillowImage.Resampling.BILINEAR:
             words += f", {resampling.name.lower()}"
         usual = (lambda picture: _FITS[fit](picture, height, width, resampling)), words
     geometry, description = usual
     means, stds = _normalization(
-        options,
+        preprocessing,
         mean=mean or (IMAGENET_MEAN if channels == 3 else GREY_MEAN),
         std=std or (IMAGENET_STD if channels == 3 else GREY_STD),
         channels=channels,
@@ -88,13 +88,13 @@ def standard(
     return Preparation(apply, means, stds, f"{_count(channels)}{description}, mean {means}, std {stds}", channels)
 
 
-def as_for_imagenet(options: InputOptions, *, channels: int = 3) -> Preparation:
+def as_for_imagenet(preprocessing: InputOptions, *, channels: int = 3) -> Preparation:
     """Preprocess as the classifiers of ImageNet are evaluated: resize the short side to 256, crop to 224.
 
     It is the default of `torchvision.transforms._presets.ImageClassification`, for networks of which nothing is known.
 
     Args:
-        options: A size or fit replaces this geometry; images of that size are then not resized.
+        preprocessing: A size or fit replaces this geometry; images of that size are then not resized.
         channels: C, the number of channels that the network takes.
 
     Example:
@@ -108,14 +108,14 @@ def as_for_imagenet(options: InputOptions, *, channels: int = 3) -> Preparation:
         cropped: PillowImage.Image = functional.center_crop(resized, [224])
         return cropped
 
-    return standard(options, channels=channels, usual=(fit, "resize to 256, crop to 224, bilinear"))
+    return standard(preprocessing, channels=channels, usual=(fit, "resize to 256, crop to 224, bilinear"))
 
 
-def for_volumes(options: InputOptions, *, channels: int, shape: tuple[int, int, int] | None = None) -> Preparation:
+def for_volumes(preprocessing: InputOptions, *, channels: int, shape: tuple[int, int, int] | None = None) -> Preparation:
     """Scale volumes to 0..1, and fit their slices to a size if one is given.
 
     Args:
-        options: A size or fit holds for each slice; a mean and a deviation normalise, which is not done without them.
+        preprocessing: A size or fit holds for each slice; a mean and a deviation normalise, which is not done without them.
         channels: C, the number of channels that the network takes.
         shape: Depth, height and width that the network takes; a picture is then repeated, and a film read in clips. None:
             only volumes are taken, of any size.
@@ -124,11 +124,11 @@ def for_volumes(options: InputOptions, *, channels: int, shape: tuple[int, int, 
         RequestError: The user's mean or standard deviation has neither one number nor one for each channel.
     """
     depth = shape[0] if shape else None
-    kept = shape is None and options.size is None and options.fit is None
+    kept = shape is None and preprocessing.size is None and preprocessing.fit is None
     usual = (lambda picture: picture, "size kept") if kept else None
     zeros, ones = (0.0,) * channels, (1.0,) * channels
     size = (shape[1], shape[2]) if shape else (224, 224)
-    plane = standard(options, size=size, mean=zeros, std=ones, channels=channels, usual=usual)
+    plane = standard(preprocessing, size=size, mean=zeros, std=ones, channels=channels, usual=usual)
 
     def apply(picture: Pixels) -> Tensor:
         if isinstance(picture, Samples) and picture.values.ndim == 4:
@@ -151,12 +151,12 @@ def for_volumes(options: InputOptions, *, channels: int, shape: tuple[int, int, 
 
 
 # Any: torchvision's presets share attributes, but no public class.
-def as_trained(preset: Any, options: InputOptions, *, is_video: bool = False, channels: int = 3) -> Preparation:
+def as_trained(preset: Any, preprocessing: InputOptions, *, is_video: bool = False, channels: int = 3) -> Preparation:
     """Preprocess as in training, with a torchvision preset.
 
     Args:
         preset: `weights.transforms()`. It is modified: the user's mean and standard deviation are written into it.
-        options: A size or fit replaces the geometry of the preset, but not its filter.
+        preprocessing: A size or fit replaces the geometry of the preset, but not its filter.
         is_video: Whether the preset is for videos. The image is a video of one frame.
         channels: C, the number of channels that the network takes.
 
@@ -164,11 +164,13 @@ def as_trained(preset: Any, options: InputOptions, *, is_video: bool = False, ch
         RequestError: The user's mean or standard deviation has neither one number nor one for each channel.
     """
     usual = (tuple(preset.mean), tuple(preset.std)) if channels == 3 else (GREY_MEAN, GREY_STD)
-    mean, std = _normalization(options, mean=usual[0], std=usual[1], channels=channels)
+    mean, std = _normalization(preprocessing, mean=usual[0], std=usual[1], channels=channels)
     crop = getattr(preset, "crop_size", None)
-    if options.size or options.fit:
+    if preprocessing.size or preprocessing.fit:
         sides, resampling = crop or preset.resize_size, PillowImage.Resampling[preset.interpolation.name]
-        return standard(options, size=(sides[0], sides[-1]), mean=mean, std=std, channels=channels, resampling=resampling)
+        return standard(
+            preprocessing, size=(sides[0], sides[-1]), mean=mean, std=std, channels=channels, resampling=resampling
+        )
     preset.mean, preset.std = list(mean), list(std)
 
     def apply(picture: Pixels) -> Tensor:
@@ -185,15 +187,15 @@ def as_trained(preset: Any, options: InputOptions, *, is_video: bool = False, ch
     return Preparation(apply, mean, std, f"{geometry}, {preset.interpolation.value}, mean {mean}, std {std}", channels)
 
 
-def clip(preset: Any, options: InputOptions, *, frames: int) -> Preparation:
+def clip(preset: Any, preprocessing: InputOptions, *, frames: int) -> Preparation:
     """Preprocess the frames of a clip `(C, T, H, W)`, or repeat an image to one, with a torchvision preset for videos.
 
     Args:
         preset: `weights.transforms()` of a video model. It is modified as in `as_trained`.
-        options: A size or fit replaces the geometry of the preset.
+        preprocessing: A size or fit replaces the geometry of the preset.
         frames: T, the length of the clip.
     """
-    frame = as_trained(preset, options, is_video=True)
+    frame = as_trained(preset, preprocessing, is_video=True)
     return replace(
         frame,
         apply=lambda picture: frame.apply(picture)[:, None].expand(-1, frames, -1, -1),
@@ -214,16 +216,16 @@ def clip_length(description: str) -> int:
     return int(match[1]) if match else 1
 
 
-def unscaled(options: InputOptions) -> Preparation:
+def unscaled(preprocessing: InputOptions) -> Preparation:
     """Only scale to 0..1, for a model that resizes and normalises its input, such as a detector."""
-    return standard(options, mean=(0.0,) * 3, std=(1.0,) * 3, usual=(lambda picture: picture, "size kept"))
+    return standard(preprocessing, mean=(0.0,) * 3, std=(1.0,) * 3, usual=(lambda picture: picture, "size kept"))
 
 
-def in_steps(options: InputOptions, *, step: int, least: int, box: tuple[int, int]) -> Preparation:
+def in_steps(preprocessing: InputOptions, *, step: int, least: int, box: tuple[int, int]) -> Preparation:
     """Resize to fit a box, nearly keeping the aspect ratio, to sides that are multiples of a step; scale to -1..1.
 
     Args:
-        options: A size or fit replaces this geometry.
+        preprocessing: A size or fit replaces this geometry.
         step: Pixels.
         least: Minimum of each side in pixels.
         box: Maximum height and width, unless `least` is larger.
@@ -235,7 +237,7 @@ def in_steps(options: InputOptions, *, step: int, least: int, box: tuple[int, in
         return picture.resize((width, height), PillowImage.Resampling.BILINEAR)
 
     usual = fit, f"inside {box[0]}x{box[1]}, sides multiples of {step}"
-    return standard(options, size=box, mean=(0.5,) * 3, std=(0.5,) * 3, usual=usual)
+    return standard(preprocessing, size=box, mean=(0.5,) * 3, std=(0.5,) * 3, usual=usual)
 
 
 # Callable[..., object]: a function of the user, whose result is checked.
@@ -324,17 +326,17 @@ def digest_of(prepared: Tensor) -> str:
 
 
 def _normalization(
-    options: InputOptions, *, mean: tuple[float, ...], std: tuple[float, ...], channels: int = 3
+    preprocessing: InputOptions, *, mean: tuple[float, ...], std: tuple[float, ...], channels: int = 3
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Return the user's mean and standard deviation, or the default ones."""
-    for option, numbers in (("mean", options.mean), ("std", options.std)):
+    for option, numbers in (("mean", preprocessing.mean), ("std", preprocessing.std)):
         if numbers and len(numbers) not in {1, channels}:
             counts = f"1 or {channels} numbers" if channels > 1 else "1 number"
             raise RequestError(
                 f"{option} must be {counts}: '{','.join(map(str, numbers))}'",
                 hint="one for all channels, or one for each of the model's input channels",
             )
-    return options.mean or mean, options.std or std
+    return preprocessing.mean or mean, preprocessing.std or std
 
 
 def _count(channels: int) -> str:

@@ -7,7 +7,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from fmapviz.config import check_type
+from fmapviz.config import check_type, renamed
 from fmapviz.errors import RequestError, first_few, quote, suggest
 from fmapviz.features.watch.watch import Watch, check_options
 
@@ -34,14 +34,15 @@ class FeatureMaps(Callback):  # type: ignore[misc]  # of either name
         images: See `fmapviz.Watch`.
         network: Name of the network within the LightningModule, such as `model`; empty for all of it, or for the only
             network in it if it has no `forward`.
-        to: A directory or a writer; None: the writer of the trainer's TensorBoard logger, else the log directory.
+        out: A directory or a writer; None: the writer of the trainer's TensorBoard logger, else the log directory.
         **options: Those of `fmapviz.Watch`, such as `every` and `layers`.
     """
 
-    def __init__(self, images: Inputs, *, network: str = "", to: str | Path | None = None, **options: Any) -> None:
+    @renamed(to="out", top="predictions", options="preprocessing")
+    def __init__(self, images: Inputs, *, network: str = "", out: str | Path | None = None, **options: Any) -> None:
         check_options(options)
         check_type("network", network, str, hint="the name of a submodule, such as 'model'")
-        self._images, self._network, self._to, self._options = images, network, to, options
+        self._images, self._network, self._out, self._options = images, network, out, options
         self._watch: Watch | None = None
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
@@ -55,8 +56,8 @@ class FeatureMaps(Callback):  # type: ignore[misc]  # of either name
             raise RequestError(f"no such network in the module: {quote(name)}", hint=suggest(name, known))
         writers = (getattr(logger, "experiment", None) for logger in trainer.loggers)
         writer = next((each for each in writers if hasattr(each, "add_image")), None)
-        to = self._to or writer or trainer.log_dir or trainer.default_root_dir
-        self._watch = Watch(lambda: pl_module.get_submodule(name), self._images, to=to, **self._options)
+        out = self._out or writer or trainer.log_dir or trainer.default_root_dir
+        self._watch = Watch(lambda: pl_module.get_submodule(name), self._images, out=out, **self._options)
 
     def on_train_batch_end(self, trainer: Any, *_args: Any) -> None:
         """Draw if this step is due."""

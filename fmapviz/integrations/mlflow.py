@@ -1,4 +1,4 @@
-"""Send the pictures of a training to MLflow: `Watch(net, "cat.png", to=Writer())` within an active run."""
+"""Send the pictures of a training to MLflow: `Watch(net, "cat.png", out=Writer())` within an active run."""
 
 from __future__ import annotations
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from transformers import TrainerCallback
 
+from fmapviz.config import renamed
 from fmapviz.features.watch.watch import Watch, check_options
 
 if TYPE_CHECKING:
@@ -22,18 +23,19 @@ class FeatureMapsCallback(TrainerCallback):  # type: ignore[misc]  # the package
 
     Args:
         images: See `fmapviz.Watch`.
-        to: A directory or a writer; None: the trainer's output directory.
+        out: A directory or a writer; None: the trainer's output directory.
         **options: Those of `fmapviz.Watch`, such as `every` and `layers`.
     """
 
-    def __init__(self, images: Inputs, *, to: str | Path | SummaryWriter | None = None, **options: Any) -> None:
+    @renamed(to="out", top="predictions", options="preprocessing")
+    def __init__(self, images: Inputs, *, out: str | Path | SummaryWriter | None = None, **options: Any) -> None:
         check_options(options)
-        self._images, self._to, self._options = images, to, options
+        self._images, self._out, self._options = images, out, options
         self._watch: Watch | None = None
 
     def on_train_begin(self, args: Any, _state: Any, _control: Any, *, model: Any, **_more: Any) -> None:
         """Read the images."""
-        self._watch = Watch(model, self._images, to=self._to or args.output_dir, **self._options)
+        self._watch = Watch(model, self._images, out=self._out or args.output_dir, **self._options)
 
     def on_step_end(self, _args: Any, state: Any, _control: Any, **_more: Any) -> None:
         """Draw if this step is due."""

@@ -10,7 +10,7 @@ from importlib import import_module
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, cast
 
-from fmapviz.config import InputOptions, check_type, check_weights, explain_arguments
+from fmapviz.config import InputOptions, check_type, check_weights, explain_arguments, renamed
 from fmapviz.core import registry
 from fmapviz.core.synonyms import meant_model
 from fmapviz.errors import RequestError, WeightsError, nearest, quote, suggest
@@ -26,7 +26,7 @@ _FOREIGN = {".onnx": "an ONNX", ".h5": "a Keras", ".keras": "a Keras", ".tflite"
 
 
 @explain_arguments
-def known_names(pattern: str = "") -> list[str]:
+def model_names(pattern: str = "") -> list[str]:
     """List model names. Those that need no prefix are listed without importing torch.
 
     Args:
@@ -36,13 +36,13 @@ def known_names(pattern: str = "") -> list[str]:
         RequestError: The pattern names a source whose package is not installed.
 
     Example:
-        >>> known_names("vgg1*_bn")
+        >>> model_names("vgg1*_bn")
         ['vgg11_bn', 'vgg13_bn', 'vgg16_bn', 'vgg19_bn']
     """
     check_type("pattern", pattern, str, hint="part of a name, or a glob such as 'resnet*'")
     source, colon, glob = pattern.partition(":")
     if colon and source in registry.sources() and not _fixed_names(source):
-        names: list[str] = getattr(_fetch(source), "known_names", list)()
+        names: list[str] = getattr(_fetch(source), "model_names", list)()
         return [f"{source}:{name}" for name in names if glob in name or fnmatchcase(name, glob)]
     names = sorted(name for source in registry.sources() for name in _fixed_names(source))
     return [name for name in names if pattern in name or fnmatchcase(name, pattern)]
@@ -80,8 +80,9 @@ def is_code(spec: str) -> bool:
     return registry.source(_resolve(spec)[0]).is_code
 
 
+@renamed(options="preprocessing")
 @explain_arguments
-def load_model(spec: str, *, weights: Weights = "default", options: InputOptions | None = None) -> Model:
+def load_model(spec: str, *, weights: Weights = "default", preprocessing: InputOptions | None = None) -> Model:
     """Load a model with its weights and its preprocessing.
 
     Args:
@@ -89,7 +90,7 @@ def load_model(spec: str, *, weights: Weights = "default", options: InputOptions
             `timm:NAME` or `hf:NAME`; or user code, which is run: `my_net.py:build`, `my_net.py:build(num_classes=5)`.
         weights: `default`, the name of a published entry, `random`, `random:SEED`, or a file or URL of a checkpoint. Or a
             member of torchvision's enumerations, such as `ResNet18_Weights.IMAGENET1K_V1`, or a state dict, which is copied.
-        options: How inputs are preprocessed; what is not set is as the weights were trained.
+        preprocessing: How inputs are preprocessed; what is not set is as the weights were trained.
 
     Raises:
         RequestError: There is no such model.
@@ -109,14 +110,14 @@ def load_model(spec: str, *, weights: Weights = "default", options: InputOptions
     """
     check_type("spec", spec, str, hint="a name such as 'resnet18', or your code: 'my_net.py:build'")
     check_weights(weights)
-    check_type("options", options, InputOptions | None, hint="such as InputOptions(fit='pad')")
+    check_type("preprocessing", preprocessing, InputOptions | None, hint="such as InputOptions(fit='pad')")
     source, name = _resolve(spec)
     if isinstance(weights, Enum):
         weights = _entry_name(source, name, weights)
-    return _fetch(source).load(name, weights=weights, options=options or InputOptions())
+    return _fetch(source).load(name, weights=weights, preprocessing=preprocessing or InputOptions())
 
 
-def outline_model(spec: str, *, options: InputOptions | None = None) -> Model:
+def outline_model(spec: str, *, preprocessing: InputOptions | None = None) -> Model:
     """Build a model's modules and shapes on the meta device, without weights.
 
     Raises:
@@ -124,7 +125,7 @@ def outline_model(spec: str, *, options: InputOptions | None = None) -> Model:
         UserCodeError: The user's code failed.
     """
     source, name = _resolve(spec)
-    return _fetch(source).load(name, weights=None, options=options or InputOptions())
+    return _fetch(source).load(name, weights=None, preprocessing=preprocessing or InputOptions())
 
 
 def _entry_name(source: str, name: str, member: Enum) -> str:
@@ -177,24 +178,24 @@ def _no_model(spec: str) -> RequestError:
             hint=f"type {source}:{model}" if source in registry.sources() else f"type hf:{full}",
         )
     module, _, name = spec.rpartition(".")
-    if name in known_names() and module.partition(".")[0] in {"models", *registry.sources()}:
+    if name in model_names() and module.partition(".")[0] in {"models", *registry.sources()}:
         return RequestError(f"no such model: {quote(spec)}", hint=f"type {name}")
     for file, attribute in ((f"{spec}.py", "build"), (f"{module}.py", name)):
         if Path(file).is_file():
             return RequestError(
                 f"no such model: {quote(spec)}", hint=f"code of yours is named with a function: {file}:{attribute}"
             )
-    return RequestError(f"no such model: {quote(spec)}", hint=hint_for(spec) or "fmapviz.known_names() lists all names")
+    return RequestError(f"no such model: {quote(spec)}", hint=hint_for(spec) or "fmapviz.model_names() lists all names")
 
 
 def hint_for(name: str) -> str | None:
     """Return what a name that is no model's may mean: a name of another source, a family, or a similar name."""
-    is_misspelt = bool(nearest(name, known_names(), cutoff=0.8))
+    is_misspelt = bool(nearest(name, model_names(), cutoff=0.8))
     for source in () if is_misspelt or name.count("_") < 2 else registry.sources():  # which import torch, for seconds
         with suppress(RequestError):  # its package is not installed
-            if f"{source}:{name}" in known_names(f"{source}:{name}"):
+            if f"{source}:{name}" in model_names(f"{source}:{name}"):
                 return f"type {source}:{name}"
-    return meant_model(name) or suggest(name, known_names())
+    return meant_model(name) or suggest(name, model_names())
 
 
 def _fixed_names(source: str) -> tuple[str, ...]:

@@ -46,7 +46,7 @@ def describe_network(
     loaded: LoadedWeights,
     *,
     name: str,
-    options: InputOptions,
+    preprocessing: InputOptions,
     code: Iterable[Path] | None = (),
     home: object = None,
     homes: Iterable[object] = (),
@@ -57,7 +57,7 @@ def describe_network(
     Args:
         loaded: Any network.
         name: As the user typed it.
-        options: Input options; any that is set replaces the network's own preprocessing.
+        preprocessing: Input options; any that is set replaces the network's own preprocessing.
         code: Source files that its digest covers besides those of its classes; None: compute no digest.
         home: The Python module that builds the network; it may define the preprocessing, the class names, the shape of an
             input, `inputs`, and what the outputs are, `scores`.
@@ -73,21 +73,21 @@ def describe_network(
     check_network(network, is_called=forward is None, shape=shape)
     definitions = (getattr(owner, key, None) for owner in owners for key in _PREPROCESSING)
     preprocess = next((each for each in definitions if callable(each) and not _is_submodule(each)), None)
-    if preprocess is not None and replace(options, channels_in=None) != InputOptions():
+    if preprocess is not None and replace(preprocessing, channels_in=None) != InputOptions():
         notices = (*notices, "the input options replace the network's own preprocessing")
         preprocess = None
     # A preprocessing of one's own returns what the network takes.
     time_first = preprocess is None and shape is not None and takes_time_first(network, shape)
     if time_first and shape:
         shape = (shape[1], shape[0], *shape[2:])
-    channels = options.channels_in or (shape[0] if shape else input_channels(network))
+    channels = preprocessing.channels_in or (shape[0] if shape else input_channels(network))
     named, said = said_of_outputs(owners)
     notices = (*notices, *_of_other_kinds(owners))
     volume = len(shape) == 4 if shape else _takes_volumes(network, channels)
     preparation = (
         by_callable(preprocess, description=_words(preprocess), channels=channels, as_stored=True, volume=volume)
         if preprocess is not None
-        else _prepare(options, channels, shape, volume=volume)
+        else _prepare(preprocessing, channels, shape, volume=volume)
     )
     return Model(
         name=name,
@@ -101,7 +101,7 @@ def describe_network(
         layout=find_layout(*owners),
         own=True,
         notices=notices,
-        assumption="" if preprocess is not None else _assumption(options, channels, shape, volume=volume),
+        assumption="" if preprocess is not None else _assumption(preprocessing, channels, shape, volume=volume),
     )
 
 
@@ -193,23 +193,23 @@ def _with_frames_first(preparation: Preparation) -> Preparation:
     return replace(preparation, apply=lambda picture: preparation.apply(picture).transpose(0, 1), time_first=True)
 
 
-def _prepare(options: InputOptions, channels: int, shape: tuple[int, ...] | None, *, volume: bool) -> Preparation:
+def _prepare(preprocessing: InputOptions, channels: int, shape: tuple[int, ...] | None, *, volume: bool) -> Preparation:
     """Return a preprocessing for a network that has none."""
     if volume:
-        return for_volumes(options, channels=channels, shape=(shape[1], shape[2], shape[3]) if shape else None)
+        return for_volumes(preprocessing, channels=channels, shape=(shape[1], shape[2], shape[3]) if shape else None)
     if shape:
-        return standard(options, size=(shape[1], shape[2]), channels=channels)
-    return as_for_imagenet(options, channels=channels)
+        return standard(preprocessing, size=(shape[1], shape[2]), channels=channels)
+    return as_for_imagenet(preprocessing, channels=channels)
 
 
-def _assumption(options: InputOptions, channels: int, shape: tuple[int, ...] | None, *, volume: bool) -> str:
+def _assumption(preprocessing: InputOptions, channels: int, shape: tuple[int, ...] | None, *, volume: bool) -> str:
     """Return what a preprocessing of `_prepare` assumes, for the user; empty if the options leave nothing to be assumed."""
     assumed = []
-    if shape is None and not options.size and not options.fit and not volume:
+    if shape is None and not preprocessing.size and not preprocessing.fit and not volume:
         assumed.append("resized to 256 and cropped to 224")
-    if volume and not (options.mean and options.std):
+    if volume and not (preprocessing.mean and preprocessing.std):
         assumed.append("scaled to 0..1")
-    elif not (options.mean and options.std):
+    elif not (preprocessing.mean and preprocessing.std):
         assumed.append(f"normalised with {'' if channels == 3 else 'the average of '}ImageNet's mean and deviation")
     if not assumed:
         return ""

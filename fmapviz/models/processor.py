@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 _UNTOLD = {"image_processor_type", "processor_class", "data_format", "return_tensors", "device", "default_to_square"}
 
 
-def by_processor(processor: Any, options: InputOptions) -> Preparation:
+def by_processor(processor: Any, preprocessing: InputOptions) -> Preparation:
     """Preprocess as a processor does, for a network that takes RGB.
 
     Args:
         processor: Called as `processor(images=picture, return_tensors="pt")`, returns a dict with `pixel_values`.
-        options: The user's options, which take precedence: a size or a fit replaces the processor's geometry.
+        preprocessing: The user's options, which take precedence: a size or a fit replaces the processor's geometry.
 
     Raises:
         RequestError: It does not return pictures `(3, H, W)`, or the user's mean or standard deviation has neither 1 nor 3
@@ -35,13 +35,13 @@ def by_processor(processor: Any, options: InputOptions) -> Preparation:
     # Any: transformers has a class for each family.
     size, mean, std = _measure(processor)
     resampling = PillowImage.Resampling(getattr(processor, "resample", None) or PillowImage.Resampling.BILINEAR)
-    usual = standard(options, size=size, mean=mean, std=std, resampling=resampling)
-    if options.size or options.fit:
+    usual = standard(preprocessing, size=size, mean=mean, std=std, resampling=resampling)
+    if preprocessing.size or preprocessing.fit:
         return usual
     words = f"{type(processor).__name__}: {', '.join(_settings(processor))}"
-    if options.mean or options.std:
+    if preprocessing.mean or preprocessing.std:
         words += f"; instead mean {usual.mean}, std {usual.std}"
-    own = (mean, std) if options.mean or options.std else None
+    own = (mean, std) if preprocessing.mean or preprocessing.std else None
     return by_callable(_Processor(processor, usual.mean, usual.std, replaced=own), description=words)
 
 

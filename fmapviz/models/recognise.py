@@ -36,45 +36,45 @@ class Known:
     batches: bool = True
 
 
-def recognise(network: nn.Module, options: InputOptions) -> Known | None:
+def recognise(network: nn.Module, preprocessing: InputOptions) -> Known | None:
     """Return what is known about a network by its class; None if the class is of no such library."""
     match type(network).__module__.split(".")[0]:
         case "torchvision":
-            return _of_torchvision(network, options)
+            return _of_torchvision(network, preprocessing)
         case "timm":
-            return _of_timm(network, options)
+            return _of_timm(network, preprocessing)
         case "transformers":
-            return _of_transformers(network, options)
+            return _of_transformers(network, preprocessing)
     return None
 
 
-def _of_torchvision(network: nn.Module, options: InputOptions) -> Known | None:
+def _of_torchvision(network: nn.Module, preprocessing: InputOptions) -> Known | None:
     source = import_module(registry.source("torchvision").module)
     found = source.find_entry(network)
     if found is None:
         return None
     name, entry = found
-    preparation, forward, _ = source.feeding(name, entry, options, network)
+    preparation, forward, _ = source.feeding(name, entry, preprocessing, network)
     words = f"the network is taken for torchvision's {name}, prepared as for {entry.name}: {preparation.description}"
     is_plain = source.takes_batches(name)
     return Known(preparation, f"{words}; size=, fit=, mean= and std= replace it", forward, is_plain)
 
 
-def _of_timm(network: nn.Module, options: InputOptions) -> Known | None:
+def _of_timm(network: nn.Module, preprocessing: InputOptions) -> Known | None:
     if not isinstance(getattr(network, "pretrained_cfg", None), dict):
         return None
-    preparation = import_module(registry.source("timm").module).prepare(network, options)
+    preparation = import_module(registry.source("timm").module).prepare(network, preprocessing)
     return Known(preparation, f"the preprocessing is that of timm's configuration of the network: {preparation.description}")
 
 
-def _of_transformers(network: nn.Module, options: InputOptions) -> Known | None:
+def _of_transformers(network: nn.Module, preprocessing: InputOptions) -> Known | None:
     configuration: Any = getattr(network, "config", None)
     size: Any = getattr(configuration, "image_size", None)
     sides = (size, size) if isinstance(size, int) else size
     if not (isinstance(sides, tuple | list) and len(sides) == 2 and all(isinstance(side, int) for side in sides)):
         return None
     own: Any = getattr(configuration, "num_channels", 3)
-    channels = options.channels_in or int(own)
-    preparation = standard(options, size=(sides[0], sides[1]), channels=channels)
+    channels = preprocessing.channels_in or int(own)
+    preparation = standard(preprocessing, size=(sides[0], sides[1]), channels=channels)
     words = f"the image processor of the network is unknown: images are prepared by {preparation.description}"
     return Known(preparation, f"{words}; {BY_OPTIONS} say otherwise")

@@ -92,7 +92,7 @@ def check_reference(text: str) -> None:
     if PathFinder.find_spec(package, [""]) is None and importlib.util.find_spec(package) is None:
         raise RequestError(
             f"no such model or module: {quote(reference.module)}",
-            hint="fmapviz.known_names() lists model names; modules are also searched for in the working directory",
+            hint="fmapviz.model_names() lists model names; modules are also searched for in the working directory",
         )
 
 

@@ -9,15 +9,15 @@ from fmapviz.types import Prediction
 if TYPE_CHECKING:
     from fmapviz.observe.class_scores import ClassScores
 
-TOP = 3  # predicted classes per image by default
+DEFAULT_COUNT = 3  # predicted classes per image by default
 
 
-def predict(scores: ClassScores, *, top: int) -> list[tuple[Prediction, ...]]:
+def predict(scores: ClassScores, *, most: int) -> list[tuple[Prediction, ...]]:
     """Return the classes with the highest scores for each image; of quantities the first outputs.
 
     Args:
         scores: Of N images.
-        top: Number of classes at most.
+        most: Number of classes at most.
 
     Returns:
         One tuple per image, highest score first; empty if its scores are not finite.
@@ -26,17 +26,17 @@ def predict(scores: ClassScores, *, top: int) -> list[tuple[Prediction, ...]]:
         >>> import torch
         >>> from fmapviz.observe.class_scores import Head, class_scores
         >>> scores = class_scores(torch.tensor([[0.0, 2.0, 1.0]]), key=None, images=1, head=Head(("cat", "dog", "cow")))
-        >>> ((first, second),) = predict(scores, top=2)
+        >>> ((first, second),) = predict(scores, most=2)
         >>> str(first), str(second)
         ('dog 66.5 %', 'cow 24.5 %')
     """
-    top = min(top, scores.ranking.shape[1])
+    most = min(most, scores.ranking.shape[1])
     finite = scores.ranking.isfinite().all(1).tolist()
     if scores.kind == "value":
-        chosen = [list(range(top))] * len(finite)
+        chosen = [list(range(most))] * len(finite)
     else:
         hidden = scores.ranking.where(scores.present, -float("inf"))
-        chosen = hidden.argsort(dim=1, descending=True, stable=True)[:, :top].tolist()
+        chosen = hidden.argsort(dim=1, descending=True, stable=True)[:, :most].tolist()
     present = scores.present.tolist()
     return [
         tuple(_prediction(scores, image, index) for index in indices if present[image][index]) if finite[image] else ()

@@ -126,7 +126,7 @@ def load_image(path: Input, model: nn.Module | Model) -> Tensor:
 
 
 def describe_given(
-    network: nn.Module, *, options: InputOptions = InputOptions(), code: tuple[Path, ...] | None = ()
+    network: nn.Module, *, preprocessing: InputOptions = InputOptions(), code: tuple[Path, ...] | None = ()
 ) -> Model:
     """Return a network that was given in Python as a `Model`; see `describe_network`.
 
@@ -138,10 +138,10 @@ def describe_given(
     check_values(network)
     loaded = LoadedWeights(network, "weights as given")
     name = type(network).__name__.lower()
-    known = recognise(network, options)
+    known = recognise(network, preprocessing)
     homes, notice = ([], "") if known else find_homes(network)
     model = describe_network(
-        loaded, name=name, options=options, code=code, homes=homes, forward=known.forward if known else None
+        loaded, name=name, preprocessing=preprocessing, code=code, homes=homes, forward=known.forward if known else None
     )
     if known and not model.preparation.own:
         return replace(model, preparation=known.preparation, batches=known.batches, assumption=known.assumption, own=True)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from fmapviz.config import RunConfig, RunInfo
-    from fmapviz.config.positions import Seed
+    from fmapviz.config.positions import Anchor
     from fmapviz.events import Event
     from fmapviz.store.remote.destination import Destination
     from fmapviz.types import ImageFile
@@ -228,8 +228,8 @@ class _Clock:
         return (self._times[-1] - self._times[0]) / (len(self._times) - 1)
 
 
-def _sample(found: Iterable[ImageFile | Failure], seed: Seed | None) -> tuple[list[ImageFile], int]:
-    """Choose images with equal probability, the same for the same inputs, and count all inputs; the seed's is first."""
+def _sample(found: Iterable[ImageFile | Failure], anchor: Anchor | None) -> tuple[list[ImageFile], int]:
+    """Choose images with equal probability, the same for the same inputs, and count all inputs; the anchor's is first."""
     chance, number = random.Random(0), count()  # noqa: S311  not for a secret
     needed: dict[str, ImageFile] = {}
 
@@ -237,7 +237,7 @@ def _sample(found: Iterable[ImageFile | Failure], seed: Seed | None) -> tuple[li
         for file, _ in zip(found, number, strict=False):
             if isinstance(file, Failure):
                 continue
-            if seed and seed.image and (seed.is_path(file.path) or seed.names(file.path, file.unit)):
+            if anchor and anchor.image and (anchor.is_path(file.path) or anchor.names(file.path, file.unit)):
                 needed[file.path] = file
             yield file
 

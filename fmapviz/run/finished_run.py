@@ -31,7 +31,7 @@ def open_finished_run(
     *,
     model: str | nn.Module | Model | None = None,
     weights: Weights | None = None,
-    options: InputOptions | None = None,
+    preprocessing: InputOptions | None = None,
     device: str = "auto",
     workers: int | None = None,
     aggregates: Iterable[str] = (),
@@ -42,7 +42,7 @@ def open_finished_run(
         run: The run's directory, or its address.
         model: The network; None: by the name that the run records. A network that was given to the run must be given again.
         weights: Its weights; None: those that the run records.
-        options: The preprocessing; None: that of the run.
+        preprocessing: The preprocessing; None: that of the run.
         device: Where to compute.
         workers: Images processed at once.
         aggregates: Results over all images that will be made besides those of the run's settings.
@@ -55,7 +55,7 @@ def open_finished_run(
     with open_destination(out) as destination:
         directory = destination.join_run(name)
         record = load_run(directory)
-        config = _config_of(record, run, model=model, weights=weights, options=options)
+        config = _config_of(record, run, model=model, weights=weights, preprocessing=preprocessing)
         with _explaining(config):
             session, _ = load_session(replace(config, out=out, name=name, device=device, workers=workers))
         known = [session.info]
@@ -114,7 +114,7 @@ def _config_of(
     *,
     model: str | nn.Module | Model | None,
     weights: Weights | None,
-    options: InputOptions | None,
+    preprocessing: InputOptions | None,
 ) -> RunConfig:
     """Return the configuration of a run, from what it records.
 
@@ -131,7 +131,7 @@ def _config_of(
             )
         if model is None and "model" in request and request["model"] is None:
             raise RequestError(f"the network of {quote(run)} was given in Python", hint="model= takes it again")
-        stored = (request.get("options") or {}).items()
+        stored = (request.get("preprocessing") or {}).items()
         # Any: of each option its own type.
         prepared: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in stored}
         is_named = model is None or isinstance(model, str)
@@ -142,14 +142,14 @@ def _config_of(
             types=request.get("types") or settings["types"],
             views=settings["views"],
             to=settings["formats"],
-            top=settings["top"],
+            predictions=settings["predictions"],
             targets=settings["targets"],
             output=settings["output"],
             scores=settings["scores"],
             dtype=settings["dtype"],
             shard=settings["shard"],
             style=Style(**settings["style"]),
-            options=options or InputOptions(**prepared),
+            preprocessing=preprocessing or InputOptions(**prepared),
             weights=weights if weights is not None else _weights_of(record, run) if is_named else "default",
         )
     except (KeyError, TypeError, AttributeError) as error:

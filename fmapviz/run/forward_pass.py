@@ -169,7 +169,7 @@ class Drawer:
         layers: The layers to draw.
         plan: What to draw of them.
         style: How the pictures look.
-        top: Number of classes to predict per image; that takes the whole forward pass.
+        predictions: Number of classes to predict per image; that takes the whole forward pass.
         early_stop: Number of outputs of these layers: the forward pass ends with the last. A number that it does not know is
             learnt from the first pass that is certainly like all others. None: every pass runs to its end.
         choices: What earlier passes have shown about the model, if other threads share it.
@@ -190,7 +190,7 @@ class Drawer:
         plan: Plan,
         style: Style,
         *,
-        top: int = 0,
+        predictions: int = 0,
         early_stop: EarlyStop | None = None,
         choices: Choices | None = None,
         layouts: LayoutCache | None = None,
@@ -204,8 +204,8 @@ class Drawer:
         self._layers = layers
         self._plan = plan
         self._style = style
-        self._top = top
-        self._early_stop = None if top or plan.of_classes else early_stop
+        self._predictions = predictions
+        self._early_stop = None if predictions or plan.of_classes else early_stop
         self._check = check
         self._places = places if plan.placed else None
         everything = find_layers(model.module) if plan.of_maps and plan.automatic else []
@@ -304,7 +304,7 @@ class Drawer:
                 if self._observer:
                     current.attention = AttentionMaps.of(plan, self._style, record, results, has_class=self._has_class)
                 watching = self._observer.watching() if self._observer else nullcontext()
-                record.endings = self._choices.endings() if self._top or plan.of_classes else None
+                record.endings = self._choices.endings() if self._predictions or plan.of_classes else None
                 seeing = record.endings or nullcontext()
                 try:
                     recorded = recording() if plan.of_classes else torch.no_grad()
@@ -312,7 +312,9 @@ class Drawer:
                     lasting = self.lasting[0].one_pass(given)
                     with lasting, recorded, undisturbed(given.device) as self.numbers, reads, watching, seeing, followed:
                         record.output = self._model.forward(network, given)
-                        self._class_maps.note_layout(record, self._layouts, needed=bool(self._top or plan.of_classes))
+                        self._class_maps.note_layout(
+                            record, self._layouts, needed=bool(self._predictions or plan.of_classes)
+                        )
                 except (Exception, SystemExit) as error:  # a script's sys.exit() too
                     if current.error is None and not current.complete:
                         if is_out_of_memory(error) or isinstance(error, MissingLayoutError):
@@ -365,7 +367,7 @@ class Drawer:
         if rounded := [batch.template.layer or "input" for batch in results.layers if batch.rounded]:
             results.remarks.append(f"{ROUNDED} of {first_few(rounded)}")
         predictions: list[tuple[Prediction, ...]] = [()] * images
-        if self._top and current.record.output is not None:
+        if self._predictions and current.record.output is not None:
             predictions = self._predict(current.record, results)
         if keep and current.kept and not self.numbers.drawn:
             keep.keep(current.record.pixels, replace(current.kept, ran=current.ran), predictions)
@@ -406,7 +408,7 @@ class Drawer:
             results.remarks.append(f"no predictions: {error}{choice}")
             return [()] * record.images
         results.remarks += [remark for remark in scores.remarks if remark not in results.remarks]
-        predictions = predict(scores, top=self._top)
+        predictions = predict(scores, most=self._predictions)
         unknown = scores.unknown is not None and bool((scores.unknown == 1).any())
         if unknown or (not all(predictions) and not (scores.open_ended or scores.of_pixels)):
             results.remarks.append("no predictions where the scores are not finite")

@@ -11,7 +11,7 @@ import torch
 from PIL import Image as PillowImage
 from torch import nn
 
-from fmapviz.config import InputOptions, check_type, explain_arguments
+from fmapviz.config import InputOptions, check_type, explain_arguments, renamed
 from fmapviz.core.bands import Bands
 from fmapviz.core.layout import Layout
 from fmapviz.core.lazy_torchvision import uncompiled
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from fmapviz.types import FeatureMap, Layer, Preparation
 
 
+@renamed(options="preprocessing")
 @explain_arguments
 def list_layers(
     model: str | nn.Module | Model,
@@ -42,7 +43,7 @@ def list_layers(
     layers: str | Sequence[str] = (),
     exclude: str | Sequence[str] = (),
     types: str | Sequence[str] = (),
-    options: InputOptions | None = None,
+    preprocessing: InputOptions | None = None,
 ) -> list[LayerInfo]:
     """List layers in the order of execution, those that do not run at the end.
 
@@ -54,7 +55,7 @@ def list_layers(
         layers: Globs over dotted names; none means all of the types.
         exclude: Globs of names to leave out again.
         types: Class names, matched through base classes; none means Conv2d, else Conv3d, and blocks of transformers.
-        options: Changes to the preparation of the input, such as its size.
+        preprocessing: Changes to the preparation of the input, such as its size.
 
     Raises:
         RequestError: An unknown model, a type or glob that fits nothing.
@@ -66,7 +67,7 @@ def list_layers(
         0 features.0 Conv2d (64, 55, 55) 23296
         1 features.3 Conv2d (192, 27, 27) 307392
     """
-    return load_and_list(model, layers=layers, exclude=exclude, types=types, options=options)[1]
+    return load_and_list(model, layers=layers, exclude=exclude, types=types, preprocessing=preprocessing)[1]
 
 
 def list_outputs(output: object) -> dict[str, tuple[int, ...]]:
@@ -91,22 +92,25 @@ def load_and_list(
     layers: str | Sequence[str] = (),
     exclude: str | Sequence[str] = (),
     types: str | Sequence[str] = (),
-    options: InputOptions | None = None,
+    preprocessing: InputOptions | None = None,
 ) -> tuple[Model, list[LayerInfo], dict[str, tuple[int, ...]]]:
     """Return the model, on the meta device if possible, what `list_layers` returns, and what `list_outputs` does."""
-    options = check_type("options", options, InputOptions | None, hint="such as InputOptions(fit='pad')") or InputOptions()
+    preprocessing = (
+        check_type("preprocessing", preprocessing, InputOptions | None, hint="such as InputOptions(fit='pad')")
+        or InputOptions()
+    )
     if isinstance(model, str):
         try:
             with uncompiled():
-                outline = outline_model(model, options=options)
+                outline = outline_model(model, preprocessing=preprocessing)
                 return outline, *_list(outline, types, layers=layers, exclude=exclude)
         except ForwardError:  # a model that reads values, such as a detector, cannot run on the meta device
-            model = load_model(model, weights="random", options=options)
+            model = load_model(model, weights="random", preprocessing=preprocessing)
     if not isinstance(model, Model):
         module = unwrap(model)
         homes, _ = find_homes(module)
         given = LoadedWeights(module, "")
-        model = describe_network(given, name=type(module).__name__, options=options, code=None, homes=homes)
+        model = describe_network(given, name=type(module).__name__, preprocessing=preprocessing, code=None, homes=homes)
     return model, *_list(model, types, layers=layers, exclude=exclude)
 
 

@@ -14,7 +14,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec
 
-from fmapviz.config import RunConfig, describe, explain_arguments
+from fmapviz.config import RunConfig, describe, explain_arguments, renamed
 from fmapviz.core import registry
 from fmapviz.core.files import writing_to
 from fmapviz.core.notebook import make_bar
@@ -260,6 +260,7 @@ def _taking_options(make: Callable[P, RunConfig]) -> Callable[[Callable[..., Run
     return decorate
 
 
+@renamed(top="predictions", options="preprocessing")
 @explain_arguments
 @_taking_options(RunConfig)
 def visualize(*args: Any, **options: Any) -> RunSummary:  # Any: the fields of RunConfig
@@ -298,7 +299,7 @@ def visualize(*args: Any, **options: Any) -> RunSummary:  # Any: the fields of R
         first = summary.failures[0]
         failed = f"{summary.failed} of {counted(summary.found, 'input')} failed"
         message = f"{failed}, see the summary's failures; the first: {first.message}"
-        warnings.warn(f"{message} [{first.code}]", stacklevel=3)
+        warnings.warn(f"{message} [{first.code}]", stacklevel=4)
     return summary
 
 
@@ -323,7 +324,7 @@ def draw_all(session: Session, found: Iterable[ImageFile | Failure], on_event: C
         found = list(found)
         session = replace(session, kept=KeptPasses() if session.plan.of_outputs else None)
         known = survey(session, found, on_event)
-        session = replace(session, plan=replace(session.plan, shared=known.shared, seed_path=known.path))
+        session = replace(session, plan=replace(session.plan, shared=known.shared, anchor_path=known.path))
     publisher = Publisher(session)
     summary = draw_images(session, found, on_event, publisher)
     if config.shard and (config.repair or config.force) and not summary.stopped:

@@ -115,7 +115,7 @@ class Plan:
         shared: Ranges over all images of the run: by what was captured (or the view), the feature map's name, and the class.
         fields: Whether the receptive field of each layer is requested.
         whole: Whether all channels are requested, for what all images share.
-        seed_path: Path of the image in which the seed is; empty if it is in each image.
+        anchor_path: Path of the image in which the anchor is; empty if it is in each image.
         drawn: Whether pictures are requested.
         of_maps: Whether there are heat maps of layers.
         of_classes: Whether the whole forward pass is needed, and its output.
@@ -141,7 +141,7 @@ class Plan:
     shared: Mapping[tuple[str, str, str], Shared] = field(default_factory=dict)
     fields: bool = False
     whole: bool = False
-    seed_path: str = ""
+    anchor_path: str = ""
     drawn: bool = True
     of_maps: bool = field(init=False)
     of_classes: bool = field(init=False)

@@ -42,7 +42,7 @@ from fmapviz.observe.layers import (
 from fmapviz.observe.layouts.find import LayoutCache
 from fmapviz.observe.meta_copy import copy_to_meta
 from fmapviz.observe.outputs import part_of, scores_in
-from fmapviz.observe.predictions import TOP
+from fmapviz.observe.predictions import DEFAULT_COUNT
 from fmapviz.observe.randomness import all_undisturbed
 from fmapviz.observe.targets import INDEX, canonical
 from fmapviz.run.batch import describe_given
@@ -162,9 +162,9 @@ class Session:
         return {"step": self.step.number, "weights": self.step.weights, "first": first or "", "second": second or ""}
 
     @property
-    def top(self) -> int:
+    def predictions(self) -> int:
         """How many classes to predict: also, unless the user says otherwise, where class scores are needed in any case."""
-        return self.config.top or (TOP if self.request.top is None and self.plan.wanted else 0)
+        return self.config.predictions or (DEFAULT_COUNT if self.request.predictions is None and self.plan.wanted else 0)
 
     @property
     def config(self) -> RunConfig:
@@ -186,7 +186,7 @@ def load_session(config: RunConfig, *, pair: bool = False) -> tuple[Session, lis
         RequestError: An unknown model, layer or device, or weights that cannot be had.
     """
     _check_views(config, pair=pair)
-    loaded = _load(config.model, config.weights, config.options)
+    loaded = _load(config.model, config.weights, config.preprocessing)
     device = find_device(config, loaded.module if isinstance(config.model, nn.Module) else None)
     existing = find_layers(loaded.module)
     narrowed = bool(config.layers or config.exclude)
@@ -222,7 +222,7 @@ def load_session(config: RunConfig, *, pair: bool = False) -> tuple[Session, lis
         # An option without effect makes no other run.
         targets=canonical(config.target_names, loaded.classes) if takes_class else (),
         style=style,
-        top=_count_predictions(config.top, loaded, narrowed=narrowed and not plan.of_classes),
+        predictions=_count_predictions(config.predictions, loaded, narrowed=narrowed and not plan.of_classes),
         dtype=plan.kept or "float32",
     )
     info = _identify(config, resolved, loaded)
@@ -245,7 +245,7 @@ def load_session(config: RunConfig, *, pair: bool = False) -> tuple[Session, lis
         notices += filter(None, [notice_left_out(existing, chosen, include=config.layers, exclude=config.exclude)])
     if plan.of_layers and not narrowed and not config.types and (notice := notice_blocks(loaded.name, existing)):
         notices.append(notice)
-    notices += without_effect(config, plan, idle=idle, predicts=bool(resolved.top))
+    notices += without_effect(config, plan, idle=idle, predicts=bool(resolved.predictions))
     if unused := [view for view in resolved.views if not plan.has(view)]:
         notices.append(f"nothing comes of {', '.join(unused)}: pictures need to='png', to='html' or to='tensorboard' too")
     notices += _unwritten(resolved.views, formats)
@@ -306,7 +306,7 @@ def _identify(config: RunConfig, resolved: RunConfig, loaded: Model) -> RunInfo:
             "model": config.model if isinstance(config.model, str) else None,
             "weights": _weights_as_typed(config.weights),
             "types": list(config.types),
-            "options": asdict(config.options),
+            "preprocessing": asdict(config.preprocessing),
         },
     )
 
@@ -383,11 +383,11 @@ def _notices(layers: Sequence[Layer], asked: Sequence[str], types: Sequence[str]
         yield f"scripted modules, whose layers cannot be seen: {', '.join(parts)}"
 
 
-def _count_predictions(top: int | None, model: Model, *, narrowed: bool) -> int:
+def _count_predictions(given: int | None, model: Model, *, narrowed: bool) -> int:
     """Return the number of classes to predict; none by default if only some layers are selected, which is faster."""
-    if top is None:
-        return 0 if narrowed or not model.classes else TOP
-    return min(top, len(model.classes)) if model.classes else top
+    if given is None:
+        return 0 if narrowed or not model.classes else DEFAULT_COUNT
+    return min(given, len(model.classes)) if model.classes else given
 
 
 def _count_outputs(config: RunConfig, model: Model) -> int | None:
@@ -422,16 +422,16 @@ def _early_stop(model: Model, layers: Sequence[Layer], *, narrowed: bool) -> Ear
     return EarlyStop() if narrowed else None
 
 
-def _load(model: str | nn.Module | Model, weights: Weights, options: InputOptions) -> Model:
+def _load(model: str | nn.Module | Model, weights: Weights, preprocessing: InputOptions) -> Model:
     if isinstance(model, str):
-        model = load_model(model, weights=weights, options=options)
+        model = load_model(model, weights=weights, preprocessing=preprocessing)
     elif weights != "default":
         raise RequestError(
             f"the model has weights already: {quote(weights if isinstance(weights, str | Enum) else 'a state dict')}",
             hint="only a model given by name takes weights",
         )
     elif not isinstance(model, Model):
-        model = describe_given(unwrap(model), options=options)
+        model = describe_given(unwrap(model), preprocessing=preprocessing)
     return replace(model, module=unwrap(model.module))
 
 

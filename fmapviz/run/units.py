@@ -79,7 +79,7 @@ def describe_image(image: UnitImage) -> dict[str, Any]:
     """Return what `unit.json` records of an image that has a unit of its own."""
     result = image.result
     heat_maps = heat_records(result)
-    predicts = image.info.config.top or result.predictions
+    predicts = image.info.config.predictions or result.predictions
     return {
         "notices": list(image.notices),
         "layers": layer_records(result),

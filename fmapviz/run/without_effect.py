@@ -51,10 +51,10 @@ def _rules(config: RunConfig, plan: Plan, *, predicts: bool) -> Iterator[tuple[C
         storing = [name for name, form in registry.formats().items() if "values" in form.needs]
         yield ["dtype"], f"on {', '.join(config.to)}: only {', '.join(storing)} store values"
     if not plan.of_images:
-        yield ["top", "output", "scores", "size", "fit", "mean", "std"], f"on {views}: no image is needed"
+        yield ["predictions", "output", "scores", "size", "fit", "mean", "std"], f"on {views}: no image is needed"
     elif not (plan.of_classes or predicts):
         directory = "; out= is the directory of the results" if config.output else ""
-        yield ["output", "scores"], f"while no class is shown or predicted; top=3 predicts{directory}"
+        yield ["output", "scores"], f"while no class is shown or predicted; predictions=3 predicts{directory}"
     if plan.of_images and not (plan.of_layers or plan.of_model or plan.of_maps or plan.of_attention):
         yield ["layers", "exclude", "types"], f"on {views}: it is of the input, not of layers"
 
@@ -65,7 +65,7 @@ def _listed(names: Sequence[str]) -> str:
 
 def _given(config: RunConfig) -> list[str]:
     """Return the options that have another value than their default."""
-    parts = ((config, RunConfig), (config.style, Style), (config.options, InputOptions))
+    parts = ((config, RunConfig), (config.style, Style), (config.preprocessing, InputOptions))
     defaults = {RunConfig: RunConfig(model=config.model), Style: Style(), InputOptions: InputOptions()}
     return [
         name
@@ -80,7 +80,7 @@ def _has_text(config: RunConfig, plan: Plan) -> bool:
     style, looks = config.style, _looks(config)
     if style.labels or (style.colorbar and "colorbar" in looks):
         return True
-    numbers = style.top and "channels" in looks
+    numbers = style.strongest and "channels" in looks
     of_classes = any(method.targets and not method.sheet for method in plan.methods.values())
     return style.labels is None and bool(numbers or of_classes or any(flow.targets for flow in plan.flows.values()))
 

@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from fmapviz.config.positions import parse_seed
+from fmapviz.config.positions import parse_anchor
 from fmapviz.core import checksummed_json, files, registry
 from fmapviz.core.checksummed_json import FORMAT
 from fmapviz.core.file_names import HIDDEN, RUN_FILE, UNIT_FILE, UNIT_TABLE, own_run_files
@@ -171,9 +171,9 @@ def is_series(settings: Mapping[str, Any]) -> bool:
 
 
 def shares_values(settings: Mapping[str, Any]) -> bool:
-    """Return True if values depend on other images of the run, not only pictures: clusters, and a seed in one of them."""
-    seed = settings["style"]["seed"]
-    return bool(clusters_of(settings) or (seed and parse_seed(str(seed)).image))
+    """Return True if values depend on other images of the run, not only pictures: clusters, and an anchor in one of them."""
+    anchor = settings["style"]["anchor"]
+    return bool(clusters_of(settings) or (anchor and parse_anchor(str(anchor)).image))
 
 
 def clusters_of(settings: Mapping[str, Any]) -> int:
@@ -351,7 +351,7 @@ def differences(settings: object, others: object) -> list[str]:
         others: Those of the other run.
 
     Example:
-        >>> differences({"views": ["maps"], "top": 3}, {"views": [], "top": 3})
+        >>> differences({"views": ["maps"], "predictions": 3}, {"views": [], "predictions": 3})
         ['views: maps, not default']
     """
     recorded, wanted = flat_settings(settings), flat_settings(others)
@@ -361,9 +361,11 @@ def differences(settings: object, others: object) -> list[str]:
     elif "weights" in names:
         names = [name for name in names if name not in {"sha256", "preparation"}]
     if {"layers", "exclude"} & {*names}:
-        names = [name for name in names if name != "top"]  # its default depends on them
+        names = [name for name in names if name != "predictions"]  # its default depends on them
     if "against" in names and None in {recorded["against"], wanted["against"]}:
-        names = [name for name in names if name not in {"views", "formats", "types", "top"}]  # a comparison has its own
+        names = [
+            name for name in names if name not in {"views", "formats", "types", "predictions"}
+        ]  # a comparison has its own
     unnamed = {"sha256": _OTHER_VALUES, "preparation": "another preprocessing"}
     return [
         unnamed.get(name) or f"{printable(name)}: {_shown(name, recorded[name])}, not {_shown(name, wanted[name])}"

@@ -312,11 +312,11 @@ def _settings(run: Mapping[str, Any]) -> Mapping[str, Any]:
     settings: Any = run.get("settings")  # Any: a JSON file may hold any value
     try:
         style = {"norm": str(settings["style"]["norm"]), "pca": str(settings["style"]["pca"])}
-        style |= {"seed": str(settings["style"]["seed"] or "")}
+        style |= {"anchor": str(settings["style"]["anchor"] or "")}
         listed = {name: list(map(str, settings[name])) for name in ("formats", "views")}
         return {**listed, "style": style, **{name: settings.get(name) for name in ("weights", "against")}}
     except (KeyError, TypeError, IndexError):
-        return {"formats": [], "views": [], "style": {"norm": "", "pca": "", "seed": ""}, "weights": None}
+        return {"formats": [], "views": [], "style": {"norm": "", "pca": "", "anchor": ""}, "weights": None}
 
 
 def _failure_problems(path: Path) -> Iterator[Problem]:

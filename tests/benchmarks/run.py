@@ -415,8 +415,8 @@ def skipping(place, quick):
         os.link(first, folder / f"{number:05}.png")
     model, size = nn.Sequential(nn.Conv2d(3, 4, 3)), fmapviz.InputOptions(size=(8, 8))
     with tempfile.TemporaryDirectory() as out:
-        fmapviz.visualize(model, folder, out=out, options=size)
-        again = [timed(lambda: fmapviz.visualize(model, folder, out=out, options=size)) for _ in range(2)]
+        fmapviz.visualize(model, folder, out=out, preprocessing=size)
+        again = [timed(lambda: fmapviz.visualize(model, folder, out=out, preprocessing=size)) for _ in range(2)]
     yield Ratio(f"{count} finished images passed over, seconds", "<= 5", again)
 
 
@@ -442,7 +442,7 @@ def training(place, quick):
     count = 100_000 if quick else 1_000_000
     quiet = {"budget": 1, "strict": True, "on_event": lambda _: None}
     net = fmapviz.load_model("shapesnet", weights="random").module
-    with fmapviz.Watch(net, torch.rand(3, 96, 96), to=place / "idle", every=10 * count, **quiet) as watch:
+    with fmapviz.Watch(net, torch.rand(3, 96, 96), out=place / "idle", every=10 * count, **quiet) as watch:
         watch(0)
 
         def call():
@@ -462,7 +462,7 @@ def training(place, quick):
         fmapviz.visualize(model, paths, out=out, to=["html", "tensorboard"])
 
     alone, drawn, watched = [], [], []
-    with fmapviz.Watch(model, paths, to=place / "due", every=1, **quiet) as watch:
+    with fmapviz.Watch(model, paths, out=place / "due", every=1, **quiet) as watch:
         for step in range(4):  # filmstrips are written with the first, second and fourth, and next with the eighth
             watch(step)
         for step in range(4, 7):
@@ -554,7 +554,7 @@ def tokens(place, quick):
             picture.resize((224, 224)).save(path)
     ways = {
         "rollout": ["--view", "rollout"],
-        "cosine": ["--view", "similarity", "--seed", "112,112", "--types", "Block"],
+        "cosine": ["--view", "similarity", "--anchor", "112,112", "--types", "Block"],
         "kmeans": ["--view", "clusters", "--types", "Block"],
     }
     for method, options in ways.items():

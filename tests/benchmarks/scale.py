@@ -34,7 +34,7 @@ ROOT = Path(__file__).parent.parent.parent
 COMMAND = [sys.executable, "-m", "fmapviz"]
 FOLDER = 1000  # files in each folder
 LINKS = 20_000  # names of one file; ext4 allows 65,000
-CONFIG = RunConfig("resnet18", weights="random", to="tar", device="cpu", top=0, batch_size=1, workers=1, shard=16)
+CONFIG = RunConfig("resnet18", weights="random", to="tar", device="cpu", predictions=0, batch_size=1, workers=1, shard=16)
 NETWORK = """
 import torch
 from torch import nn

@@ -24,7 +24,7 @@ from fmapviz.cli.process import importing
 from fmapviz.cli.run import COMMANDS
 from fmapviz.core import registry
 from fmapviz.errors import RequestError
-from fmapviz.models.load import known_names
+from fmapviz.models.load import model_names
 
 ERASE = "\r\x1b[K"
 SMALL = ("--weights", "random", "--size", "64")  # squeezenet1_1 at this size draws in milliseconds
@@ -250,7 +250,7 @@ class TestCommandLine:
 
     def test_no_model_has_the_name_of_a_command(self):
         group = __import__("typer").main.get_command(app)
-        assert not set(known_names()) & set(group.commands)
+        assert not set(model_names()) & set(group.commands)
 
     def test_every_command_is_suggested(self):
         assert set(COMMANDS) == set(__import__("typer").main.get_command(app).commands)

@@ -1,10 +1,11 @@
-"""An option that takes one value is refused two, in every command."""
+"""An option that takes one value is refused two, in every command; former names of options are taken."""
 
 import pytest
 import typer
 from typer.core import TyperOption
 
 from fmapviz.cli.app import app
+from fmapviz.cli.command import FORMER
 from fmapviz.errors import RequestError
 
 GROUP = typer.main.get_command(app)
@@ -15,6 +16,10 @@ SINGLE = [(name, option) for name, option in OPTIONS if not (option.is_flag or o
 SEVERAL = [(name, option) for name, option in OPTIONS if option.multiple]
 SWITCHES = [(name, option) for name, option in OPTIONS if option.secondary_opts]
 ARGUMENTS = {"models": 0, "runs": 0, "guide": 0, "diff": 2}  # those required; of the other commands one
+
+
+def takes(command, option):
+    return any(option in each.opts for each in command.params)
 
 
 def parse(name, *words):
@@ -55,3 +60,25 @@ def test_a_second_network_is_what_against_takes():
 
 def test_words_behind_two_dashes_are_no_options():
     assert parse("run", "--to", "png", "--", "--name", "a", "--name", "b")["inputs"] == ["--name", "a", "--name", "b"]
+
+
+RENAMED = [(name, former) for name, command in GROUP.commands.items() for former in FORMER if takes(command, FORMER[former])]
+
+
+@pytest.mark.parametrize(("command", "former"), RENAMED)
+@pytest.mark.parametrize("joined", [True, False])
+def test_a_former_name_is_accepted_and_reported_and_refused_beside_the_new_one(command, former, joined, capsys):
+    name = FORMER[former]
+    words = [f"{former}=3"] if joined else [former, "3"]
+    assert parse(command, *words, *words) == parse(command, name, "3")
+    assert capsys.readouterr() == ("", f"{former} is now {name}\n")
+    with pytest.raises(RequestError, match=f"^{former} is now {name}, and both are given") as caught:
+        parse(command, *words, name, "3")
+    assert caught.value.hint == f"leave out {former}"
+
+
+def test_a_former_name_is_none_of_help_and_of_files(capsys):
+    assert {command for command, _ in RENAMED} == {"run"}
+    assert parse("run", "--", "--predictions", "--seed")["inputs"] == ["--predictions", "--seed"]
+    assert capsys.readouterr() == ("", "")
+    assert not any(takes(command, former) for command in GROUP.commands.values() for former in FORMER)

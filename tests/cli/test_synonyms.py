@@ -43,7 +43,7 @@ def context():
         ("--cmap", "did you mean --colormap?"),
         ("--gradcam", "did you mean --view gradcam?"),
         ("--html", "did you mean --to html?"),
-        ("--topk", "--channels top:16 draws the strongest channels; --top counts predicted classes"),
+        ("--topk", "--channels top:16 draws the strongest channels; --predictions counts predicted classes"),
         ("--model", "the model comes first, then the images, both without the name of an option"),
         ("--recursive", "folders are searched with all that is in them"),
         ("--no-lables", "did you mean --no-labels, --labels?"),  # a spelling

@@ -124,8 +124,11 @@ def test_a_yolo_is_answered_with_the_source_that_has_them(word):
         ("layers", "did you mean layer=?"),
         ("class_idx", "did you mean target=?"),
         ("targets", "did you mean target=?"),
-        ("size", "load_model(NAME, options=InputOptions(size=...)) has it; prepared tensors are taken as they are"),
-        ("img_size", "load_model(NAME, options=InputOptions(size=...)) has it; prepared tensors are taken as they are"),
+        ("size", "load_model(NAME, preprocessing=InputOptions(size=...)) has it; prepared tensors are taken as they are"),
+        (
+            "img_size",
+            "load_model(NAME, preprocessing=InputOptions(size=...)) has it; prepared tensors are taken as they are",
+        ),
     ],
 )
 def test_a_function_is_given_only_hints_of_arguments_that_it_has(word, hint):

@@ -91,7 +91,7 @@ def test_norms_that_are_none(norm):
 )
 def test_channels(channels, top, listed):
     style = Style(channels=channels)
-    assert (style.top, style.listed) == (top, listed)
+    assert (style.strongest, style.listed) == (top, listed)
 
 
 @pytest.mark.parametrize(
@@ -262,7 +262,7 @@ def test_runs_have_the_same_fingerprint_exactly_when_their_settings_are_equal():
         *(changed(INFO, style=Style(**style)) for style in (
             {"norm": "layer"}, {"columns": 3}, {"padding": 3}, {"channels": "0"}, {"scale": 2}, {"colormap": "jet"},
             {"alpha": 1})),
-        changed(INFO, top=1),
+        changed(INFO, predictions=1),
         changed(INFO, targets=("top1",)),
         changed(INFO, targets=("top1", "star")),
         changed(INFO, output="out"),

@@ -58,7 +58,7 @@ def picture(tmp_path):
 
 @pytest.fixture
 def look(tmp_path, picture):
-    draw = styled(runner(Net, out=tmp_path / "out", options=AS_IT_IS, workers=1, to=["html"], types=TYPES))
+    draw = styled(runner(Net, out=tmp_path / "out", preprocessing=AS_IT_IS, workers=1, to=["html"], types=TYPES))
 
     def run(model=None, inputs=None, **options):
         summary = draw(inputs or [picture], model, **options)
@@ -230,7 +230,7 @@ def test_what_is_said_of_the_image_is_text(tmp_path, look):
 
 
 def test_predictions_and_notices_are_told(tmp_path, samples):
-    options = {"to": "html", "out": tmp_path, "workers": 1, "layers": "*conv*", "top": 2}
+    options = {"to": "html", "out": tmp_path, "workers": 1, "layers": "*conv*", "predictions": 2}
     summary = visualize("shapesnet", [samples / "shapes/star.jpg"], **options)
     unit = summary.directory / "star.jpg"
     document, record = report_of(unit), json.loads((unit / "unit.json").read_bytes())

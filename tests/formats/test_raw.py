@@ -34,7 +34,7 @@ def pictures(tmp_path):
 
 @pytest.fixture
 def look(tmp_path):
-    return partial(visualize, out=tmp_path / "out", options=AS_IT_IS, to=FORMATS, workers=2, types=["Module"])
+    return partial(visualize, out=tmp_path / "out", preprocessing=AS_IT_IS, to=FORMATS, workers=2, types=["Module"])
 
 
 def read_raw(directory):

@@ -21,7 +21,13 @@ def build(scale=1.0):
 
 def test_the_table_ranks_layers_and_leads_to_their_pictures(open_report, tmp_path):
     config = RunConfig(
-        build(), [torch.rand(3, 16, 16)], views="diff", to="html", out=tmp_path, options=InputOptions(fit="none"), name="x"
+        build(),
+        [torch.rand(3, 16, 16)],
+        views="diff",
+        to="html",
+        out=tmp_path,
+        preprocessing=InputOptions(fit="none"),
+        name="x",
     )
     run = run_diff(config, against=build(3.0)).directory
     with (run / "layers.csv").open(newline="") as file:

@@ -23,7 +23,7 @@ def run(tmp_path_factory):
     Image.new("RGB", (64, 64), (200, 30, 30)).save(root / "in/photo.png")
     inputs = [f"{film}/{frame:06d}" for frame in (3, 6, 9, 12)]
     inputs += [f"{root}/in/more/clip.mp4/000000", str(root / "in/photo.png")]
-    options = {"to": ["html"], "layers": ["features.1*"], "progress": False, "options": InputOptions()}
+    options = {"to": ["html"], "layers": ["features.1*"], "progress": False, "preprocessing": InputOptions()}
     return visualize("shapesnet", inputs, out=root / "out", name="r", **options).directory
 
 

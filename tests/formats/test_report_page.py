@@ -522,7 +522,9 @@ def save_noise(path, seed):
 
 def draw(pictures, out, **options):
     options = {"to": ["html", "stats"], "types": ["Conv2d", "Linear", "AdaptiveMaxPool2d"], **options}
-    return visualize(Net(), pictures, out=out, name="net", options=InputOptions(fit="none"), workers=1, **options).directory
+    return visualize(
+        Net(), pictures, out=out, name="net", preprocessing=InputOptions(fit="none"), workers=1, **options
+    ).directory
 
 
 def reference(path):

@@ -248,7 +248,7 @@ def test_hostile_names_are_text(open_report, tmp_path):
         "out": tmp_path / "out",
         "name": "net",
         "to": "html",
-        "options": AS_IT_IS,
+        "preprocessing": AS_IT_IS,
         "workers": 1,
         "views": ["top", "maps"],
     }

@@ -22,7 +22,7 @@ pytest_plugins = ["browser"]  # its fixtures
 
 DARK, LIGHT = {"color_scheme": "dark"}, {"color_scheme": "light"}
 PHONE = {"viewport": {"width": 390, "height": 800}, "has_touch": True}
-OPTIONS = {"options": InputOptions(fit="none"), "types": "Conv2d", "views": "maps,kernels", "to": "html", "workers": 1}
+OPTIONS = {"preprocessing": InputOptions(fit="none"), "types": "Conv2d", "views": "maps,kernels", "to": "html", "workers": 1}
 SEPARATE = ("dog.png", "alone.png")  # files that the runs do not share
 
 

@@ -73,7 +73,7 @@ def test_hostile_names_stay_text(open_report, tmp_path):
     picture = tmp_path / "in" / os.fsdecode(b"<b>'\"&\xff #%25.png")
     picture.parent.mkdir()
     Image.new("RGB", (20, 20)).save(picture, format="PNG")
-    options = {"out": tmp_path / "out", "name": "net", "to": "html", "options": AS_IT_IS, "workers": 1}
+    options = {"out": tmp_path / "out", "name": "net", "to": "html", "preprocessing": AS_IT_IS, "workers": 1}
     root = visualize(nn.Sequential(nn.Conv2d(3, 4, 3)), [picture], single_file=True, **options)
     alone = tmp_path / "alone"
     alone.mkdir()
@@ -103,7 +103,14 @@ def noise(path, seed, side=1100):
 @pytest.mark.thorough
 def test_what_is_too_large_is_refused_early(tmp_path):
     images = [noise(tmp_path / f"{number}.png", number) for number in range(6)]
-    options = {"out": tmp_path / "out", "name": "net", "to": "html", "options": AS_IT_IS, "workers": 1, "types": "Identity"}
+    options = {
+        "out": tmp_path / "out",
+        "name": "net",
+        "to": "html",
+        "preprocessing": AS_IT_IS,
+        "workers": 1,
+        "types": "Identity",
+    }
     with pytest.raises(RefusedError, match="the pictures of 2 images exceed the 18 MB of a single file") as refused:
         visualize(nn.Sequential(nn.Identity()), images, single_file=True, **options)
     assert "without single_file=True" in refused.value.hint

@@ -14,7 +14,7 @@ NOTICE = "notice: TensorBoard ticks none of more than 40 runs: click TOGGLE ALL 
 def test_the_notice_leads_to_the_pictures_of_many_images(images, fmapviz, browser, tmp_path):
     for seed in range(images):
         save_picture(tmp_path / "many" / f"{seed}.png", seed)
-    result = fmapviz("shapesnet", "many", "--top", "0", "--layers", "features.0.conv", "--out", "my runs")
+    result = fmapviz("shapesnet", "many", "--predictions", "0", "--layers", "features.0.conv", "--out", "my runs")
     _, command = result.stdout.decode().splitlines()
     assert NOTICE in result.stderr.decode().splitlines()
     page = browser.new_page()

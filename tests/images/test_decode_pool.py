@@ -549,7 +549,7 @@ def test_without_workers_images_are_decoded_in_the_thread_with_one_notice(  # no
         TwoConvolutions(),
         folder,
         out=tmp_path / "out",
-        options=InputOptions(size=(16, 16)),
+        preprocessing=InputOptions(size=(16, 16)),
         to=["png"],
         workers=2,
         on_event=told.append,
@@ -780,5 +780,7 @@ def test_a_run_that_ends_with_an_error_leaves_no_process(own_workers, picture, t
         assert not hasattr(event, "status"), "that will do"
 
     with pytest.raises(AssertionError, match="that will do"):
-        visualize(TwoConvolutions(), picture, out=tmp_path, options=InputOptions(size=(16, 16)), to=["png"], on_event=fail)
+        visualize(
+            TwoConvolutions(), picture, out=tmp_path, preprocessing=InputOptions(size=(16, 16)), to=["png"], on_event=fail
+        )
     assert offspring() == before

@@ -26,7 +26,7 @@ def test_an_image_is_upright_and_has_the_channels_of_the_model(tmp_path):
     Image.fromarray(pixels).save(tmp_path / "turned.png", exif=exif)
     (tmp_path / "grey.py").write_text("from torch import nn\n\ndef build(): return nn.Conv2d(1, 2, 3)\n")
     options = fmapviz.InputOptions(fit="none", mean=(0.0,), std=(1.0,))
-    model = fmapviz.load_model(f"{tmp_path / 'grey.py'}:build", options=options)
+    model = fmapviz.load_model(f"{tmp_path / 'grey.py'}:build", preprocessing=options)
     batch = fmapviz.load_image(str(tmp_path / "turned.png"), model)
     assert batch.shape == (1, 1, 40, 20)
     assert batch[0, 0, :20].eq(1).all()

@@ -269,7 +269,7 @@ def test_another_geometry_keeps_the_filter_of_the_weights(name, fit, size):
 def test_another_geometry_keeps_the_filter_of_timm(name, fit):
     pytest.importorskip("timm")
     options = InputOptions(fit=fit, mean=(0,), std=(1,))
-    prepared = load_model(name, weights="random", options=options).preparation.apply(noise(300, 400)).numpy() * 255
+    prepared = load_model(name, weights="random", preprocessing=options).preparation.apply(noise(300, 400)).numpy() * 255
     how = {"timm:mobilenetv3_small_050": Image.Resampling.BICUBIC}.get(name, Image.Resampling.BICUBIC)
     expected = np.asarray(FITTED[fit](noise(300, 400), (224, 224), how)).transpose(2, 0, 1)
     assert np.abs(prepared - expected).max() < (2.1 if fit == "crop" else 0.01)

@@ -13,13 +13,13 @@ from waiting import PATIENCE
 
 from fmapviz.config import InputOptions
 from fmapviz.errors import RequestError
-from fmapviz.models.load import check_name, known_names, load_model, outline_model
+from fmapviz.models.load import check_name, load_model, model_names, outline_model
 
 SMALL = InputOptions(size=(64, 64))
 
 
 def test_the_kept_list_is_torchvisions():
-    assert known_names() == sorted([*models.list_models(), "shapesnet"])
+    assert model_names() == sorted([*models.list_models(), "shapesnet"])
 
 
 @pytest.mark.parametrize(
@@ -38,11 +38,11 @@ def test_the_kept_list_is_torchvisions():
     ],
 )
 def test_names_are_found_by_a_part_or_a_glob(pattern, names):
-    assert known_names(pattern) == names
+    assert model_names(pattern) == names
 
 
 def test_every_pattern_of_everything():
-    assert known_names("*") == known_names("") == known_names()
+    assert model_names("*") == model_names("") == model_names()
 
 
 @pytest.mark.parametrize(
@@ -52,11 +52,11 @@ def test_every_pattern_of_everything():
         ("resnet999", "resnet"),
         ("ResNet50", "'resnet50'"),
         ("vit-b-16", "'vit_b_16'"),
-        ("torchvision:alexnt", "fmapviz.known_names()"),
-        ("", "fmapviz.known_names() lists all names"),
+        ("torchvision:alexnt", "fmapviz.model_names()"),
+        ("", "fmapviz.model_names() lists all names"),
         ("../alexnet", "'alexnet'"),
         ("shapesnet(width=2)", "'shapesnet'"),
-        ("zzzzzz\x1b[31m", "fmapviz.known_names() lists all names"),
+        ("zzzzzz\x1b[31m", "fmapviz.model_names() lists all names"),
     ],
 )
 def test_an_unknown_model_is_an_error_with_the_nearest_ones(spec, nearest):
@@ -73,7 +73,7 @@ def test_names_are_checked_without_torch():
 import sys
 from fmapviz.core import errors, registry, types
 from fmapviz.models import load
-assert len(load.known_names("vgg1*")) == 8
+assert len(load.model_names("vgg1*")) == 8
 load.check_name("alexnet")
 try:
     load.check_name("alexnt")
@@ -87,7 +87,7 @@ raise SystemExit(1)
 
 def test_a_name_can_say_where_it_comes_from():
     check_name("torchvision:squeezenet1_1")
-    model = load_model("torchvision:squeezenet1_1", weights="random", options=SMALL)
+    model = load_model("torchvision:squeezenet1_1", weights="random", preprocessing=SMALL)
     assert model.name == "squeezenet1_1"
     assert model.label == "squeezenet1_1 (random weights, seed 0)"
 
@@ -115,7 +115,7 @@ KINDS = {
 def test_each_kind_of_model_is_fed_in_its_own_form(name):
     shape, batches, notice = KINDS[name]
     noise = Image.effect_noise((90, 70), 80).convert("RGB")
-    model = load_model(name, weights="random", options=InputOptions(size=shape[-2:]))
+    model = load_model(name, weights="random", preprocessing=InputOptions(size=shape[-2:]))
     prepared = model.preparation.apply(noise)
     assert prepared.shape == shape[1:]
     assert prepared.dtype == torch.float32
@@ -137,18 +137,20 @@ def test_an_outline_has_the_shapes_and_no_numbers():
     assert (outline.weights, outline.sha256) == ("no weights", None)
 
 
-@pytest.mark.parametrize("load", [outline_model, lambda name, options: load_model(name, weights="random", options=options)])
+@pytest.mark.parametrize(
+    "load", [outline_model, lambda name, options: load_model(name, weights="random", preprocessing=options)]
+)
 @pytest.mark.thorough
 def test_a_vision_transformer_is_built_for_the_size_it_will_be_given(load):
-    model = load("vit_b_32", options=SMALL)
+    model = load("vit_b_32", preprocessing=SMALL)
     assert model.module.image_size == 64
     assert model.module.encoder.pos_embedding.shape[1] == 1 + (64 // 32) ** 2
-    assert load("vit_b_32", options=InputOptions()).module.image_size == 224
+    assert load("vit_b_32", preprocessing=InputOptions()).module.image_size == 224
     for size in ((64, 96), (70, 70), (31, 31)):
         with pytest.raises(
             RequestError, match=f"vit_b_32 takes square images whose side is a multiple of 32 pixels: '{size[0]}x"
         ):
-            load("vit_b_32", options=InputOptions(size=size))
+            load("vit_b_32", preprocessing=InputOptions(size=size))
 
 
 def test_the_largest_vision_transformer_is_built_for_its_best_weights():

@@ -72,7 +72,7 @@ def test_arrays_and_tiffs_of_so_many_channels_are_drawn(channels, tmp_path):
         names.append("planes.tif")
     network = small(channels)
     options = fmapviz.InputOptions(fit="none", mean=(0.25,), std=(0.5,))
-    summary = run(network, [tmp_path / name for name in names], tmp_path, options=options)
+    summary = run(network, [tmp_path / name for name in names], tmp_path, preprocessing=options)
     assert (summary.done, summary.failures) == (len(names), ())
     with torch.no_grad():
         batch = (torch.from_numpy(values).permute(2, 0, 1)[None] - 0.25) / 0.5
@@ -88,7 +88,7 @@ def test_arrays_and_tiffs_of_so_many_channels_are_drawn(channels, tmp_path):
 
 def test_a_grey_network_gets_a_picture_as_grey(tmp_path, picture):
     network = small(1)
-    summary = run(network, picture, tmp_path, options=fmapviz.InputOptions(fit="none", mean=(0.0,), std=(1.0,)))
+    summary = run(network, picture, tmp_path, preprocessing=fmapviz.InputOptions(fit="none", mean=(0.0,), std=(1.0,)))
     with Image.open(picture) as image:
         grey = np.asarray(image.convert("L"))
     with torch.no_grad():

@@ -90,7 +90,7 @@ def test_a_single_output_with_two_names_is_the_network_with_two_outputs(end):
     torch.testing.assert_close(one.values, torch.cat([-logits, logits], 1))
     for wanted in (Wanted("top1", 1, None), Wanted("top2", 2, None), Wanted("benign", None, 0, named=True)):
         assert indices_of(one, wanted) == indices_of(twin, wanted)
-    assert [names_of(each) for each in predict(one, top=2)] == [names_of(each) for each in predict(twin, top=2)]
+    assert [names_of(each) for each in predict(one, most=2)] == [names_of(each) for each in predict(twin, most=2)]
 
 
 def names_of(predictions):
@@ -162,7 +162,7 @@ def test_several_masks_are_independent_and_may_overlap():
     logits[0, 0], logits[0, 1, :2] = 2.0, 3.0
     scores = of(logits, word="sigmoid", names=("road", "car", "sky"))
     assert scores.shares.tolist() == [[1.0, 0.5, 0.0]]
-    assert [str(each) for each in predict(scores, top=3)[0]] == ["road 100.0 % of the pixels", "car 50.0 % of the pixels"]
+    assert [str(each) for each in predict(scores, most=3)[0]] == ["road 100.0 % of the pixels", "car 50.0 % of the pixels"]
 
 
 def test_a_softmax_over_other_things_than_classes_makes_no_probabilities():
@@ -181,7 +181,7 @@ def test_one_class_of_a_softmax_is_a_probability_by_itself():
 
 def test_labels_of_several_kinds_do_not_add_up_to_one():
     scores = of(torch.tensor([[3.0, 2.0, -4.0, 0.0]]), nn.Sigmoid(), names=FOUR)
-    (found,) = predict(scores, top=4)
+    (found,) = predict(scores, most=4)
     assert [each.name for each in found] == ["a", "b", "d", "c"]
     np.testing.assert_allclose([each.probability for each in found], [0.9526, 0.8808, 0.5, 0.018], atol=1e-4)
     np.testing.assert_allclose([each.logit for each in found], [3, 2, 0, -4], atol=1e-6)
@@ -189,7 +189,7 @@ def test_labels_of_several_kinds_do_not_add_up_to_one():
 
 def test_a_regression_has_values_with_a_sign_and_a_unit():
     scores = of(torch.tensor([[-37.25, 4.0]]), word="value", unit="mm", names=("x", "y"))
-    (found,) = predict(scores, top=2)
+    (found,) = predict(scores, most=2)
     assert [str(each) for each in found] == ["x -37.25 mm", "y 4 mm"]
     assert found[0].record == {
         "index": 0, "class": "x", "score": -37.25, "probability": None, "logit": None, "scores": "value", "unit": "mm",
@@ -217,9 +217,9 @@ def test_the_part_with_as_many_channels_as_names_holds_the_scores(make):
 def test_the_names_of_a_detector_include_its_background():
     found = [{"labels": torch.tensor([1, 2]), "scores": torch.tensor([0.9, 0.2])}]
     named = class_scores(found, key=None, images=1, head=Head(("none", "cat", "dog"), boxes=3))
-    assert [str(each) for each in predict(named, top=3)[0]] == ["cat 90.0 %", "dog 20.0 %"]
+    assert [str(each) for each in predict(named, most=3)[0]] == ["cat 90.0 %", "dog 20.0 %"]
     shifted = class_scores(found, key=None, images=1, head=Head(("cat", "dog"), boxes=3))
-    assert [str(each) for each in predict(shifted, top=3)[0]] == ["class 1 90.0 %", "class 2 20.0 %"]
+    assert [str(each) for each in predict(shifted, most=3)[0]] == ["class 1 90.0 %", "class 2 20.0 %"]
     assert "the first class of the network is the background" in shifted.remarks[0]
 
 

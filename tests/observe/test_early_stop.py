@@ -310,7 +310,7 @@ def look(tmp_path):
 
     def run(model, inputs, **options):
         summary = visualize(
-            model, inputs, **{"out": tmp_path / "out", "options": SMALL, "workers": 2, "force": True, **options}
+            model, inputs, **{"out": tmp_path / "out", "preprocessing": SMALL, "workers": 2, "force": True, **options}
         )
         assert summary.failed == 0
         return {path.parent.name: names(path) for path in sorted(summary.directory.rglob("unit.json"))}
@@ -407,7 +407,9 @@ def test_a_network_that_decides_by_nothing_that_torch_sees_gives_all_its_outputs
 def test_pictures_of_different_sizes_each_give_all_their_outputs(workers, batch_size, tmp_path, look):
     sides = [12, 40, 12, 20, 40, 80, 20, 12, 80, 40]
     paths = [paint(tmp_path / "pictures" / f"{n}.png", 20 * n, (side, side)) for n, side in enumerate(sides)]
-    drawn = look(Shrinks(), paths, layers="a", options=InputOptions(fit="none"), workers=workers, batch_size=batch_size)
+    drawn = look(
+        Shrinks(), paths, layers="a", preprocessing=InputOptions(fit="none"), workers=workers, batch_size=batch_size
+    )
     calls = {12: 1, 20: 2, 40: 3, 80: 4}
     assert drawn == {f"{n}.png": ["a", "a#2", "a#3", "a#4"][: calls[side]] for n, side in enumerate(sides)}
 
@@ -424,7 +426,7 @@ def test_a_pass_that_failed_teaches_nothing(tmp_path, look):
             return self.b(self.a(x))
 
     paths = [paint(tmp_path / f"{n}.png", 100 + n) for n in range(4)]
-    summary = visualize(Fails(), paths, out=tmp_path / "out", options=SMALL, layers="a", workers=1)
+    summary = visualize(Fails(), paths, out=tmp_path / "out", preprocessing=SMALL, layers="a", workers=1)
     assert (summary.done, summary.failed) == (3, 1)
     records = sorted(summary.directory.rglob("unit.json"))
     assert [names(record) for record in records] == [["a", "a#2"]] * 3
@@ -459,7 +461,7 @@ def test_batches_of_different_sizes_each_give_all_their_outputs(counts):
 
 @pytest.fixture(scope="module")
 def resnet():
-    return load_model("resnet18", weights="random", options=InputOptions(size=(32, 32)))
+    return load_model("resnet18", weights="random", preprocessing=InputOptions(size=(32, 32)))
 
 
 def pngs(directory):

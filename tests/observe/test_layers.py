@@ -9,7 +9,7 @@ from tiny_models import Backwards, Recursive, Twins, images, overwritten
 from torch import nn
 
 from fmapviz.errors import RequestError
-from fmapviz.models.load import known_names, outline_model
+from fmapviz.models.load import model_names, outline_model
 from fmapviz.observe.layers import (
     absent_types,
     default_types,
@@ -290,13 +290,13 @@ def test_a_network_has_blocks_by_default_only_if_it_has_fewer_convolutions(count
 @pytest.mark.thorough
 def test_of_torchvisions_models_only_transformers_draw_blocks_by_default():
     found = {}
-    for name in known_names():
+    for name in model_names():
         layers = find_layers(outline_model(name).module)
         if not set(default_types(layers)) <= {"Conv2d", "Conv3d"}:
             found[name] = default_types(layers)
-    plain = dict.fromkeys(known_names("vit_*"), ("Conv2d", "EncoderBlock"))
-    shifted = {name: ("Conv2d", f"SwinTransformerBlock{'V2' if '_v2' in name else ''}") for name in known_names("swin_*")}
-    clips = dict.fromkeys(known_names("swin3d_*"), ("Conv3d", "SwinTransformerBlock"))
+    plain = dict.fromkeys(model_names("vit_*"), ("Conv2d", "EncoderBlock"))
+    shifted = {name: ("Conv2d", f"SwinTransformerBlock{'V2' if '_v2' in name else ''}") for name in model_names("swin_*")}
+    clips = dict.fromkeys(model_names("swin3d_*"), ("Conv3d", "SwinTransformerBlock"))
     assert found == plain | shifted | clips
     assert (len(plain), len(shifted), len(clips)) == (5, 6, 3)
 

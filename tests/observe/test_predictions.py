@@ -23,7 +23,7 @@ CLASSES = ("cat", "dog", "cow")
 
 def predict(output, classes=CLASSES, *, top=3, images=1, **known):
     scores = class_scores(output, key=None, images=images, head=Head(tuple(classes), **known))
-    return predictions.predict(scores, top=top)
+    return predictions.predict(scores, most=top)
 
 
 def names(predictions):
@@ -169,7 +169,7 @@ def test_predictions_are_in_the_outcome_the_record_and_the_pictures(tmp_path, pi
 def test_nothing_is_predicted_where_nobody_asks_or_nobody_knows_the_names(tmp_path, pictures):
     nameless = Bright()
     nameless.classes = None
-    for network, options in ((nameless, {}), (Bright(), {"top": 0}), (Bright(), {"layers": "first"})):
+    for network, options in ((nameless, {}), (Bright(), {"predictions": 0}), (Bright(), {"layers": "first"})):
         summary, outcomes, _ = run(network, pictures, tmp_path, **options)
         assert all(each.predictions == () for each in outcomes.values())
         record = json.loads((summary.directory / "light.png" / "unit.json").read_text())
@@ -178,7 +178,7 @@ def test_nothing_is_predicted_where_nobody_asks_or_nobody_knows_the_names(tmp_pa
 
 def test_predictions_asked_for_take_the_whole_forward_pass_others_end_early(tmp_path, pictures):
     ended = []
-    for options in ({"layers": "first"}, {"layers": "first", "top": 1}):
+    for options in ({"layers": "first"}, {"layers": "first", "predictions": 1}):
         Bright.ended.clear()
         _, outcomes, _ = run(Bright(), pictures, tmp_path, workers=1, **options)
         ended.append((len(Bright.ended), [len(each.predictions) for each in outcomes.values()]))
@@ -190,16 +190,16 @@ def test_predictions_asked_for_take_the_whole_forward_pass_others_end_early(tmp_
 def test_predictions_without_names_are_numbers_and_more_than_there_are_classes_are_all(tmp_path, pictures):
     nameless = Bright()
     nameless.classes = None
-    _, outcomes, _ = run(nameless, pictures, tmp_path, top=99)
+    _, outcomes, _ = run(nameless, pictures, tmp_path, predictions=99)
     assert {name: names(each.predictions) for name, each in outcomes.items()} == {
         "dark.png": ["class 0", "class 1"],
         "light.png": ["class 1", "class 0"],
     }
-    summary, outcomes, _ = run(Bright(), pictures, tmp_path, top=99)
+    summary, outcomes, _ = run(Bright(), pictures, tmp_path, predictions=99)
     assert all(len(each.predictions) == 2 for each in outcomes.values())
-    assert json.loads((summary.directory / "run.json").read_text())["settings"]["top"] == 2
-    with pytest.raises(fmapviz.RequestError, match="top must be at least 0"):
-        run(Bright(), pictures, tmp_path, top=-1)
+    assert json.loads((summary.directory / "run.json").read_text())["settings"]["predictions"] == 2
+    with pytest.raises(fmapviz.RequestError, match="predictions must be at least 0"):
+        run(Bright(), pictures, tmp_path, predictions=-1)
 
 
 class TwoHeads(nn.Module):
@@ -222,7 +222,7 @@ def test_the_part_of_the_output_that_is_named_is_the_one_that_counts(output, nam
         out=tmp_path / "out",
         output=output,
         on_event=outcomes.append,
-        options=fmapviz.InputOptions((8, 8)),
+        preprocessing=fmapviz.InputOptions((8, 8)),
     )
     predicted = [each.name for event in outcomes if isinstance(event, fmapviz.Outcome) for each in event.predictions[:1]]
     assert set(predicted) == ({name} if name else set())

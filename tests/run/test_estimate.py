@@ -31,12 +31,14 @@ def inputs(tmp_path):
 
 
 def plan(inputs, out, **options):
-    given = {"to": ["png"], "options": InputOptions(fit="none"), "workers": 2}
+    given = {"to": ["png"], "preprocessing": InputOptions(fit="none"), "workers": 2}
     return estimate.estimate(RunConfig(Net(), [inputs], out=out, **{**given, **options}))
 
 
 def draw(inputs, out, **options):
-    return visualize(Net(), inputs, out=out, **{"to": ["png"], "options": InputOptions(fit="none"), "workers": 2, **options})
+    return visualize(
+        Net(), inputs, out=out, **{"to": ["png"], "preprocessing": InputOptions(fit="none"), "workers": 2, **options}
+    )
 
 
 def room_of(place, formats):
@@ -151,7 +153,7 @@ def test_images_of_shards_count_once_whoever_tells_of_them(kind, inputs, tmp_pat
     summary = draw([inputs / f"{number}.png" for number in range(8)], tmp_path / "out")
     full(10_000)
     counted = Event()
-    session, _ = load_session(RunConfig(Net(), [inputs], to=["png"], options=InputOptions(fit="none")))
+    session, _ = load_session(RunConfig(Net(), [inputs], to=["png"], preprocessing=InputOptions(fit="none")))
     room = disk_space.RunWatch(
         replace(session, directory=summary.directory, inputs=[inputs]),
         lambda event: isinstance(event, Counted) and counted.set(),

@@ -225,7 +225,7 @@ def test_frames_of_a_film_come_first_where_the_network_takes_them_first(kind, gi
     frames[3].save(path) if given == "picture" else frames[0].save(path, save_all=True, append_images=frames[1:])
     summary = fmapviz.visualize(
         f"{tmp_path}/own.py:build", path, views=["mean"], to="png", style=OVER, out=tmp_path / "out",
-        options=InputOptions(mean=(0.0,), std=(1.0,)),
+        preprocessing=InputOptions(mean=(0.0,), std=(1.0,)),
     )  # fmt: skip
     assert not summary.failures
     shades = [np.asarray(Image.open(each))[0, 0, 0] for each in sorted(summary.directory.rglob("*_conv*.mean.png"))]

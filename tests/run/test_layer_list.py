@@ -66,8 +66,8 @@ def watch(network, kind, *batch):
     ],
 )
 def test_a_list_is_what_a_real_forward_pass_shows(name, kind):
-    real = watch(load_model(name, weights="random", options=SMALL).module, kind, torch.zeros(1, 3, *SIZE))
-    rows = list_layers(name, types=[kind.__name__], options=SMALL)
+    real = watch(load_model(name, weights="random", preprocessing=SMALL).module, kind, torch.zeros(1, 3, *SIZE))
+    rows = list_layers(name, types=[kind.__name__], preprocessing=SMALL)
     assert {row.name: (row.index, row.shape, row.calls, row.parameters) for row in rows} == real
     executed = [row.index for row in rows if row.index is not None]
     assert executed == sorted(executed)
@@ -75,7 +75,7 @@ def test_a_list_is_what_a_real_forward_pass_shows(name, kind):
 
 
 def test_layers_that_do_not_run_stand_at_the_end():
-    rows = list_layers("googlenet", options=SMALL)
+    rows = list_layers("googlenet", preprocessing=SMALL)
     assert len(rows) == 59
     assert [(row.name, row.index, row.shape, row.calls) for row in rows[-2:]] == [
         ("aux1.conv.conv", None, None, 0),
@@ -89,7 +89,9 @@ def test_a_detectors_heads_run_once_per_level_of_the_pyramid():
     """As a module of its own, for smaller pictures: its usual size takes seconds."""
     detector = models.get_model("retinanet_resnet50_fpn", weights=None, weights_backbone=None, min_size=64, max_size=64)
     model = replace(
-        load_model("squeezenet1_1", weights="random", options=SMALL), module=detector, forward=lambda net, x: net(list(x))
+        load_model("squeezenet1_1", weights="random", preprocessing=SMALL),
+        module=detector,
+        forward=lambda net, x: net(list(x)),
     )
     rows = list_layers(model)
     again = [row for row in rows if row.calls > 1]
@@ -111,14 +113,14 @@ def test_a_detector_by_name_runs_although_its_steps_depend_on_values():
 
 @pytest.mark.thorough
 def test_optical_flow_refines_its_estimate_again_and_again():
-    rows = list_layers("raft_small", options=InputOptions(size=(128, 128)))
+    rows = list_layers("raft_small", preprocessing=InputOptions(size=(128, 128)))
     calls = {row.name: row.calls for row in rows}
     assert calls["feature_encoder.convnormrelu.0"] == 1  # both frames as one batch
     assert calls["update_block.flow_head.conv1"] == 12
 
 
 def test_a_model_of_videos_lists_its_own_kind_of_convolution():
-    rows = list_layers("r3d_18", options=InputOptions(size=(32, 32)))
+    rows = list_layers("r3d_18", preprocessing=InputOptions(size=(32, 32)))
     assert {row.type for row in rows} == {"Conv3DSimple", "Conv3d"}
     assert rows[0] == LayerInfo(0, "stem.0", "Conv3d", (64, 16, 16, 16), 3 * 64 * 3 * 7 * 7, 1, layout="N C T H W")
 
@@ -157,11 +159,11 @@ class Twice(nn.Module):
 
 
 def test_a_module_under_two_names_is_one_layer():
-    assert list_layers(Twice(), options=SMALL) == [
+    assert list_layers(Twice(), preprocessing=SMALL) == [
         LayerInfo(0, "first", "Conv2d", (3, 96, 96), 81, 3, ("block.1",), "N C H W"),
         LayerInfo(None, "never", "Conv2d", None, 20, 0),
     ]
-    assert [row.name for row in list_layers(Twice(), layers=["block.*"], options=SMALL)] == ["first"]
+    assert [row.name for row in list_layers(Twice(), layers=["block.*"], preprocessing=SMALL)] == ["first"]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
@@ -170,7 +172,7 @@ def test_a_module_runs_in_its_own_precision_and_is_left_as_it_was(dtype):
     network[2].eval()
     before = {key: values.clone() for key, values in network.state_dict().items()}
     random = torch.get_rng_state()
-    rows = list_layers(network, options=SMALL)
+    rows = list_layers(network, preprocessing=SMALL)
     assert [(row.name, row.shape) for row in rows] == [("0", (4, 94, 94)), ("3", (6, 92, 92))]
     assert [module.training for module in network] == [True, True, False, True]
     assert all(torch.equal(values, before[key]) for key, values in network.state_dict().items())
@@ -191,22 +193,22 @@ def test_what_the_layers_return_is_not_kept():
             return x
 
     chain = Chain(*(nn.Conv2d(3, 3, 1) for _ in range(5)))
-    assert len(list_layers(chain, options=SMALL)) == 5
+    assert len(list_layers(chain, preprocessing=SMALL)) == 5
     assert chain.alive == 1
 
 
 def test_wrappers_are_seen_through():
     network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU())
-    plain = list_layers(network, options=SMALL)
-    assert list_layers(nn.DataParallel(network), options=SMALL) == plain
-    assert list_layers(torch.compile(network), options=SMALL) == plain
-    assert list_layers(network.to("meta"), options=SMALL) == plain
+    plain = list_layers(network, preprocessing=SMALL)
+    assert list_layers(nn.DataParallel(network), preprocessing=SMALL) == plain
+    assert list_layers(torch.compile(network), preprocessing=SMALL) == plain
+    assert list_layers(network.to("meta"), preprocessing=SMALL) == plain
 
 
 def test_a_loaded_model_and_an_outline_are_listed_as_by_name():
-    by_name = list_layers("shufflenet_v2_x0_5", options=SMALL)
-    assert list_layers(outline_model("shufflenet_v2_x0_5", options=SMALL)) == by_name
-    assert list_layers(load_model("shufflenet_v2_x0_5", weights="random", options=SMALL)) == by_name
+    by_name = list_layers("shufflenet_v2_x0_5", preprocessing=SMALL)
+    assert list_layers(outline_model("shufflenet_v2_x0_5", preprocessing=SMALL)) == by_name
+    assert list_layers(load_model("shufflenet_v2_x0_5", weights="random", preprocessing=SMALL)) == by_name
 
 
 @pytest.mark.parametrize(
@@ -220,7 +222,7 @@ def test_a_loaded_model_and_an_outline_are_listed_as_by_name():
 )
 def test_a_forward_pass_that_fails_names_the_last_layer_that_ran(model, options, after):
     with pytest.raises(FmapvizError) as caught:
-        list_layers(model, options=options)
+        list_layers(model, preprocessing=options)
     assert str(caught.value).startswith(f"the model failed {after}: ")
     assert "\n" not in str(caught.value)
     assert caught.value.exit_code == 2

@@ -234,9 +234,9 @@ def test_every_view_over_the_input_lies_where_the_evidence_is(tmp_path, network)
     for number, place in enumerate(PLACES):
         pixels = (blob(place)[..., None].repeat(3, 2) * 255).astype(np.uint8)
         save_pixels(tmp_path / "in" / f"{number}.png", pixels)
-    style = Style(alpha=1.0, colormap="gray", seed=f"1.png:{PLACES[1][0]},{PLACES[1][1]}", norm="layer")
+    style = Style(alpha=1.0, colormap="gray", anchor=f"1.png:{PLACES[1][0]},{PLACES[1][1]}", norm="layer")
     run = runner(
-        lambda: network, out=tmp_path / "out", options=AS_IT_IS, to=["png", "npz"], layers=["features"], style=style
+        lambda: network, out=tmp_path / "out", preprocessing=AS_IT_IS, to=["png", "npz"], layers=["features"], style=style
     )
     views = ["mean", "max", "gradcam", "similarity", "clusters", "pca"]
     summary = run([tmp_path / "in"], views=views)
@@ -258,14 +258,14 @@ def test_correspondences_join_the_blobs(tmp_path, network):
     places = {"a": (34, 40), "b": (50, 62)}
     for name, place in places.items():
         save_pixels(tmp_path / "in" / f"{name}.png", (blob(place)[..., None].repeat(3, 2) * 255).astype(np.uint8))
-    style = Style(seed="a.png:34,40")
+    style = Style(anchor="a.png:34,40")
     seen = []
     from fmapviz.features.tokens.views import correspondence
 
     plain = correspondence.best_pair
     correspondence.best_pair = lambda *given, **named: seen.append(plain(*given, **named)) or seen[-1]
     try:
-        runner(lambda: network, out=tmp_path / "out", options=AS_IT_IS, to=["png"], layers=["features"], style=style)(
+        runner(lambda: network, out=tmp_path / "out", preprocessing=AS_IT_IS, to=["png"], layers=["features"], style=style)(
             [tmp_path / "in"], views=["correspondence"], workers=1
         )
     finally:
@@ -318,7 +318,7 @@ class Warped(nn.Module):
 def test_a_map_whose_place_is_not_known_is_announced(tmp_path):
     save_pixels(tmp_path / "a.png", np.random.default_rng(0).integers(0, 256, (*SIZE, 3), np.uint8))
     events = []
-    run = runner(Warped, out=tmp_path / "out", options=AS_IT_IS, to=["png"], on_event=events.append)
+    run = runner(Warped, out=tmp_path / "out", preprocessing=AS_IT_IS, to=["png"], on_event=events.append)
     run([tmp_path / "a.png"], views=["mean"], layers=["first", "second"])
     told = [each.message for each in events if "spanned the input" in getattr(each, "message", "")]
     reason = "where their positions lie is not known (through aten.grid_sampler_2d)"
@@ -357,7 +357,7 @@ class Patches(nn.Module):
 def test_a_query_is_the_patch_whose_centre_is_nearest(tmp_path, at):
     save_pixels(tmp_path / "a.png", np.random.default_rng(0).integers(0, 256, (*SIZE, 3), np.uint8))
     style = Style(query=f"{at[0]},{at[1]}")
-    run = runner(Patches, out=tmp_path / "out", options=AS_IT_IS, to=["png"], style=style)
+    run = runner(Patches, out=tmp_path / "out", preprocessing=AS_IT_IS, to=["png"], style=style)
     unit = run([tmp_path / "a.png"], views=["attention", "rollout"]).directory / "a.png"
     centres = [start + 8 + 16 * np.arange(count) for start, count in ((5, 5), (7, 6))]
     row, column = (int(abs(line - place - 0.5).argmin()) for line, place in zip(centres, at, strict=True))
@@ -383,7 +383,7 @@ def test_a_rollout_lies_where_its_patches_are_and_marks_what_none_of_them_sees(t
     plain = flow.draw_map
     monkeypatch.setattr(flow, "draw_map", lambda *given, **named: drawn.append(named["centres"]) or plain(*given, **named))
     save_pixels(tmp_path / "a.png", np.random.default_rng(0).integers(0, 256, (*SIZE, 3), np.uint8))
-    run = runner(partial(Cropped, before), out=tmp_path / "out", options=AS_IT_IS, to=["png"])
+    run = runner(partial(Cropped, before), out=tmp_path / "out", preprocessing=AS_IT_IS, to=["png"])
     run([tmp_path / "a.png"], views=["rollout"])
     (centres,) = drawn
     for places in (centres.rows, centres.columns):
@@ -409,7 +409,7 @@ class Folded(nn.Module):
 def test_a_map_whose_positions_lie_at_two_places_is_announced(tmp_path):
     save_pixels(tmp_path / "a.png", np.random.default_rng(0).integers(0, 256, (*SIZE, 3), np.uint8))
     events = []
-    run = runner(Folded, out=tmp_path / "out", options=AS_IT_IS, to=["png"], on_event=events.append)
+    run = runner(Folded, out=tmp_path / "out", preprocessing=AS_IT_IS, to=["png"], on_event=events.append)
     run([tmp_path / "a.png"], views=["mean"])
     told = [each.message for each in events if "spanned the input" in getattr(each, "message", "")]
     assert told == ["drawn as if they spanned the input, because where their positions lie is not known: conv"]
@@ -438,7 +438,7 @@ class Corners(nn.Module):
 
 def test_a_map_of_a_part_of_the_input_is_not_laid_over_all_of_it(tmp_path):
     save_pixels(tmp_path / "a.png", np.random.default_rng(0).integers(0, 256, (*SIZE, 3), np.uint8))
-    run = runner(lambda: Corners("mirrored"), out=tmp_path / "out", options=AS_IT_IS, to=["png"])
+    run = runner(lambda: Corners("mirrored"), out=tmp_path / "out", preprocessing=AS_IT_IS, to=["png"])
     summary = run([tmp_path / "a.png"], views=["maps", "mean", "max", "eigencam", "contact"], layers=["conv"])
     assert {each.name for each in summary.directory.rglob("*conv*.png")} == {"00_conv.maps.png"}
     why = "2 samples for 1 image, not a map of the image"
@@ -454,7 +454,7 @@ def test_parts_that_are_put_together_lie_where_they_were_cut_out(tmp_path, parts
     net = Corners(parts)
     nn.init.constant_(net.conv.weight, 0.1)
     style = Style(alpha=1.0, colormap="gray", norm="layer")
-    run = runner(lambda: net, out=tmp_path / "out", options=AS_IT_IS, to=["png"], style=style)
+    run = runner(lambda: net, out=tmp_path / "out", preprocessing=AS_IT_IS, to=["png"], style=style)
     summary = run([tmp_path / "a.png"], views=["mean", "top"], layers=["conv"])
     assert not [notice for notice in summary.notices if "samples" in notice or "spanned" in notice]
     heat = pixels_of(next(summary.directory.rglob("*.mean.png")))
@@ -468,7 +468,7 @@ def test_parts_that_are_put_together_lie_where_they_were_cut_out(tmp_path, parts
 def test_top_images_say_which_contour_is_not_known(tmp_path, kind):
     save_pixels(tmp_path / "a.png", np.random.default_rng(0).integers(0, 256, (*SIZE, 3), np.uint8))
     network, layer = {"mirrored": (lambda: Corners("mirrored"), "conv"), "warped": (Warped, "second")}[kind]
-    run = runner(network, out=tmp_path / "out", options=AS_IT_IS, to=["png"])
+    run = runner(network, out=tmp_path / "out", preprocessing=AS_IT_IS, to=["png"])
     summary = run([tmp_path / "a.png"], views=["top"], layers=[layer])
     (page,) = summary.directory.glob(f"_top/*{layer}.top.png")
     contour = (pixels_of(page) == (255, 230, 0)).all(-1).sum()
@@ -493,7 +493,7 @@ class Unfollowed(nn.Module):
 
 def test_maps_of_turned_rows_and_columns_are_announced(tmp_path):
     save_pixels(tmp_path / "a.png", np.random.default_rng(0).integers(0, 256, (*SIZE, 3), np.uint8))
-    run = runner(lambda: Unfollowed(NETWORKS["transposed"]()), out=tmp_path / "out", options=AS_IT_IS, to=["png"])
+    run = runner(lambda: Unfollowed(NETWORKS["transposed"]()), out=tmp_path / "out", preprocessing=AS_IT_IS, to=["png"])
     summary = run([tmp_path / "a.png"], views=["maps", "mean"])
     why = "the network exchanges rows and columns of the picture: what is drawn over the input is transposed: network.1"
     assert why in summary.notices
@@ -507,10 +507,10 @@ def test_what_no_position_sees_has_no_colour(tmp_path):
     run = runner(
         lambda: network,
         out=tmp_path / "out",
-        options=AS_IT_IS,
+        preprocessing=AS_IT_IS,
         to=["png"],
         layers=["features"],
-        style=Style(gray_input=False, alpha=1.0, seed="40,40"),
+        style=Style(gray_input=False, alpha=1.0, anchor="40,40"),
     )
     unit = run([tmp_path / "a.png"], views=["mean", "gradcam", "similarity"]).directory / "a.png"
     seen = np.zeros(SIZE, bool)

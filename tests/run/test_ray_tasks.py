@@ -26,7 +26,7 @@ FILES = [ImageFile(f"/in/{number}.png", f"{number}.png", 1, 1) for number in ran
 
 def configuration(**options):
     given = {
-        "model": Net(), "to": "png", "options": InputOptions(fit="none"), "device": "cpu", "workers": 2
+        "model": Net(), "to": "png", "preprocessing": InputOptions(fit="none"), "device": "cpu", "workers": 2
     }  # fmt: skip
     return RunConfig(**{**given, **options})
 

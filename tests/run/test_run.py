@@ -65,7 +65,7 @@ def pictures(tmp_path):
 
 @pytest.fixture
 def look(tmp_path):
-    return runner(Net, out=tmp_path / "out", options=SMALL, workers=2, to=["png"])
+    return runner(Net, out=tmp_path / "out", preprocessing=SMALL, workers=2, to=["png"])
 
 
 def counts(summary):
@@ -101,7 +101,12 @@ def finished(tmp_path_factory):
     before = stamps(folder / "pictures")
     events = []
     summary = visualize(
-        Net(), folder / "pictures", out=folder / "out", to=("tensorboard", "png"), options=AS_IT_IS, on_event=events.append
+        Net(),
+        folder / "pictures",
+        out=folder / "out",
+        to=("tensorboard", "png"),
+        preprocessing=AS_IT_IS,
+        on_event=events.append,
     )
     assert stamps(folder / "pictures") == before
     return folder / "pictures", summary, events
@@ -127,7 +132,7 @@ def test_a_run_tells_what_was_asked_for_and_what_with(finished):
     settings = document["settings"]
     assert len(settings.pop("sha256")) == 64
     assert settings == {
-        "top": 0,
+        "predictions": 0,
         "model": "net",
         "weights": "weights as given",
         "preparation": "size kept, mean (0.485, 0.456, 0.406), std (0.229, 0.224, 0.225)",
@@ -241,7 +246,7 @@ def test_the_input_is_shown_as_it_was_prepared(tmp_path, look):
     """Cropped and resized: the prepared tensor with the normalisation undone."""
     model = load_model("alexnet", weights="random")
     path = paint(tmp_path / "picture.png", size=(300, 451))
-    summary = look(path, model, options=InputOptions(), layers=["features.0"])
+    summary = look(path, model, preprocessing=InputOptions(), layers=["features.0"])
     prepared = model.preparation.apply(Image.open(path)).permute(1, 2, 0).numpy()
     seen = np.asarray(Image.open(summary.directory / "picture.png/input.png")).astype(float)
     assert seen.shape == (224, 224, 3)
@@ -332,7 +337,14 @@ def test_layers_that_run_with_some_of_the_images_are_not_called_unexecuted(order
     given = [Image.new("RGB", (8, 8), (level,) * 3) for level in order]
     options = InputOptions(size=8, mean=(0.5,) * 3, std=(0.5,) * 3)
     summary = visualize(
-        Alternating(), given, out=tmp_path, to="png", types=["Conv2d", "Linear"], options=options, progress=False, workers=1
+        Alternating(),
+        given,
+        out=tmp_path,
+        to="png",
+        types=["Conv2d", "Linear"],
+        preprocessing=options,
+        progress=False,
+        workers=1,
     )
     assert (summary.done, summary.layers, summary.not_executed) == (3, 3, ("never",))
     assert summary.undrawn == {
@@ -456,7 +468,7 @@ def test_other_settings_never_mix(pictures, look):
         {},
         {"style": Style(scale=2)},
         {"layers": ["first"]},
-        {"options": AS_IT_IS},
+        {"preprocessing": AS_IT_IS},
         {"to": ["tensorboard"]},
         {"types": ["ReLU"]},
         {"exclude": ["first"]},
@@ -608,7 +620,7 @@ def test_odd_and_reserved_names(tmp_path, look):
     (tmp_path / "odd").mkdir()
     paths = [paint(tmp_path / "picture.png", seed).rename(tmp_path / "odd" / name) for seed, name in enumerate(ODD)]
     pixels = {str(path): np.asarray(Image.open(path, formats=["PNG"])) for path in paths}
-    summary = look(paths, options=AS_IT_IS)
+    summary = look(paths, preprocessing=AS_IT_IS)
     assert counts(summary) == (len(ODD), 0, 0)
     found = {unit_of(record.parent)["unit"]["path"]: record.parent for record in summary.directory.rglob("unit.json")}
     assert set(found) == set(map(str, paths))
@@ -621,7 +633,7 @@ def test_odd_and_reserved_names(tmp_path, look):
         assert "tfevents" not in directory.name
         assert np.array_equal(np.asarray(Image.open(directory / "input.png")), pixels[path])
     assert (summary.directory / "run.json").is_file()
-    assert counts(look(paths, options=AS_IT_IS)) == (0, len(ODD), 0)
+    assert counts(look(paths, preprocessing=AS_IT_IS)) == (0, len(ODD), 0)
     assert problems(summary.directory) == []
 
 
@@ -827,7 +839,7 @@ def test_a_network_of_another_precision(dtype, pictures, look):
 
 
 def test_a_model_by_its_name(pictures, look):
-    summary = look(pictures / "one.png", "alexnet", weights="random:3", options=InputOptions(size=(64, 64)))
+    summary = look(pictures / "one.png", "alexnet", weights="random:3", preprocessing=InputOptions(size=(64, 64)))
     assert summary.directory.name == "alexnet"
     assert (summary.layers, summary.pictures) == (5, 6)
     record = unit_of(summary.directory / "one.png")

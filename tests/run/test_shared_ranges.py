@@ -46,7 +46,7 @@ def folder(tmp_path):
 
 @pytest.fixture
 def look(tmp_path):
-    return runner(Net, out=tmp_path / "out", options=GIVEN, workers=1, to=["png"], style=RUN)
+    return runner(Net, out=tmp_path / "out", preprocessing=GIVEN, workers=1, to=["png"], style=RUN)
 
 
 def hooked(path, layers=("first", "second", "head")):
@@ -115,7 +115,7 @@ def test_an_image_twice_as_bright_is_drawn_twice_as_bright(tmp_path, look):
     for name, pixels in (("black.png", dim * 0), ("dim.png", dim), ("bright.png", dim * 2)):
         Image.fromarray(pixels).save(tmp_path / "in" / name)
     options = InputOptions(fit="none", mean=(0.0,), std=(1.0,))
-    summary = look([tmp_path / "in"], Scaled(), options=options)
+    summary = look([tmp_path / "in"], Scaled(), preprocessing=options)
     one, two, none = (
         pixels_of(summary.directory / name / "00_conv.maps.png").astype(int)
         for name in ("dim.png", "bright.png", "black.png")
@@ -123,7 +123,7 @@ def test_an_image_twice_as_bright_is_drawn_twice_as_bright(tmp_path, look):
     assert not none.any()
     assert two.max() == 255
     assert abs(two - 2 * one).max() <= 1
-    alone = look([tmp_path / "in"], Scaled(), options=options, style=Style(norm="layer"))
+    alone = look([tmp_path / "in"], Scaled(), preprocessing=options, style=Style(norm="layer"))
     assert pixels_of(alone.directory / "dim.png/00_conv.maps.png").max() == 255
 
 
@@ -394,12 +394,12 @@ def test_a_file_of_that_name_that_is_not_ours_stays(folder, look, tmp_path):
 
 
 def test_a_list_on_standard_input_is_read_to_its_end_first(fmapviz, folder, look, tmp_path):
-    arguments = ["shapesnet", "--norm", "run", "--to", "png", "--fit", "none", "--top", "0", "--workers", "1"]
+    arguments = ["shapesnet", "--norm", "run", "--to", "png", "--fit", "none", "--predictions", "0", "--workers", "1"]
     listed = "".join(f"{folder / name}\n" for name in ("3.png", "1.png", "0.png", "2.png")).encode()
     piped = fmapviz(*arguments, "-", "--out", tmp_path / "piped", stdin=listed)
     assert piped.returncode == 0, piped.stderr
     assert b"surveying 4 images" in piped.stderr
-    named = look([folder], "shapesnet", top=0, options=AS_IT_IS)
+    named = look([folder], "shapesnet", predictions=0, preprocessing=AS_IT_IS)
     assert len(pictures(named.directory)) > 8
     assert pictures(tmp_path / "piped/shapesnet") == pictures(named.directory)
 

@@ -29,7 +29,7 @@ from fmapviz.types import Failure
 INFO = run_info(to=("png", "stats"))
 HOST = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:6]
 GONE = f".fmapviz-{HOST}-4194305-abc-1234"  # no process has this number
-draw = runner(Net, to=["png"], options=AS_IT_IS, workers=1)
+draw = runner(Net, to=["png"], preprocessing=AS_IT_IS, workers=1)
 
 
 def finish(run, unit, kind="image"):
@@ -295,8 +295,8 @@ def test_comparisons_differ_from_the_first_comparison_in_what_they_compare_with(
 
 
 def test_a_comparison_differs_from_a_run_in_what_it_compares_with():
-    plain = {"model": "net", "views": ["maps"], "top": None, "types": ["Conv2d"]}
-    compared = {**plain, "views": ["diff"], "top": 0, "types": [], "against": {"model": "net", "weights": "b.pth"}}
+    plain = {"model": "net", "views": ["maps"], "predictions": None, "types": ["Conv2d"]}
+    compared = {**plain, "views": ["diff"], "predictions": 0, "types": [], "against": {"model": "net", "weights": "b.pth"}}
     assert differences(compared, plain) == ["against: net (b.pth), not nothing"]
     assert differences(plain, compared) == ["against: nothing, not net (b.pth)"]
 

@@ -18,7 +18,7 @@ from fmapviz.store.listing import list_runs
 from fmapviz.store.presence import Presence
 from fmapviz.store.verify import verify
 
-draw = runner(Net, to=["png"], options=AS_IT_IS, workers=1, name="run")
+draw = runner(Net, to=["png"], preprocessing=AS_IT_IS, workers=1, name="run")
 
 
 def remove_contents(run):

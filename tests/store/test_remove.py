@@ -35,7 +35,7 @@ from fmapviz.types import Failure, ImageFile
 INFO = run_info(to=("png", "stats"))
 HOST = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:6]
 GONE = f".fmapviz-{HOST}-4194305-abc-1234"  # no process has this number
-draw = runner(Net, options=AS_IT_IS, workers=1)
+draw = runner(Net, preprocessing=AS_IT_IS, workers=1)
 
 
 def finish(run, unit):
@@ -116,7 +116,7 @@ def test_a_run_of_shards_is_removed(tmp_path):
 
 def test_a_run_of_a_training_is_removed_with_its_events_and_filmstrips(tmp_path):
     paint(tmp_path / "a.png", 1)
-    with Watch(Net(), tmp_path / "a.png", to=tmp_path / "out", every=1, budget=1, on_event=bool) as watch:
+    with Watch(Net(), tmp_path / "a.png", out=tmp_path / "out", every=1, budget=1, on_event=bool) as watch:
         for step in range(2):
             watch(step)
     assert {"film.npz"} < {path.name for path in watch.directory.iterdir()}

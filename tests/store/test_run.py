@@ -95,11 +95,11 @@ def test_a_run_says_what_was_asked_for(tmp_path):
                 "pca": "image",
                 "smooth": False,
                 "query": None,
-                "seed": None,
+                "anchor": None,
                 "clusters": 6,
                 "foreground": False,
             },
-            "top": 0,
+            "predictions": 0,
             "targets": [],
             "output": None,
             "scores": None,
@@ -164,7 +164,8 @@ def test_of_many_other_settings_the_first_three_are_named(tmp_path):
     expected = "weights: random weights, seed 0, not best; views: maps, not mean; formats: png, not npz; 2 more"
     assert describe_contents(run, other) == f"a run with other settings ({expected})"
     assert (
-        describe_contents(run, changed(INFO, layers=(), top=3)) == "a run with other settings (layers: features.*, not all)"
+        describe_contents(run, changed(INFO, layers=(), predictions=3))
+        == "a run with other settings (layers: features.*, not all)"
     )
     assert describe_contents(run, changed(other, model="vgg")) == "a run with other settings (model: net, not vgg)"
 

@@ -35,7 +35,7 @@ FORMATS = ["tar", "tensorboard", "stats"]
 
 
 def draw(inputs, out, *, net=None, **options):
-    given = {"to": FORMATS, "shard": 3, "options": InputOptions(fit="none"), "workers": 2, "name": "run"}
+    given = {"to": FORMATS, "shard": 3, "preprocessing": InputOptions(fit="none"), "workers": 2, "name": "run"}
     return visualize(net or Net(), inputs, out=out, **{**given, **options})
 
 
@@ -687,7 +687,7 @@ def test_an_index_that_somebody_made_up_leads_nowhere(inputs, tmp_path):
 
 def test_a_notice_is_nothing_else(inputs, tmp_path):
     told = []
-    draw(inputs, tmp_path / "out", options=SAID, on_event=told.append)
+    draw(inputs, tmp_path / "out", preprocessing=SAID, on_event=told.append)
     assert not [event for event in told if isinstance(event, Notice)]
 
 

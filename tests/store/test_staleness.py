@@ -13,7 +13,7 @@ from tiny_runs import SAID, runner
 import fmapviz
 from fmapviz.store.verify import verify
 
-draw = runner(Net, to=["png", "stats", "html"], options=SAID, workers=1, name="run")
+draw = runner(Net, to=["png", "stats", "html"], preprocessing=SAID, workers=1, name="run")
 
 
 def paint_some(folder, count, *, first=0):

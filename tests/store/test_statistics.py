@@ -59,7 +59,7 @@ def pictures(tmp_path):
 
 @pytest.fixture
 def look(tmp_path):
-    return partial(visualize, out=tmp_path / "out", options=AS_IT_IS, to="stats", workers=2, types=["Module"])
+    return partial(visualize, out=tmp_path / "out", preprocessing=AS_IT_IS, to="stats", workers=2, types=["Module"])
 
 
 def rows_of(directory):
@@ -251,8 +251,8 @@ def test_a_networks_statistics_are_numpys(look, pictures, batch_size, workers):
 
 def test_of_a_trained_network_too(look, samples):
     inputs = sorted((samples / "shapes").iterdir())
-    model = load_model("shapesnet", options=InputOptions(size=(64, 64)))
-    summary = look(model, inputs, options=InputOptions(), layers="features.*", types=["ReLU", "Conv2d"], top=0)
+    model = load_model("shapesnet", preprocessing=InputOptions(size=(64, 64)))
+    summary = look(model, inputs, preprocessing=InputOptions(), layers="features.*", types=["ReLU", "Conv2d"], predictions=0)
     table = rows_of(summary.directory)
     seen = []
     for path in inputs:
@@ -507,7 +507,9 @@ def whole(tmp_path_factory):
     """The statistics of six pictures, drawn in one run by one worker."""
     folder = tmp_path_factory.mktemp("whole")
     inputs = [paint(folder / f"pictures/{seed}.png", seed) for seed in range(6)]
-    summary = visualize(Ordinary(), inputs, out=folder / "out", options=AS_IT_IS, to="stats", workers=1, types=["Module"])
+    summary = visualize(
+        Ordinary(), inputs, out=folder / "out", preprocessing=AS_IT_IS, to="stats", workers=1, types=["Module"]
+    )
     return inputs, bytes_of(summary.directory)
 
 
@@ -581,7 +583,7 @@ out, inputs = sys.argv[1], sorted(Path(sys.argv[2]).iterdir())
 def work(process):
     for name in ("a", "b"):
         share = inputs[process % 4 :: 3]  # each image is drawn by two processes at least
-        visualize(Ordinary(), share, out=out, name=name, options=AS_IT_IS, to="stats", workers=1, types=["Module"])
+        visualize(Ordinary(), share, out=out, name=name, preprocessing=AS_IT_IS, to="stats", workers=1, types=["Module"])
 """
 
 
@@ -821,7 +823,9 @@ def test_failed_images_do_not_count(look, pictures, tmp_path):
 
 def test_a_view_that_gives_nothing_but_pictures_is_told(look, pictures):
     events = []
-    summary = look(Ordinary(), pictures[:1], views=["maps", "gradcam", "kernels"], options=SAID, on_event=events.append)
+    summary = look(
+        Ordinary(), pictures[:1], views=["maps", "gradcam", "kernels"], preprocessing=SAID, on_event=events.append
+    )
     (notice,) = [event.message for event in events if isinstance(event, Notice)]
     assert notice == "nothing comes of gradcam, kernels: pictures need to='png', to='html' or to='tensorboard' too"
     assert (summary.exit_code, summary.pictures) == (0, 0)

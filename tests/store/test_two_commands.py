@@ -22,7 +22,7 @@ from fmapviz.store.listing import list_runs
 from fmapviz.store.remove import check_removable, remove_run
 from fmapviz.store.verify import verify
 
-draw = runner(Net, to=["png", "stats", "html"], options=AS_IT_IS, workers=1, name="run")
+draw = runner(Net, to=["png", "stats", "html"], preprocessing=AS_IT_IS, workers=1, name="run")
 
 
 def paint_some(folder, count):

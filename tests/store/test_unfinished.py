@@ -28,7 +28,7 @@ from fmapviz.errors import OutputError, RequestError
 from fmapviz.store.listing import list_runs
 from fmapviz.store.verify import verify
 
-draw = runner(Net, to=["png"], options=AS_IT_IS, workers=1, name="run")
+draw = runner(Net, to=["png"], preprocessing=AS_IT_IS, workers=1, name="run")
 HELD = """
 import time
 from pathlib import Path

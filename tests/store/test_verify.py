@@ -434,7 +434,7 @@ def test_records_are_json_that_anybody_can_read(out, unit):
 def test_a_run_that_is_not_finished_is_not_damaged(tmp_path, fmapviz):
     for number in range(4):
         paint(tmp_path / "in" / f"{number}.png", number)
-    run = runner(Net, to=["png", "stats"], options=AS_IT_IS, workers=1, name="run", out=tmp_path / "out")
+    run = runner(Net, to=["png", "stats"], preprocessing=AS_IT_IS, workers=1, name="run", out=tmp_path / "out")
     shown = []
 
     def interrupt(event):

@@ -54,7 +54,7 @@ class Scenario:
         given = {
             "to": ["tensorboard", "png", "html", "raw", "stats"],
             "views": ["maps", "kernels"],
-            "options": InputOptions(fit="none"),
+            "preprocessing": InputOptions(fit="none"),
             "workers": 1,
             "batch_size": 1,
         }

@@ -69,7 +69,7 @@ def make_view_pictures(runs: Path, target: Path) -> None:
     """Draw a small picture of each view, and the input of most of them."""
     target.mkdir(exist_ok=True)
     for view, (picture, *options) in VIEWS.items():
-        run = draw("shapesnet", SAMPLES / picture, f"--view={view}", *options, "--top=0", out=runs / view)
+        run = draw("shapesnet", SAMPLES / picture, f"--view={view}", *options, "--predictions=0", out=runs / view)
         (drawn,) = (path for path in run.rglob("*.png") if path.is_file() and path.name != "input.png")
         save_small(Image.open(drawn).crop(PARTS.get(view)), target / f"{view.replace('++', '_pp')}.jpg")
     save_small(Image.open(SAMPLES / STAR), target / "input.jpg")

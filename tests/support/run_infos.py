@@ -9,7 +9,12 @@ from fmapviz.config import RunConfig, RunInfo
 
 def run_info(model="net", weights="random weights, seed 0", sha256=None, preparation="crop", *, versions=None, **options):
     return RunInfo(
-        model, weights, sha256, preparation, RunConfig(model, **{"types": ("Conv2d",), "top": 0, **options}), versions or {}
+        model,
+        weights,
+        sha256,
+        preparation,
+        RunConfig(model, **{"types": ("Conv2d",), "predictions": 0, **options}),
+        versions or {},
     )
 
 

@@ -16,7 +16,7 @@ from fmapviz.store.unit import commit, read_unit
 from fmapviz.store.unit_key import key_of
 
 STEPS = (0, 10, 20, 50, 100, 1000, 1500)
-OPTIONS = {"name": "net", "options": InputOptions(fit="none"), "types": ["Conv2d", "ReLU"], "workers": 1, "to": "html"}
+OPTIONS = {"name": "net", "preprocessing": InputOptions(fit="none"), "types": ["Conv2d", "ReLU"], "workers": 1, "to": "html"}
 DYING = 3  # the channel that is dead behind the activation from the step 50 on
 
 
@@ -77,8 +77,14 @@ def write_watched(root, *, steps=STEPS[:3], **options):
     """Draw an image while a network is trained, as a training does; return the run's directory."""
     current = [net_at(steps[0])]
     image = paint(root / "in/cat.png", 1, (24, 30))
-    own = {"types": OPTIONS["types"], "options": OPTIONS["options"], "budget": 1.0, "strict": True, "on_event": str}
-    with Watch(lambda: current[0], image, to=root / "out", every=lambda step: step in steps, **own, **options) as watch:
+    own = {
+        "types": OPTIONS["types"],
+        "preprocessing": OPTIONS["preprocessing"],
+        "budget": 1.0,
+        "strict": True,
+        "on_event": str,
+    }
+    with Watch(lambda: current[0], image, out=root / "out", every=lambda step: step in steps, **own, **options) as watch:
         for step in range(steps[-1] + 1):
             current[0] = net_at(step) if step in steps else current[0]
             watch(step)

@@ -47,7 +47,7 @@ LOOKS = {
     "colorbar": True, "background": "white", "text_size": 30,
 }  # fmt: skip
 IDLE = {
-    "alpha": 0.1, "gray_input": False, "pca": "shared", "smooth": True, "query": "mean", "seed": "1,1", "clusters": 3,
+    "alpha": 0.1, "gray_input": False, "pca": "shared", "smooth": True, "query": "mean", "anchor": "1,1", "clusters": 3,
     "foreground": True,
 }  # fmt: skip
 WAYS = {

@@ -40,9 +40,9 @@ OTHERS = {"attention", "rollout", "diff", "kernels", *DRAWN, *REDUCED}
 
 CHANGES = {"norm": "signed", "columns": 3, "padding": 7, "channels": "0,1", "scale": 2, "colormap": "magma", "alpha": 0.9}
 CHANGES |= {"gray_input": False, "labels": True, "colorbar": True, "pca": "shared", "smooth": True, "query": "0,0"}
-CHANGES |= {"seed": "ring.jpg:20,70", "clusters": 3, "foreground": True, "with_input": True}
+CHANGES |= {"anchor": "ring.jpg:20,70", "clusters": 3, "foreground": True, "with_input": True}
 CHANGES_OF_LABELLED = {"background": "white", "text_size": 20}
-SEEDED = {"seed": "star.jpg:40,40"}
+ANCHORED = {"anchor": "star.jpg:40,40"}
 
 
 def drawn_by_view(inputs, out, **style):
@@ -54,7 +54,7 @@ def drawn_by_view(inputs, out, **style):
         to="png",
         views=OF_ANY,
         layers=["features.[01].conv", "features"],
-        style=Style(**SEEDED | style),
+        style=Style(**ANCHORED | style),
     ).directory
     pictures = {name: [] for name in OF_ANY}
     for path in sorted(run.rglob("*.*.png")) + sorted(run.rglob("contact.png")) + sorted(run.rglob("sheet.png")):

@@ -34,7 +34,7 @@ def look(tmp_path):
 
     def run(model, inputs, channels, **options):
         style = Style(channels=channels, labels=False)
-        common = {"out": tmp_path / "out", "options": AS_IT_IS, "to": "png", "workers": 2, "types": ["Module"]}
+        common = {"out": tmp_path / "out", "preprocessing": AS_IT_IS, "to": "png", "workers": 2, "types": ["Module"]}
         return visualize(model, inputs, **{**common, "style": style, **options})
 
     return run

@@ -387,7 +387,7 @@ def test_all_codes_of_failures_are_in_the_guide():
 
 
 def test_the_number_of_models_is_the_same_everywhere():
-    of_torchvision = len(set(fmapviz.known_names()) & set(models.list_models()))
+    of_torchvision = len(set(fmapviz.model_names()) & set(models.list_models()))
     texts = [*map(text_of, DOCUMENTS), (ROOT / "Makefile").read_text()]
     numbers = {
         int("".join(number))

@@ -44,7 +44,9 @@ def inputs(tmp_path):
 @pytest.fixture
 def look(inputs, tmp_path):
     def run(**options):
-        return visualize(TwoConvolutions(), inputs, **{"out": tmp_path / "out", "options": SMALL, "to": ["png"], **options})
+        return visualize(
+            TwoConvolutions(), inputs, **{"out": tmp_path / "out", "preprocessing": SMALL, "to": ["png"], **options}
+        )
 
     return run
 

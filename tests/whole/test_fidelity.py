@@ -56,7 +56,7 @@ class Case:
 
 
 def load(name, *, side=SIDE, types=()):
-    model = load_model(name, weights="random", options=InputOptions(size=(side, side)))
+    model = load_model(name, weights="random", preprocessing=InputOptions(size=(side, side)))
     return Case(name, model, select_layers(find_layers(model.module), types=types))
 
 

@@ -409,7 +409,7 @@ def draw(inputs, out, **options):
         name="net",
         to=["tensorboard", "png", "html", "stats"],
         style=Style(norm="run"),
-        options=InputOptions(fit="none"),
+        preprocessing=InputOptions(fit="none"),
         workers=1,
         **options,
     )
@@ -580,7 +580,7 @@ def test_whatever_layers_are_called_files_stay_where_they_belong(names, tmp_path
     formats = ["png", "tensorboard", "html", "raw", "npz", "stats"]
     options = InputOptions(fit="none")
     summary = visualize(
-        Named(names), tmp_path / "in", out=tmp_path / "out", name="net", to=formats, options=options, workers=1
+        Named(names), tmp_path / "in", out=tmp_path / "out", name="net", to=formats, preprocessing=options, workers=1
     )
     assert (summary.exit_code, summary.pictures) == (0, 1 + len(names))
     assert {path.name for path in tmp_path.iterdir()} == {"in", "out"}
@@ -618,7 +618,7 @@ def test_whatever_files_are_called_each_gets_its_place(tmp_path, names):
         shutil.copy(tmp_path / "a.png", path)
     summary = visualize(
         Net(), paths, out=tmp_path / "run" / "out", name="net", to=["png", "tensorboard", "html"],
-        options=InputOptions(fit="none"), workers=1,
+        preprocessing=InputOptions(fit="none"), workers=1,
     )  # fmt: skip
     assert (summary.done, summary.failed) == (len(paths), 0)
     assert {path.name for path in (tmp_path / "run").iterdir()} == {"in", "out"}

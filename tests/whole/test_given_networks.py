@@ -170,7 +170,7 @@ def said_by(call):
 
 
 def watch(network, path, out, **options):
-    with fmapviz.Watch(network, path, to=out / "watch", every=1, budget=1, **options) as watching:
+    with fmapviz.Watch(network, path, out=out / "watch", every=1, budget=1, **options) as watching:
         watching(0)
 
 
@@ -191,7 +191,7 @@ def say_by_line(network, path, out):
 
 
 def say_by_callback(network, path, out):
-    callback = FeatureMaps(path, to=out / "watch", every=1, budget=1)
+    callback = FeatureMaps(path, out=out / "watch", every=1, budget=1)
     trainer = SimpleNamespace(loggers=[], log_dir=None, default_root_dir=out, global_step=0, current_epoch=0)
     with contextlib.redirect_stderr(io.StringIO()) as stderr:
         callback.on_train_start(trainer, network)
@@ -234,7 +234,7 @@ def test_every_entry_says_that_the_preprocessing_is_an_assumption_once_and_in_th
     ],
 )
 def test_only_what_is_not_given_is_assumed(options, words):
-    model = describe_given(plain(), options=fmapviz.InputOptions(**options))
+    model = describe_given(plain(), preprocessing=fmapviz.InputOptions(**options))
     assert (words in model.assumption) if words else model.assumption == ""
 
 
@@ -390,7 +390,7 @@ def test_channels_in_says_how_many_channels_a_network_takes(tmp_path):
     np.save(tmp_path / "rgbd.npy", np.random.default_rng(0).random((30, 40, 4), np.float32))
     options = fmapviz.InputOptions(channels_in=4)
     summary = fmapviz.visualize(
-        Split(), tmp_path / "rgbd.npy", out=tmp_path / "runs", to="png", options=options, progress=False
+        Split(), tmp_path / "rgbd.npy", out=tmp_path / "runs", to="png", preprocessing=options, progress=False
     )
     assert summary.done == 1
     failed = fmapviz.visualize(Split(), tmp_path / "rgbd.npy", out=tmp_path / "others", to="png", on_event=lambda _: None)
@@ -546,7 +546,9 @@ def test_the_images_of_a_batch_or_a_data_set_are_drawn(name):
     assert bool(said) == (name not in {"a loader of images alone", "a list of tensors"})
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        assert make_batch(HELD[name], fmapviz.load_model("shapesnet", options=fmapviz.InputOptions(size=8)))[0].shape == (
+        assert make_batch(HELD[name], fmapviz.load_model("shapesnet", preprocessing=fmapviz.InputOptions(size=8)))[
+            0
+        ].shape == (
             3,
             3,
             8,
@@ -565,7 +567,7 @@ def test_pairs_of_paths_and_labels_are_paths(tmp_path):
 
 def test_what_is_left_out_is_said_once_in_the_runs_notices(tmp_path):
     summary = fmapviz.visualize(
-        "shapesnet", HELD["a loader"], out=tmp_path, to="png", options=fmapviz.InputOptions(size=8), progress=False
+        "shapesnet", HELD["a loader"], out=tmp_path, to="png", preprocessing=fmapviz.InputOptions(size=8), progress=False
     )
     assert summary.done == 3
     assert len([notice for notice in summary.notices if "labels and the like are left out" in notice]) == 1
@@ -593,7 +595,7 @@ def test_floats_that_look_like_unprepared_pixels_are_used_as_they_are_and_said(t
     with pytest.warns(UserWarning, match="floats are used as they are"):
         fmapviz.cam(model, torch.rand(1, 3, 96, 96))
     told = []
-    with fmapviz.Watch(model, torch.rand(2, 3, 96, 96), to=tmp_path / "watch", on_event=told.append) as watch:
+    with fmapviz.Watch(model, torch.rand(2, 3, 96, 96), out=tmp_path / "watch", on_event=told.append) as watch:
         watch(0)
     assert len([event for event in told if "floats are used as they are" in event.message]) == 1
     with warnings.catch_warnings():

@@ -41,7 +41,7 @@ def draw(tmp_path):
     """Return `visualize` with a directory and a format."""
 
     def run(inputs, **options):
-        options = {"out": tmp_path / "runs", "to": "png", "options": AS_IT_IS, "name": "run"} | options
+        options = {"out": tmp_path / "runs", "to": "png", "preprocessing": AS_IT_IS, "name": "run"} | options
         return fmapviz.visualize(options.pop("model", NET), inputs, **options)
 
     return run
@@ -66,7 +66,7 @@ def test_all_kinds_of_an_image_have_the_pictures_of_its_file(draw, path):
     batch = torch.cat([prepared(path), prepared(path)])
     given = [path, picture, array, tensor, prepared(path), batch, str(path)]
     options = InputOptions(fit="none", mean=IMAGENET_MEAN, std=IMAGENET_STD)  # else the normalisation would be an assumption
-    summary = draw(given, views=["maps", "gradcam"], options=options)
+    summary = draw(given, views=["maps", "gradcam"], preprocessing=options)
     assert (summary.done, summary.failed) == (7, 0)
     expected = pixels(summary.directory / "photo.png")
     assert len(expected) == 3
@@ -128,7 +128,7 @@ def test_a_tensor_that_the_network_does_not_take_fails_alone(draw):
         {"style": fmapviz.Style(norm="run")},
         {"to": ["png", "raw", "html"]},
         *thorough(
-            {"views": ["similarity"], "style": fmapviz.Style(seed="image_1:3,4")},
+            {"views": ["similarity"], "style": fmapviz.Style(anchor="image_1:3,4")},
             {"workers": 1},
             {"batch_size": 2},
             {"strict": True},
@@ -196,7 +196,7 @@ def test_the_report_statistics_and_the_second_pass_know_images_in_memory(draw, p
     rows = (summary.directory / "top.csv").read_text().splitlines()
     assert {"image_0", "image_2", "photo.png"} <= {cell for row in rows for cell in row.split(",")}
     assert "image_0" in (summary.directory / "index.html").read_text()
-    later = fmapviz.top_images(summary.directory, model=NET, options=AS_IT_IS, to="png", force=True)
+    later = fmapviz.top_images(summary.directory, model=NET, preprocessing=AS_IT_IS, to="png", force=True)
     assert (later.images, sorted(later.lost)) == (0, ["image_0", "image_2", "photo.png"])  # they were there for the run only
 
 

@@ -34,7 +34,9 @@ def picture(tmp_path):
 @pytest.fixture
 def look(tmp_path, picture):
     """Draw one image, and return its directory."""
-    draw = styled(runner(Net, out=tmp_path / "out", options=AS_IT_IS, workers=1, to=["html"], types=["Conv2d", "Linear"]))
+    draw = styled(
+        runner(Net, out=tmp_path / "out", preprocessing=AS_IT_IS, workers=1, to=["html"], types=["Conv2d", "Linear"])
+    )
 
     def run(model=None, inputs=None, **options):
         summary = draw(inputs or [picture], model, **options)

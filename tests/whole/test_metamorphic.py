@@ -55,7 +55,7 @@ def leave(tmp_path):
         given = {"to": FORMATS, "views": ["maps", "mean"], "workers": 1, "batch_size": 1, "out": tmp_path / place}
         preparation = InputOptions(fit="none", mean=(0, 0, 0), std=(1, 1, 1))
         for part in parts:
-            visualize(Exact(), part, options=preparation, **{**given, **options})
+            visualize(Exact(), part, preprocessing=preparation, **{**given, **options})
         assert problems(tmp_path / place) == []
         found = snapshot(tmp_path / place)
         shutil.rmtree(tmp_path / place)

@@ -43,7 +43,7 @@ class Net(TwoConvolutionsAndHead):
 def look(tmp_path):
     """Draw one image in several formats, and return its directory."""
     picture = paint(tmp_path / "a.png", size=(24, 30))
-    defaults = {"options": AS_IT_IS, "workers": 1, "to": ["html", "svg", "channels"], "types": ["Conv2d", "Linear"]}
+    defaults = {"preprocessing": AS_IT_IS, "workers": 1, "to": ["html", "svg", "channels"], "types": ["Conv2d", "Linear"]}
     draw = styled(runner(Net, out=tmp_path / "out", **defaults))
 
     def run(model=None, **options):
@@ -323,7 +323,7 @@ def test_a_format_writes_something_of_every_view_or_says_that_it_does_not(tmp_pa
     inputs = [paint(tmp_path / "a.png", size=(64, 64)), paint(tmp_path / "b.png", seed=1, size=(64, 64))]
     network = Attends() if view in {"attention", "rollout"} else "shapesnet"
     layers = {"attention": (), "rollout": (), "kernels": "features.0.conv"}.get(view, "features")
-    seed = {"seed": "a.png:20,20"} if view in {"similarity", "correspondence"} else {}
+    seed = {"anchor": "a.png:20,20"} if view in {"similarity", "correspondence"} else {}
     told = []
     run = visualize(
         network, inputs, out=tmp_path / "out", to=form, views=view, layers=layers, style=Style(**seed), on_event=told.append

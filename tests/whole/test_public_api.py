@@ -87,7 +87,7 @@ def test_an_unknown_name_is_an_attribute_error():
 
 
 def test_importing_the_package_loads_no_torch():
-    code = "import fmapviz, sys; fmapviz.Style(); fmapviz.known_names(); assert 'torch' not in sys.modules"
+    code = "import fmapviz, sys; fmapviz.Style(); fmapviz.model_names(); assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

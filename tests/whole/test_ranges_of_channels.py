@@ -72,7 +72,7 @@ def expected(norm, every, image, channel):
 )
 def test_pixels_captions_and_records_have_one_range(tmp_path, net, images, norm, channels):
     style = Style(norm=norm, channels=channels, colormap="gray", labels=False)
-    summary = runner(lambda: net, out=tmp_path, options=AS_IT_IS, to=["png"])(
+    summary = runner(lambda: net, out=tmp_path, preprocessing=AS_IT_IS, to=["png"])(
         images, style=style, layers=["first", "second"]
     )
     assert not summary.failures
@@ -173,7 +173,7 @@ VIEWS_OF_CHANNELS = ["maps", "inputs", "grads", "kernels"]
 )
 def test_chosen_channels_that_do_not_exist_are_announced(tmp_path, images, view, channels):
     told, events = MISSING[channels], []
-    runner(lambda: TwoConvolutionsAndHead(5, 6, 4, padding=1), out=tmp_path, options=AS_IT_IS, to=["png"], workers=1)(
+    runner(lambda: TwoConvolutionsAndHead(5, 6, 4, padding=1), out=tmp_path, preprocessing=AS_IT_IS, to=["png"], workers=1)(
         images, views=view, style=Style(channels=channels), layers=["first", "second"], on_event=events.append
     )
     found = [each.message for each in events if isinstance(each, Notice) and each.message.startswith("channels=")]

@@ -76,7 +76,7 @@ POISON, SLOW = 1, 2
 # On a busy machine, Ray would give up workers that start slowly, and nodes that answer slowly.
 PATIENT = {"RAY_worker_register_timeout_seconds": str(PATIENCE), "RAY_health_check_timeout_ms": str(1000 * PATIENCE)}
 WORKER = 'import runpy, sys; del sys.argv[0]; runpy.run_path(sys.argv[0], run_name="__main__")'
-OPTIONS = {"options": InputOptions(fit="none", mean=(0.0,), std=(1.0,)), "batch_size": 1, "name": "run"}
+OPTIONS = {"preprocessing": InputOptions(fit="none", mean=(0.0,), std=(1.0,)), "batch_size": 1, "name": "run"}
 SHARDS = {"to": ["tar", "tensorboard", "stats"], "shard": 3}
 
 

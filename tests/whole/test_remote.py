@@ -56,7 +56,7 @@ def png(seed=0, size=(9, 8)):
 
 
 def draw(inputs, out, *, net=None, **options):
-    given = {"to": ["png", "stats"], "options": InputOptions(fit="none"), "workers": 2, "name": "run"}
+    given = {"to": ["png", "stats"], "preprocessing": InputOptions(fit="none"), "workers": 2, "name": "run"}
     if "shard" in options:
         require("pyarrow", "scale")
     return visualize(net or Net(), inputs, out=out, **{**given, **options})
@@ -64,7 +64,7 @@ def draw(inputs, out, *, net=None, **options):
 
 def planned(inputs, *, name, to=("png",)):
     there = {"out": OUT, "name": name, "shard": None, "part": None, "force": False}
-    return estimate(RunConfig(Net(), [str(inputs)], **there, to=to, options=InputOptions(fit="none")))
+    return estimate(RunConfig(Net(), [str(inputs)], **there, to=to, preprocessing=InputOptions(fit="none")))
 
 
 def names(*inputs):
@@ -342,9 +342,9 @@ def test_extract_reads_one_picture_of_a_shard_only(bucket, proxy, inputs, tmp_pa
 
 
 def test_other_runs_and_foreign_files_are_left_alone(bucket, inputs):
-    visualize(Net(), inputs, out=OUT, to=["png"], options=InputOptions(fit="none"))
+    visualize(Net(), inputs, out=OUT, to=["png"], preprocessing=InputOptions(fit="none"))
     bucket.put("runs/net-2/notes.txt", b"mine")
-    summary = visualize(Net(), inputs, out=OUT, to=["raw"], options=InputOptions(fit="none"))
+    summary = visualize(Net(), inputs, out=OUT, to=["raw"], preprocessing=InputOptions(fit="none"))
     assert str(summary.directory) == f"{OUT}/net-3"
     with pytest.raises(RefusedError, match=f"'{OUT}/net-2' holds files that fmapviz did not make"):
         draw([inputs], OUT, name="net-2")

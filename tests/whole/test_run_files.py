@@ -57,7 +57,7 @@ def folder(tmp_path):
 
 @pytest.fixture
 def look(tmp_path):
-    return runner(Net, out=tmp_path / "out", options=AS_IT_IS, workers=1, to=["html"])
+    return runner(Net, out=tmp_path / "out", preprocessing=AS_IT_IS, workers=1, to=["html"])
 
 
 class Page(HTMLParser):
@@ -163,7 +163,7 @@ class Complains(nn.Module):
 def test_failures_that_end_alike_are_all_listed(folder, tmp_path):
     """A unit or a failure that is added is another state of the run, however its record ends."""
     Image.new("RGB", (20, 20)).save(tmp_path / "good.png")
-    common = {"to": "html", "out": tmp_path / "out", "options": AS_IT_IS, "workers": 1}
+    common = {"to": "html", "out": tmp_path / "out", "preprocessing": AS_IT_IS, "workers": 1}
     model = Complains()
     run = visualize(model, [tmp_path / "good.png", folder / "img2.png"], **common).directory
     assert len(page(run)["failures"]) == 1
@@ -406,7 +406,19 @@ def test_several_processes_end_with_a_page_of_all_images(warm, tmp_path):
         paint(tmp_path / f"in{seed % 3}" / f"{seed}.png", seed)
 
     def run(number):
-        arguments = ["shapesnet", f"in{number}", "--to", "html,stats", "--size", "32", "--top", "0", "--workers", "1", "-q"]
+        arguments = [
+            "shapesnet",
+            f"in{number}",
+            "--to",
+            "html,stats",
+            "--size",
+            "32",
+            "--predictions",
+            "0",
+            "--workers",
+            "1",
+            "-q",
+        ]
         with (tmp_path / f"{number}.err").open("wb") as err, Path(os.devnull).open("r+b", buffering=0) as null:
             return ask(warm, arguments, directory=tmp_path, streams=[null.fileno(), null.fileno(), err.fileno()])
 
@@ -426,7 +438,7 @@ def test_several_processes_end_with_a_page_of_all_images(warm, tmp_path):
 def test_without_a_display_the_pages_path_is_printed(picture, tmp_path, warm, formats):
     environment = {name: value for name, value in os.environ.items() if name not in {"DISPLAY", "WAYLAND_DISPLAY"}}
     out, err = tmp_path / "out.txt", tmp_path / "err.txt"
-    arguments = ["shapesnet", str(picture), "--open", "--top", "0", *formats]
+    arguments = ["shapesnet", str(picture), "--open", "--predictions", "0", *formats]
     with out.open("wb") as stdout, err.open("wb") as stderr, Path(os.devnull).open("rb") as null:
         streams = [null.fileno(), stdout.fileno(), stderr.fileno()]
         code = ask(warm, arguments, environment=environment, directory=tmp_path, streams=streams)

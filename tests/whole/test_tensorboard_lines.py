@@ -45,13 +45,13 @@ def train(watch):
 
 
 def watch_into_a_directory(folder):
-    train(Watch(network(), probe(), to=folder / "my runs", **OPTIONS))
+    train(Watch(network(), probe(), out=folder / "my runs", **OPTIONS))
     return "maps/00 0/image_0"
 
 
 def watch_into_a_writer(folder):
     with SummaryWriter(folder / "my 'own' runs") as writer:
-        train(Watch(network(), probe(), to=writer, **OPTIONS))
+        train(Watch(network(), probe(), out=writer, **OPTIONS))
     return "maps/00 0/image_0"
 
 

@@ -55,7 +55,7 @@ class Broken(Net):
 @pytest.fixture
 def look(tmp_path):
     """Draw inputs, and check that nothing failed and that `verify` accepts the run."""
-    draw = runner(Net, out=tmp_path / "out", options=AS_IT_IS, workers=1, to=["png"])
+    draw = runner(Net, out=tmp_path / "out", preprocessing=AS_IT_IS, workers=1, to=["png"])
 
     def run(*args, **options):
         summary = draw(*args, **options)
@@ -177,7 +177,7 @@ def test_a_map_has_the_size_of_its_own_picture(tmp_path, look, size):
 
 def test_it_lies_over_a_grey_picture_too(tmp_path, look):
     path = save_pixels(tmp_path / "a.png", np.random.default_rng(0).integers(0, 256, SIZE, np.uint8))
-    unit = look([path], Net(channels=1), views=["mean", "contact"], options=GREY).directory / "a.png"
+    unit = look([path], Net(channels=1), views=["mean", "contact"], preprocessing=GREY).directory / "a.png"
     large = enlarge(hooked(path, Net(channels=1))["first"].mean(0))
     expected = laid_over(pixels_of(path), stretched(large, float(large.min()), float(large.max())), "turbo")
     found = pixels_of(unit / "00_first.mean.png").astype(int)
@@ -197,7 +197,7 @@ def test_a_vector_is_told_as_undrawn(tmp_path, look):
 
 def test_a_layer_of_vectors_alone_is_a_failure_not_an_empty_directory(tmp_path):
     path = paint(tmp_path / "a.png")
-    summary = visualize(Net(), [path], views="mean", types="Linear", to="png", out=tmp_path / "out", options=AS_IT_IS)
+    summary = visualize(Net(), [path], views="mean", types="Linear", to="png", out=tmp_path / "out", preprocessing=AS_IT_IS)
     assert (summary.exit_code, summary.failures[0].code) == (4, "E_NOTHING")
     assert sorted(entry.name for entry in summary.directory.iterdir()) == ["failures.jsonl", "run.json"]
 
@@ -519,7 +519,7 @@ class Picky(Net):
 def test_an_image_that_fails_has_no_say_in_the_basis(tmp_path, batch):
     for seed in range(7):
         paint(tmp_path / "in" / f"{seed}.png", seed)
-    common = {"views": "pca", "to": "png", "style": Style(pca="shared"), "options": AS_IT_IS, "workers": 1}
+    common = {"views": "pca", "to": "png", "style": Style(pca="shared"), "preprocessing": AS_IT_IS, "workers": 1}
     good = visualize(Picky(), [tmp_path / "in"], out=tmp_path / "good", **common)
     bright = np.random.default_rng(9).integers(200, 256, (*SIZE, 3), np.uint8)
     Image.fromarray(bright).save(tmp_path / "in/9.png")

@@ -66,25 +66,25 @@ TAKEN = {
     },
     "capture": {"model": "", "layers": NO, "exclude": f"{NO} str", "types": NO, "gradients": "bool"},
     "capture_attention": {"model": "module", "layers": NO, "exclude": f"{NO} str"},
-    "list_layers": {"model": "", "layers": NO, "exclude": f"{NO} str", "types": NO, "options": "None options"},
+    "list_layers": {"model": "", "layers": NO, "exclude": f"{NO} str", "types": NO, "preprocessing": "None options"},
     "receptive_field": {
         "model": "",
         "size": "None",
         "layers": NO,
         "exclude": f"{NO} str",
         "types": NO,
-        "options": "None options",
+        "preprocessing": "None options",
     },
     "load_image": {"path": "array picture", "model": "module"},
-    "load_model": {"spec": "", "weights": "", "options": "None options"},
-    "known_names": {"pattern": "str empty"},
+    "load_model": {"spec": "", "weights": "", "preprocessing": "None options"},
+    "model_names": {"pattern": "str empty"},
     "diff": {
         "model_a": "",
         "model_b": "",
         "images": "array picture",
         **dict.fromkeys(("layers", "types"), NO),
         "exclude": f"{NO} str",
-        "options": "None options",
+        "preprocessing": "None options",
     },
     "tile": {"maps": "", "style": "style"},
     "top_images": {
@@ -96,7 +96,7 @@ TAKEN = {
         "force": "bool",
         "model": "",
         "weights": "None",
-        "options": "None options",
+        "preprocessing": "None options",
         "workers": "None",
         "on_event": "None class module",
     },
@@ -117,7 +117,7 @@ CALLS = {
     "receptive_field": lambda **changed: fmapviz.receptive_field(**{"model": NET, **changed}),
     "load_image": lambda **changed: fmapviz.load_image(**{"path": STAR, "model": MODEL, **changed}),
     "load_model": lambda **changed: fmapviz.load_model(**{"spec": "shapesnet", **changed}),
-    "known_names": fmapviz.known_names,
+    "model_names": fmapviz.model_names,
     "diff": lambda **changed: list(fmapviz.diff(**{"model_a": NET, "model_b": "dtype:float64", "images": X, **changed})),
     "tile": lambda **changed: fmapviz.tile(**{"maps": X, **changed}),
     "top_images": lambda **changed: fmapviz.top_images(**{"run": ranked(), "model": NET, **changed}),
@@ -168,7 +168,7 @@ VISUALIZE = {
     **dict.fromkeys(("fsync", "strict", "force", "repair", "progress"), "bool"),
     **dict.fromkeys(("layers", "exclude", "types"), f"{NO} str"),
     **dict.fromkeys(("views", "to", "dtype", "device", "single_file", "every"), ""),
-    **dict.fromkeys(("top", "batch_size", "workers", "shard", "part", "engine"), "None"),
+    **dict.fromkeys(("predictions", "batch_size", "workers", "shard", "part", "engine"), "None"),
     "weights": "str empty dict enum",  # whether they are of the model is known when it is loaded
     "name": "None str",
     "frames": "None empty",
@@ -177,7 +177,7 @@ VISUALIZE = {
     "targets": f"{NO} str empty int",
     "out": "str empty path",
     "style": "style",
-    "options": "options",
+    "preprocessing": "options",
     "on_event": "None class module",
 }
 OPTIONS = {
@@ -186,7 +186,7 @@ OPTIONS = {
         **dict.fromkeys(("columns", "colormap", "query"), "None"),
         "labels": "None bool",
         **dict.fromkeys(("gray_input", "colorbar", "smooth", "foreground", "with_input"), "bool"),
-        "seed": "None str",
+        "anchor": "None str",
     },
     fmapviz.InputOptions: dict.fromkeys(("size", "fit", "mean", "std", "channels_in"), "None"),
     fmapviz.Engine: {"address": "None str empty", "workers": "None", "cpus": "", "gpus": ""},
@@ -237,7 +237,7 @@ def test_all_options_are_tried():
         ("view", "did you mean views=?"),
         ("layrs", "did you mean layers=?"),
         ("columns", "style=Style(columns=...)"),
-        ("size", "options=InputOptions(size=...)"),
+        ("size", "preprocessing=InputOptions(size=...)"),
         ("gpus", "engine=Engine(gpus=...)"),
         ("worker_cpus", "engine=Engine(cpus=...)"),
         ("column", "did you mean style=Style(columns=...)?"),
@@ -257,11 +257,11 @@ def test_too_few_and_too_many_arguments_are_refused_too():
     for name in CALLS:
         function = getattr(fmapviz, name)
         assert isinstance(refused(function, *[None] * 9), TypeError)
-        assert name == "known_names" or isinstance(refused(function), TypeError)
+        assert name == "model_names" or isinstance(refused(function), TypeError)
     for kind in OPTIONS:
         assert isinstance(refused(kind, *[None] * 99), TypeError)
     assert str(refused(fmapviz.Part, 1)) == "Part(): missing a required argument: 'count'"
-    assert refused(fmapviz.load_model, "alexnet", "random").hint == "these need their names: weights=, options="
+    assert refused(fmapviz.load_model, "alexnet", "random").hint == "these need their names: weights=, preprocessing="
 
 
 @pytest.mark.parametrize(
@@ -274,9 +274,9 @@ def test_too_few_and_too_many_arguments_are_refused_too():
         (fmapviz.tile, "column", "did you mean style=Style(columns=...)?"),
         (fmapviz.list_layers, "layer", "did you mean layers=?"),
         (fmapviz.load_model, "weight", "did you mean weights=?"),
-        (fmapviz.load_model, "size", "options=InputOptions(size=...)"),
+        (fmapviz.load_model, "size", "preprocessing=InputOptions(size=...)"),
         (fmapviz.load_image, "pth", "did you mean path=?"),
-        (fmapviz.known_names, "zzzz", "help(fmapviz.known_names) lists its arguments"),
+        (fmapviz.model_names, "zzzz", "help(fmapviz.model_names) lists its arguments"),
         (fmapviz.Style, "column", "did you mean columns=?"),
         (fmapviz.InputOptions, "sise", "did you mean size=?"),
         (fmapviz.Engine, "x", "help(fmapviz.Engine) lists its arguments"),
@@ -456,7 +456,7 @@ def test_a_hint_is_below_the_message_of_a_traceback():
 
 def test_one_number_is_a_square_size():
     assert repr(fmapviz.InputOptions(size=64)) == "InputOptions(size=(64, 64))"
-    assert fmapviz.list_layers("alexnet", options=fmapviz.InputOptions(size=64))[0].shape == (64, 15, 15)
+    assert fmapviz.list_layers("alexnet", preprocessing=fmapviz.InputOptions(size=64))[0].shape == (64, 15, 15)
     for size in (0, 16385):
         assert str(refused(fmapviz.InputOptions, size=size)) == f"size must be 1 to 16384 pixels: '{size}x{size}'"
 
@@ -472,7 +472,7 @@ def test_values_of_another_type_are_refused_with_what_to_write():
     member = torchvision.models.ResNet18_Weights.IMAGENET1K_V1
     for value in (member, Path("net.pth")):
         assert refused(fmapviz.Style, columns=value).hint == "columns: Tiles per row."
-    assert refused(fmapviz.known_names, member).hint == "pattern='IMAGENET1K_V1'"
+    assert refused(fmapviz.model_names, member).hint == "pattern='IMAGENET1K_V1'"
     assert refused(fmapviz.load_model, "resnet18", weights=Path("net.pth")).hint == "weights='net.pth'"
 
 
@@ -485,8 +485,8 @@ def test_inputs_that_fail_are_a_warning_unless_events_are_watched(tmp_path):
     assert "skipped=0" not in repr(summary)
     assert "failed=1" in repr(summary)
     with warnings.catch_warnings(record=True, action="always") as told:
-        again = fmapviz.visualize(MODEL, inputs, out=tmp_path, to="png", top=0, on_event=bool)
+        again = fmapviz.visualize(MODEL, inputs, out=tmp_path, to="png", predictions=0, on_event=bool)
     assert (again.failed, told) == (1, [])
     (notice,) = again.notices
     assert str(again.directory) in notice  # shapesnet-2
-    assert "top" in notice
+    assert "predictions" in notice

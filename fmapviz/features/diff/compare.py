@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from fmapviz.config import InputOptions, Style, check_type, explain_arguments, split
+from fmapviz.config import InputOptions, Style, check_type, explain_arguments, renamed, split
 from fmapviz.errors import InputError, NothingToDoError, RequestError, quote, suggest_file
 from fmapviz.features.diff.aggregate import powers_of
 from fmapviz.features.diff.drawer import PairDrawer
@@ -102,6 +102,7 @@ class Differences(Iterator[LayerDifference]):
         return tuple(rank_layers(self._powers, why_apart(self._alone), None))
 
 
+@renamed(options="preprocessing")
 @explain_arguments
 def diff(
     model_a: str | nn.Module | Model,
@@ -111,7 +112,7 @@ def diff(
     layers: str | Iterable[str] = (),
     exclude: str | Iterable[str] = (),
     types: str | Iterable[str] = (),
-    options: InputOptions | None = None,
+    preprocessing: InputOptions | None = None,
 ) -> Differences:
     """Compare two networks on the same inputs, image by image and layer by layer.
 
@@ -123,7 +124,7 @@ def diff(
         layers: Globs over dotted names; none means all.
         exclude: Globs of names to leave out again.
         types: Class names, matched through base classes; none means Conv2d, else Conv3d, and blocks of transformers.
-        options: How images are preprocessed.
+        preprocessing: How images are preprocessed.
 
     Returns:
         An iterator over each layer that both networks have, matched by name, call and shape, in the order of execution of
@@ -148,10 +149,10 @@ def diff(
         >>> sorted(change.rank for change in differences.layers)
         [1, 2]
     """
-    check_type("options", options, InputOptions | None, hint="such as InputOptions(fit='pad')")
-    options = options or InputOptions()
-    first = _load(model_a, options)
-    compared = compare_networks(first, load_second(first, model_b, weights="default", options=options))
+    check_type("preprocessing", preprocessing, InputOptions | None, hint="such as InputOptions(fit='pad')")
+    preprocessing = preprocessing or InputOptions()
+    first = _load(model_a, preprocessing)
+    compared = compare_networks(first, load_second(first, model_b, weights="default", preprocessing=preprocessing))
     existing = find_layers(compared.first.module)
     types, layers, exclude = (
         split(check_type(name, value, Sequence[str], hint="names or globs, such as 'layer4.*'"))
@@ -195,11 +196,11 @@ def _subtract(a: Tensor, b: Tensor) -> Tensor:
     return plain[1].to(wide) - plain[0].to(wide)
 
 
-def _load(model: object, options: InputOptions) -> Model:
+def _load(model: object, preprocessing: InputOptions) -> Model:
     if isinstance(model, str):
-        return load_model(model, options=options)
+        return load_model(model, preprocessing=preprocessing)
     if isinstance(model, Model):
         return replace(model, module=unwrap(model.module))
     if isinstance(model, nn.Module):
-        return describe_given(unwrap(model), options=options, code=None)
+        return describe_given(unwrap(model), preprocessing=preprocessing, code=None)
     raise RequestError(f"no network: {quote(type(model).__name__)}", hint="a torch.nn.Module, or a name such as 'resnet18'")

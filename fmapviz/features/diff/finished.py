@@ -93,7 +93,7 @@ def compare_runs(config: RunConfig) -> RunSummary:
     begun, tell = time.monotonic(), config.on_event or (lambda _: None)
     for name, ignored in {
         "weights": config.weights != RunConfig.weights,
-        "options": config.options != InputOptions(),
+        "preprocessing": config.preprocessing != InputOptions(),
     }.items():
         if ignored:
             raise RequestError(f"{name}= is of a network, and two runs are compared without", hint="draw them with it")
@@ -197,7 +197,7 @@ def _make_session(config: RunConfig, first: _Run, second: _Run) -> Session:
         str(settings[0].get("weights")),
         settings[0].get("sha256"),
         str(settings[0].get("preparation")),
-        replace(config, model="", inputs=(), to=formats, top=0, on_event=None, engine=None),
+        replace(config, model="", inputs=(), to=formats, predictions=0, on_event=None, engine=None),
         versions={"fmapviz": __version__},
         against={name: settings[1].get(name) for name in ("model", "weights", "sha256")},
     )

@@ -77,7 +77,7 @@ def check_other(against: Other) -> None:
         check_name(against.removeprefix(_MODEL))
 
 
-def load_second(first: Model, against: Other, *, weights: Weights, options: InputOptions) -> Model:
+def load_second(first: Model, against: Other, *, weights: Weights, preprocessing: InputOptions) -> Model:
     """Load what a network is compared with.
 
     Args:
@@ -85,7 +85,7 @@ def load_second(first: Model, against: Other, *, weights: Weights, options: Inpu
         against: Weights of it; `model:NAME`, another network; `dtype:bfloat16`, the same one computed in another type. In
             Python also a network.
         weights: Those of the first, as requested: `random` and `default` also hold for another network.
-        options: The preprocessing of the first.
+        preprocessing: The preprocessing of the first.
 
     Raises:
         RequestError: There is no such network, or type.
@@ -94,18 +94,18 @@ def load_second(first: Model, against: Other, *, weights: Weights, options: Inpu
     if isinstance(against, Model):
         return replace(against, module=unwrap(against.module))
     if isinstance(against, nn.Module):
-        return replace(describe_given(unwrap(against), options=options), forward=first.forward)
+        return replace(describe_given(unwrap(against), preprocessing=preprocessing), forward=first.forward)
     if isinstance(against, str) and against.startswith(_DTYPE):
         return _in_other_type(first, against.removeprefix(_DTYPE))
     if isinstance(against, str) and against.startswith(_MODEL):
         shared = (
             weights if isinstance(weights, str) and (weights == "default" or read_seed(weights) is not None) else "default"
         )
-        return load_model(against.removeprefix(_MODEL), weights=shared, options=options)
+        return load_model(against.removeprefix(_MODEL), weights=shared, preprocessing=preprocessing)
     try:
         if not first.name or (first.own and ":" not in first.name):
             return _with_other_weights(first, against)
-        return load_model(first.name, weights=against, options=options)
+        return load_model(first.name, weights=against, preprocessing=preprocessing)
     except WeightsError as error:
         if isinstance(against, str) and not Path(against).exists() and is_model(against):
             error.advise(f"another network is against='{_MODEL}{against}'")

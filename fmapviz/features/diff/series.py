@@ -118,7 +118,7 @@ class Series:
         formats = _with_pictures(config.to)
         for position, step in enumerate(self._steps):
             try:
-                session, notices = load_session(replace(config, weights=step.weights, to=formats, top=0), pair=True)
+                session, notices = load_session(replace(config, weights=step.weights, to=formats, predictions=0), pair=True)
             except FmapvizError as error:
                 if not _is_damaged(config, error) or position == len(self._steps) - 1:
                     raise
@@ -194,7 +194,7 @@ def _add_step(session: Session, reference: Session, step: Step, *, is_loaded: bo
     second, name = session.model, session.request.model
     if not is_loaded:
         assert isinstance(name, str)
-        second = load_model(name, weights=step.weights, options=session.request.options)
+        second = load_model(name, weights=step.weights, preprocessing=session.request.preprocessing)
     second.module.to(session.device)
     info = StepInfo(step.number, second.weights, second.sha256)
     return add_second(reference, second, step=info, against=dict(session.info.against))

@@ -30,8 +30,8 @@ def load_pair(config: RunConfig, *, against: Other) -> tuple[Session, list[str]]
     Raises:
         RequestError: One of them cannot be loaded, or they cannot be compared.
     """
-    session, notices = load_session(replace(config, top=0), pair=True)
-    second = load_second(session.model, against, weights=config.weights, options=config.options)
+    session, notices = load_session(replace(config, predictions=0), pair=True)
+    second = load_second(session.model, against, weights=config.weights, preprocessing=config.preprocessing)
     session = add_second(session, second)
     setup = session.pair
     assert setup

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from fmapviz.config import InputOptions, check_type, explain_arguments
+from fmapviz.config import InputOptions, check_type, explain_arguments, renamed
 from fmapviz.core.centres import Centres
 from fmapviz.core.lazy_torchvision import uncompiled
 from fmapviz.errors import first_few
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from fmapviz.types import FeatureMap, LayerInfo, Model
 
 
+@renamed(options="preprocessing")
 @explain_arguments
 def receptive_field(
     model: str | nn.Module | Model,
@@ -41,7 +42,7 @@ def receptive_field(
     layers: str | Sequence[str] = (),
     exclude: str | Sequence[str] = (),
     types: str | Sequence[str] = (),
-    options: InputOptions | None = None,
+    preprocessing: InputOptions | None = None,
 ) -> dict[str, ReceptiveField]:
     """Compute the receptive field of each layer: the input pixels that each position of its feature map depends on.
 
@@ -56,7 +57,7 @@ def receptive_field(
         layers: Globs over dotted names; none means all of the types.
         exclude: Globs of names to leave out again.
         types: Class names, matched through base classes; none means Conv2d, else Conv3d, and blocks of transformers.
-        options: Changes to the preparation of the input.
+        preprocessing: Changes to the preparation of the input.
 
     Returns:
         The fields by the name of the feature map, in the order of execution: `relu#2` for a second call, `head['out']` for a
@@ -71,13 +72,16 @@ def receptive_field(
         >>> field.size, field.stride, field.start, field.box(3, 3)
         ((435, 435), (32, 32), (-217, -217), (-121, -121, 314, 314))
     """
-    options = check_type("options", options, InputOptions | None, hint="such as InputOptions(fit='pad')") or InputOptions()
+    preprocessing = (
+        check_type("preprocessing", preprocessing, InputOptions | None, hint="such as InputOptions(fit='pad')")
+        or InputOptions()
+    )
     if size is not None:
-        options = replace(options, size=size)
-    loaded, rows, _ = load_and_list(model, layers=layers, exclude=exclude, types=types, options=options)
+        preprocessing = replace(preprocessing, size=size)
+    loaded, rows, _ = load_and_list(model, layers=layers, exclude=exclude, types=types, preprocessing=preprocessing)
     shape = input_shape(loaded)
-    if isinstance(options.size, tuple) and size is not None:
-        shape = (*shape[:-2], *options.size)
+    if isinstance(preprocessing.size, tuple) and size is not None:
+        shape = (*shape[:-2], *preprocessing.size)
     return find_fields(loaded, [row.name for row in rows], shape)
 
 

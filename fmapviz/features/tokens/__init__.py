@@ -17,7 +17,7 @@ CONTRIBUTION = Contribution(
         LayerView(
             name="similarity",
             help="Cosine similarity of each position of a layer to one position, over the input.",
-            looks=("norm", *HEAT_LOOKS, "smooth", "seed"),
+            looks=("norm", *HEAT_LOOKS, "smooth", "anchor"),
             placed=True,
             scaled=False,
             values=True,
@@ -37,7 +37,7 @@ CONTRIBUTION = Contribution(
         LayerView(
             name="correspondence",
             help="Positions of each layer that match those of another image best, as numbered points in both pictures.",
-            looks=(*_LOOKS, "seed"),
+            looks=(*_LOOKS, "anchor"),
             placed=True,
             scaled=False,
             values=True,

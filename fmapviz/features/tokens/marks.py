@@ -1,4 +1,4 @@
-"""Draw what belongs to positions: the mark of a seed, the colours of clusters, and lines between two pictures."""
+"""Draw what belongs to positions: the mark of an anchor, the colours of clusters, and lines between two pictures."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fmapviz.config import InputOptions, Style, check_type, check_weights, explain_arguments, split
+from fmapviz.config import InputOptions, Style, check_type, check_weights, explain_arguments, renamed, split
 from fmapviz.core import registry
 from fmapviz.core.urls import is_url
 from fmapviz.errors import RequestError, quote
@@ -59,6 +59,7 @@ class TopSummary:
         return 3 if self.lost else 0
 
 
+@renamed(options="preprocessing")
 @explain_arguments
 def top_images(
     run: str | Path,
@@ -74,7 +75,7 @@ def top_images(
     force: bool = False,
     model: str | nn.Module | Model | None = None,
     weights: Weights | None = None,
-    options: InputOptions | None = None,
+    preprocessing: InputOptions | None = None,
     device: str = "auto",
     workers: int | None = None,
     on_event: Callable[[Event], None] | None = None,
@@ -99,7 +100,7 @@ def top_images(
         force: Whether to draw again what is drawn already.
         model: The network, if the run does not record its name: what was given to `visualize`.
         weights: The weights, if the run does not record where they are from.
-        options: The preprocessing, if the run does not record it.
+        preprocessing: The preprocessing, if the run does not record it.
         device: See `visualize`.
         workers: Likewise.
         on_event: Called with each `Notice`.
@@ -120,7 +121,7 @@ def top_images(
     _check_types(run=run, layers=layers, exclude=exclude, inside=inside, to=to, force=force)
     if weights is not None:
         check_weights(weights)
-    _check_types(options=options, device=device, workers=workers, on_event=on_event)
+    _check_types(preprocessing=preprocessing, device=device, workers=workers, on_event=on_event)
     listed = Style(channels=channels).listed
     if channels != "all" and listed is None:
         raise RequestError(f"no numbers of channels: {quote(channels)}", hint="such as channels='0,3,8-15'")
@@ -134,7 +135,7 @@ def top_images(
             on_event(event)
 
     with open_finished_run(
-        run, model=model, weights=weights, options=options, device=device, workers=workers, aggregates=[KIND]
+        run, model=model, weights=weights, preprocessing=preprocessing, device=device, workers=workers, aggregates=[KIND]
     ) as found:
         chosen = _choose_layers(found, split(layers), split(exclude))
         session = _with_formats(found, split(to))
@@ -161,7 +162,7 @@ _TYPES: dict[str, tuple[Any, str]] = {  # types, and what is meant
     "inside": (bool, "True or False"),
     "to": (Sequence[str], "names of formats"),
     "force": (bool, "True or False"),
-    "options": (InputOptions | None, "such as InputOptions(fit='pad')"),
+    "preprocessing": (InputOptions | None, "such as InputOptions(fit='pad')"),
     "device": (str, "such as 'cpu' or 'cuda'"),
     "workers": (int | None, "number of images processed at once"),
     "on_event": (Callable | None, "a function of one argument"),

@@ -214,7 +214,7 @@ def forward_again(
     """
     plan = replace(session.plan.without_pictures(), methods={}, of_model={}, sheets={}, kept=None, moments=True, whole=True)
     plan = replace(plan, draws={"output": dict.fromkeys(session.config.views)})
-    config = replace(session.config, top=0)  # the output is not needed
+    config = replace(session.config, predictions=0)  # the output is not needed
     alone = replace(
         session,
         plan=plan,

@@ -80,7 +80,9 @@ class StepDrawer:
         self._config = config
         self._places: PlaceCache | None = None
         module = self._module()
-        model = network if isinstance(network, Model) else describe_given(module, options=config.options, code=None)
+        model = (
+            network if isinstance(network, Model) else describe_given(module, preprocessing=config.preprocessing, code=None)
+        )
         # A training that is resumed continues its run, whatever its weights are then.
         self.session, notices = self._load(
             module, replace(model, module=module, weights=IN_TRAINING, sha256=_structure_of(module))
@@ -110,7 +112,7 @@ class StepDrawer:
         if is_surveyed(session.info.settings):
             raise RequestError(
                 "what all images of a run share is not known while a network is trained",
-                hint="Style(norm='fixed:LO,HI') draws all steps in one range; no shared components, clusters or seed image",
+                hint="Style(norm='fixed:LO,HI') draws all steps in one range; no shared components, clusters or anchor",
             )
         if session.plan.second_pass:
             raise RequestError("top images need a finished network", hint="fmapviz.visualize draws them")
@@ -167,7 +169,7 @@ class StepDrawer:
             session.layers,
             session.plan,
             config.style,
-            top=config.top or 0,
+            predictions=config.predictions or 0,
             layouts=session.layouts,
             places=self._find_places(),
         )

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from fmapviz.features.watch.targets import SummaryWriter
     from fmapviz.types import Inputs
 
-_OPTIONS = ("exclude", "options", "output", "targets", "top", "types")
+_OPTIONS = ("exclude", "output", "predictions", "preprocessing", "targets", "types")
 _NOTE = "a row per step, a column per channel, each with one range over all steps"
 
 
@@ -37,7 +37,7 @@ def configure(options: Mapping[str, Any]) -> RunConfig:
     """
     if unknown := options.keys() - {*_OPTIONS, "layers", "views", "style"}:
         known = ", ".join(f"{each}=" for each in _OPTIONS)
-        own = ["layers", "views", "style", "every", "budget", "strict", "to"]
+        own = ["layers", "views", "style", "every", "budget", "strict", "out"]
         of_runs = min(unknown) in options_of(RunConfig)
         meant = None if of_runs else suggest(min(unknown), [*_OPTIONS, *own])
         raise RequestError(f"Watch takes no {min(unknown)}=", hint=meant or f"of the options of a run it takes {known} too")
@@ -50,7 +50,7 @@ class Recorder:
     Args:
         network: See `fmapviz.Watch`.
         images: Likewise.
-        to: Likewise.
+        out: Likewise.
         name: Likewise.
         **options: What to draw, fields of `RunConfig`.
 
@@ -66,17 +66,17 @@ class Recorder:
     """
 
     def __init__(
-        self, network: Network, images: Inputs, to: str | Path | SummaryWriter, *, name: str | None = None, **options: Any
+        self, network: Network, images: Inputs, out: str | Path | SummaryWriter, *, name: str | None = None, **options: Any
     ) -> None:
         # Any: of fields of all types.
         config = configure(options)
         check_name(name)
-        if not isinstance(to, str | Path) and not (hasattr(to, "add_image") and hasattr(to, "add_scalar")):
-            raise RequestError(f"no SummaryWriter, and no directory: {quote(type(to).__name__)}", hint="to='runs/mine'")
+        if not isinstance(out, str | Path) and not (hasattr(out, "add_image") and hasattr(out, "add_scalar")):
+            raise RequestError(f"no SummaryWriter, and no directory: {quote(type(out).__name__)}", hint="out='runs/mine'")
         self._drawer = StepDrawer(network, images, config)
         session = self._drawer.session
         self._name = name
-        self.target = RunTarget(to, session, name or RUN) if isinstance(to, str | Path) else WriterTarget(to, name or "")
+        self.target = RunTarget(out, session, name or RUN) if isinstance(out, str | Path) else WriterTarget(out, name or "")
         self.strips = self._load_strips()
         self.images, self.notices, self.assumption = len(self._drawer.probes), self._drawer.notices, self._drawer.assumption
         self._curves, self._numbers = Curves(), Numbering()

@@ -169,13 +169,13 @@ class RunTarget:
         if is_url(str(out)):
             raise RequestError(f"no local directory: {quote(out)}", hint="a path, or a SummaryWriter that writes there")
         if "\0" in str(out):
-            raise RequestError(f"no path can hold this: {quote(out)}", hint="a directory, such as to='runs/mine'")
+            raise RequestError(f"no path can hold this: {quote(out)}", hint="a directory, such as out='runs/mine'")
         destination = LocalDestination(Path(expand_home(out)).absolute())  # the training may change its directory
         try:
             destination.check()
             self.folder = destination.open_run(session.info, name=name, sync=False)
         except (OutputError, RefusedError) as error:
-            raise type(error)(str(error), hint="another directory, to='runs/other'") from error
+            raise type(error)(str(error), hint="another directory, out='runs/other'") from error
         self._session = replace(session, output=destination, directory=self.folder)
         self.place: object = self.folder.resolve()
         self._events: WriterTarget | None = None

@@ -16,7 +16,7 @@ from weakref import WeakSet
 
 import torch
 
-from fmapviz.config import RunConfig, Style, check_type, explain_arguments
+from fmapviz.config import RunConfig, Style, check_type, explain_arguments, renamed
 from fmapviz.core import registry
 from fmapviz.errors import ArgumentError, FmapvizError, RefusedError, RequestError, quote
 from fmapviz.events import Notice
@@ -54,12 +54,12 @@ class Watch:
     Args:
         model: The network, or a function that returns it, such as `lambda: ema.module`.
         images: One or several, the same at every step: paths, Pillow pictures, arrays or tensors, as of `fmapviz.visualize`.
-        to: A `SummaryWriter` of PyTorch or tensorboardX, or a directory.
+        out: A `SummaryWriter` of PyTorch or tensorboardX, or a directory.
         name: Name of the run in the directory, or what all tags begin with. Two that draw at once get distinct names.
         every: A number of steps, `"epoch"`, `"log"` (1, 2, 4, 8, ...), or a function of the step. The first step is drawn
             too, and the last one by `close`.
         layers: As of `fmapviz.visualize`; likewise `views`, `style` and the other `options` of a run, such as `types`,
-            `exclude`, `targets` and `options`, an `InputOptions`.
+            `exclude`, `targets` and `preprocessing`, an `InputOptions`.
         views: Likewise. Filmstrips show what the layers return.
         style: Likewise. `Style(channels="top:16")` also chooses the channels of filmstrips.
         budget: Largest part of the time since the first step that drawing may take; above it, `every` is doubled.
@@ -80,7 +80,7 @@ class Watch:
         >>> import tempfile
         >>> net = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU())
         >>> with tempfile.TemporaryDirectory() as out:
-        ...     with Watch(net, torch.rand(3, 16, 16), to=out, every=10, budget=1, on_event=bool) as watch:
+        ...     with Watch(net, torch.rand(3, 16, 16), out=out, every=10, budget=1, on_event=bool) as watch:
         ...         for step in range(25):
         ...             watch(step)
         ...     names = sorted(path.name for path in (watch.directory / "image_0").iterdir())
@@ -88,13 +88,14 @@ class Watch:
         ['_filmstrip', 'step_000000', 'step_000010', 'step_000020', 'step_000024']
     """
 
+    @renamed(to="out", top="predictions", options="preprocessing")
     @explain_arguments
     def __init__(
         self,
         model: Network,
         images: Inputs,
         *,
-        to: str | Path | SummaryWriter,
+        out: str | Path | SummaryWriter,
         name: str | None = None,
         every: Every = 500,
         layers: str | Sequence[str] = (),
@@ -123,7 +124,7 @@ class Watch:
         self._is_first = not _is_other_process()
         if not self._is_first:
             return
-        self._recorder = Recorder(model, images, to, name=name, layers=layers, views=views, style=style, **options)
+        self._recorder = Recorder(model, images, out, name=name, layers=layers, views=views, style=style, **options)
         self._set_directory()
 
     def __call__(self, step: int, *, epoch: int | None = None) -> None:

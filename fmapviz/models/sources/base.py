@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 class ModelSource(Protocol):
     """The module of a source; `fmapviz.core.members.Source` says which names it accepts.
 
-    A source whose names are not all listed in the catalogue may have a function `known_names() -> list[str]`, which lists
+    A source whose names are not all listed in the catalogue may have a function `model_names() -> list[str]`, which lists
     them without the prefix. A source whose published weights are members of enumerations may have a function
     `entry_name(name, member) -> str`, which returns the word for a member, or raises `WeightsError` for another model's.
 
@@ -22,14 +22,14 @@ class ModelSource(Protocol):
     """
 
     # Any: see `fmapviz.models.weights.state_dict.find_state`.
-    def load(self, name: str, *, weights: str | Mapping[str, Any] | None, options: InputOptions) -> Model:
+    def load(self, name: str, *, weights: str | Mapping[str, Any] | None, preprocessing: InputOptions) -> Model:
         """Build a model and fill it with weights.
 
         Args:
             name: As the user typed it, without the prefix.
             weights: `default`, `random`, `random:SEED`, a word that only this source knows, a file or URL, or a state dict;
                 None: build modules and shapes only, on the meta device.
-            options: How inputs are preprocessed; what is not set is as the weights were trained.
+            preprocessing: How inputs are preprocessed; what is not set is as the weights were trained.
 
         Raises:
             RequestError: There is no such model, or it cannot be built as requested.

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from fmapviz.config import InputOptions
 
 
-def load(name: str, *, weights: str | Mapping[str, Any] | None, options: InputOptions) -> Model:
+def load(name: str, *, weights: str | Mapping[str, Any] | None, preprocessing: InputOptions) -> Model:
     """Build a network and fill it with weights; see `ModelSource`."""
     loaded = load_weights(str(WEIGHTS) if weights == "default" else weights, ShapesNet)
     return Model(
@@ -23,7 +23,7 @@ def load(name: str, *, weights: str | Mapping[str, Any] | None, options: InputOp
         module=loaded.module.eval(),
         weights="trained" if weights == "default" else loaded.name,
         sha256=loaded.sha256,
-        preparation=standard(options, size=(SIDE, SIDE), mean=MEAN, std=STD),
+        preparation=standard(preprocessing, size=(SIDE, SIDE), mean=MEAN, std=STD),
         straight=True,
         classes=loaded.classes or (CLASSES if loaded.sha256 is not None else ()),
         scores="softmax",

@@ -76,12 +76,12 @@ class _Files:
         return find_on_hub(self.repository, names, revision=self.revision, instead=instead) if self.repository else None
 
 
-def known_names() -> list[str]:
+def model_names() -> list[str]:
     """List the models in the hub's cache, and the types of classifiers, which can have random weights."""
     return sorted({*list_cached(), *_types()})
 
 
-def load(name: str, *, weights: str | Mapping[str, Any] | None, options: InputOptions) -> Model:
+def load(name: str, *, weights: str | Mapping[str, Any] | None, preprocessing: InputOptions) -> Model:
     """Build a model and fill it with weights; see `ModelSource`.
 
     Arguments for its configuration may follow the name, as in `vit(hidden_size=192)`.
@@ -90,8 +90,8 @@ def load(name: str, *, weights: str | Mapping[str, Any] | None, options: InputOp
     files = _locate(full)
     config = _configure(full, files.find([_CONFIG]), arguments)
     is_random = weights is None or read_seed(weights) is not None
-    if options.size and is_random and isinstance(getattr(config, "image_size", None), int):
-        height, width = sides_of(options) or (0, 0)
+    if preprocessing.size and is_random and isinstance(getattr(config, "image_size", None), int):
+        height, width = sides_of(preprocessing) or (0, 0)
         config.image_size = height if height == width else (height, width)
     build = partial(_build, config)
     if is_random:
@@ -114,7 +114,7 @@ def load(name: str, *, weights: str | Mapping[str, Any] | None, options: InputOp
         module=network.eval(),
         weights=loaded.name,
         sha256=loaded.sha256,
-        preparation=_preparation(processor, network, options, size=getattr(config, "image_size", None)),
+        preparation=_preparation(processor, network, preprocessing, size=getattr(config, "image_size", None)),
         forward=_caller(network, config),
         classes=loaded.classes or (tuple(_classes(config)) if _is_classifier(config) else ()),
         scores=_scores(config) if _is_classifier(config) else "",
@@ -152,8 +152,8 @@ def _locate(full: str) -> _Files:
     if not match or ".." in full:
         raise RequestError(
             f"no such model in transformers: {quote(full)}",
-            hint=suggest(full, known_names())
-            or "hf:ORGANIZATION/NAME, or a type such as hf:vit; fmapviz.known_names('hf:*')",
+            hint=suggest(full, model_names())
+            or "hf:ORGANIZATION/NAME, or a type such as hf:vit; fmapviz.model_names('hf:*')",
         )
     repository, revision = match.groups()
     path = find_on_hub(repository, [_CONFIG], revision=revision, instead="")
@@ -344,19 +344,19 @@ def _picture_part(module: nn.Module) -> tuple[nn.Module, tuple[str, ...]]:
     )
 
 
-def _preparation(processor: Path | None, network: nn.Module, options: InputOptions, *, size: Any) -> Preparation:
+def _preparation(processor: Path | None, network: nn.Module, preprocessing: InputOptions, *, size: Any) -> Preparation:
     # Any: a number, two, or None.
     sides = (size, size) if isinstance(size, int) else tuple(size) if size else (224, 224)
-    channels = options.channels_in or input_channels(network)
+    channels = preprocessing.channels_in or input_channels(network)
     if processor is None or channels != 3:
-        return standard(options, size=(sides[0], sides[-1]), channels=channels)
+        return standard(preprocessing, size=(sides[0], sides[-1]), channels=channels)
     try:
         loaded = transformers.AutoImageProcessor.from_pretrained(processor.parent, trust_remote_code=False)
     except Exception as error:
         raise RequestError(
             f"cannot load the image processor of {quote(processor)}: {one_line(error)}", hint=DAMAGED
         ) from error
-    return by_processor(loaded, options)
+    return by_processor(loaded, preprocessing)
 
 
 def _caller(network: nn.Module, config: Any) -> Callable[[nn.Module, Tensor], object]:

@@ -33,7 +33,7 @@ _BRANCHES = ("main", "master")
 _LIBRARIES = {"torch", "torchvision", "typing", "pathlib", "functools", "collections", "__future__"}
 
 
-def known_names() -> list[str]:
+def model_names() -> list[str]:
     """List the entries in the cache, without running anything."""
     found = (path.parent for path in Path(hub.get_dir()).glob("*_*/hubconf.py"))
     return sorted(
@@ -41,7 +41,7 @@ def known_names() -> list[str]:
     )
 
 
-def load(name: str, *, weights: str | Mapping[str, Any] | None, options: InputOptions) -> Model:
+def load(name: str, *, weights: str | Mapping[str, Any] | None, preprocessing: InputOptions) -> Model:
     """Run a cached repository's code, and fill the network with weights; see `ModelSource`.
 
     With `default` the weights are those that the entry loads from the cache. For other weights it is called with
@@ -58,7 +58,7 @@ def load(name: str, *, weights: str | Mapping[str, Any] | None, options: InputOp
     if not is_default:
         loaded = load_weights(weights, lambda: module)
     code = None if weights is None else imported_files_beside(home)
-    return describe_network(loaded, name=f"hub:{name}", options=options, code=code, home=home)
+    return describe_network(loaded, name=f"hub:{name}", preprocessing=preprocessing, code=code, home=home)
 
 
 def _find(full: str) -> tuple[Path, str]:
@@ -71,7 +71,7 @@ def _find(full: str) -> tuple[Path, str]:
     if not match:
         raise RequestError(
             f"not an entry of torch.hub: {quote(full)}",
-            hint=suggest(full, known_names())
+            hint=suggest(full, model_names())
             or "hub:OWNER/REPOSITORY:ENTRY, such as hub:facebookresearch/dinov2:dinov2_vits14",
         )
     owner, repository, reference, entry = match.groups()

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 # A file that ends in .py, or a module's dotted name; then a colon and an attribute. Neither is a URL.
 
 
-def load(name: str, *, weights: str | Mapping[str, Any] | None, options: InputOptions) -> Model:
+def load(name: str, *, weights: str | Mapping[str, Any] | None, preprocessing: InputOptions) -> Model:
     """Run user code, and fill the network that it returns with weights if a file is named; see `ModelSource`.
 
     With `default` and `random` the weights are those that the code builds after `torch.manual_seed(0)`, with `random:SEED`
@@ -43,7 +43,7 @@ def load(name: str, *, weights: str | Mapping[str, Any] | None, options: InputOp
     if weights is not None:
         check_values(loaded.module)
     code = None if weights is None else imported_files_beside(home)
-    return describe_network(loaded, name=name, options=options, code=code, home=home, forward=forward)
+    return describe_network(loaded, name=name, preprocessing=preprocessing, code=code, home=home, forward=forward)
 
 
 def find_call(home: ModuleType) -> Callable[[nn.Module, Tensor], object] | None:

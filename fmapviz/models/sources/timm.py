@@ -35,20 +35,20 @@ if TYPE_CHECKING:
     from fmapviz.models.weights.state_dict import StateDict
 
 
-def known_names() -> list[str]:
+def model_names() -> list[str]:
     """List the names that timm knows, with and without the tags of published weights."""
     return sorted({*timm.list_models(), *timm.list_pretrained()})
 
 
-def load(name: str, *, weights: str | Mapping[str, Any] | None, options: InputOptions) -> Model:
+def load(name: str, *, weights: str | Mapping[str, Any] | None, preprocessing: InputOptions) -> Model:
     """Build a model and fill it with weights; see `ModelSource`.
 
     Arguments for the builder may follow the name, as in `resnet18(in_chans=1)`.
     """
     if weights == "default":
-        loaded = _load_published(name, options)
+        loaded = _load_published(name, preprocessing)
     else:
-        loaded = load_weights(weights, partial(_build, name, options), adapt=_adapted)
+        loaded = load_weights(weights, partial(_build, name, preprocessing), adapt=_adapted)
     headless = getattr(loaded.module, "num_classes", None) == 0
     no_classes = f"{name} has no classification head (num_classes=0), and so no classes: its outputs are features"
     return Model(
@@ -56,14 +56,14 @@ def load(name: str, *, weights: str | Mapping[str, Any] | None, options: InputOp
         module=loaded.module.eval(),
         weights=loaded.name,
         sha256=loaded.sha256,
-        preparation=prepare(loaded.module, options),
+        preparation=prepare(loaded.module, preprocessing),
         classes=() if headless else loaded.classes,
         scores="value" if headless else "softmax" if weights == "default" or loaded.sha256 is None else "",
         notices=(*loaded.notices, *([no_classes] if headless else [])),
     )
 
 
-def _load_published(name: str, options: InputOptions) -> LoadedWeights:
+def _load_published(name: str, preprocessing: InputOptions) -> LoadedWeights:
     full, arguments = _parse(name)
     config = timm.get_pretrained_cfg(full)
     path = _fetch(full, config)
@@ -72,7 +72,7 @@ def _load_published(name: str, options: InputOptions) -> LoadedWeights:
         # timm's own code renames the keys of other projects, and adapts the first and the last layer to the arguments.
         overlay = {"state_dict": state, "custom_load": False}
         try:
-            module = _build(name, options, pretrained=True, pretrained_cfg_overlay=overlay)
+            module = _build(name, preprocessing, pretrained=True, pretrained_cfg_overlay=overlay)
         except RequestError:
             raise
         except Exception as error:  # a damaged file leads to any exception
@@ -101,16 +101,16 @@ def _adapted(build: Build, module: nn.Module, state: StateDict) -> tuple[nn.Modu
     return build(**sizes), (f"the model was built for the weights: {shown}",)
 
 
-def prepare(module: nn.Module, options: InputOptions) -> Preparation:
+def prepare(module: nn.Module, preprocessing: InputOptions) -> Preparation:
     """Preprocess as the model's data configuration says, except where the user's options say otherwise."""
     config: dict[str, Any] = data.resolve_model_data_config(module)
-    channels, trained = options.channels_in or input_channels(module), config["input_size"]
-    size = sides_of(options) or (trained[1], trained[2])
+    channels, trained = preprocessing.channels_in or input_channels(module), config["input_size"]
+    size = sides_of(preprocessing) or (trained[1], trained[2])
     usual = (tuple(config["mean"]), tuple(config["std"])) if channels == 3 else (GREY_MEAN, GREY_STD)
-    mean, std = options.mean or usual[0], options.std or usual[1]
-    if options.fit:
+    mean, std = preprocessing.mean or usual[0], preprocessing.std or usual[1]
+    if preprocessing.fit:
         resampling = getattr(PillowImage.Resampling, str(config["interpolation"]).upper(), PillowImage.Resampling.BILINEAR)
-        return standard(options, size=size, mean=mean, std=std, channels=channels, resampling=resampling)
+        return standard(preprocessing, size=size, mean=mean, std=std, channels=channels, resampling=resampling)
     if channels == 3:
         mean, std = _three(mean), _three(std)
     config |= {"input_size": (channels, *size), "mean": mean, "std": std}
@@ -125,12 +125,12 @@ def _three(numbers: tuple[float, ...]) -> tuple[float, ...]:
     return numbers * 3 if len(numbers) == 1 else numbers
 
 
-def _build(name: str, options: InputOptions, **more: Any) -> nn.Module:
+def _build(name: str, preprocessing: InputOptions, **more: Any) -> nn.Module:
     full, arguments = _parse(name)
     arguments |= more
     config = timm.get_pretrained_cfg(full, allow_unregistered=True)
-    if options.size and config is not None and getattr(config, "fixed_input_size", False):
-        arguments.setdefault("img_size", options.size)
+    if preprocessing.size and config is not None and getattr(config, "fixed_input_size", False):
+        arguments.setdefault("img_size", preprocessing.size)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about old names
@@ -158,7 +158,7 @@ def _parse(name: str) -> tuple[str, dict[str, Any]]:
         known = _published_names() if timm.is_model(architecture) else tuple(timm.list_models())
         raise RequestError(
             f"no such model in timm: {quote(full)}",
-            hint=suggest(full, known) or f"fmapviz.known_names('timm:*{architecture}*') lists similar names",
+            hint=suggest(full, known) or f"fmapviz.model_names('timm:*{architecture}*') lists similar names",
         )
     return full, arguments
 

@@ -46,7 +46,7 @@ CLIP_FRAMES = 16  # what torchvision's video models were trained with; MViT acce
 _OLD_DENSENET_KEY = re.compile(r"(.*denselayer\d+\.(?:norm|relu|conv))\.([12]\.(?:weight|bias|running_mean|running_var))")
 
 
-def load(name: str, *, weights: str | Mapping[str, Any] | None, options: InputOptions) -> Model:
+def load(name: str, *, weights: str | Mapping[str, Any] | None, preprocessing: InputOptions) -> Model:
     """Build a model and fill it with weights, which may be the name of a published entry; see `ModelSource`.
 
     Arguments for torchvision's builder may follow the name, as in `inception_v3(transform_input=False)`.
@@ -64,15 +64,15 @@ def load(name: str, *, weights: str | Mapping[str, Any] | None, options: InputOp
         if arguments:
             with torch.device("meta"):
                 build()  # fails before the download
-        loaded = _load_published(name, build, entry, options)
+        loaded = _load_published(name, build, entry, preprocessing)
     else:
-        loaded = _load_others(name, build, weights, options)
+        loaded = _load_others(name, build, weights, preprocessing)
         entry = _entry_with_digest(name, loaded.sha256) if loaded.sha256 else None
         side: Any = getattr(loaded.module, "image_size", None)  # of a Vision Transformer
-        if side and options.size is None and side != _trained_side(_best_entry(name)):
-            options = replace(options, size=(side, side))
+        if side and preprocessing.size is None and side != _trained_side(_best_entry(name)):
+            preprocessing = replace(preprocessing, size=(side, side))
     is_plain = takes_batches(name)
-    preparation, forward, notices = feeding(name, entry or _best_entry(name), options, loaded.module)
+    preparation, forward, notices = feeding(name, entry or _best_entry(name), preprocessing, loaded.module)
     return Model(
         name=spec,
         module=loaded.module.eval(),
@@ -127,10 +127,10 @@ def _transform_notices(name: str, loaded: LoadedWeights, *, known: bool) -> Iter
         yield f"transform_input=True is assumed, as for torchvision's weights; if trained without it: the model {other}"
 
 
-def _load_published(name: str, build: Build, entry: Any, options: InputOptions) -> LoadedWeights:
+def _load_published(name: str, build: Build, entry: Any, preprocessing: InputOptions) -> LoadedWeights:
     if _family(name) == "vision_transformer":
         trained = _trained_side(entry)
-        if options.size not in {None, (trained, trained)}:
+        if preprocessing.size not in {None, (trained, trained)}:
             raise RequestError(
                 f"{name} with {entry.name} takes {trained} x {trained} pixels only", hint="leave out InputOptions(size=)"
             )
@@ -141,16 +141,18 @@ def _load_published(name: str, build: Build, entry: Any, options: InputOptions) 
         except RequestError:  # wrong arguments
             raise
         except Exception as error:  # a damaged file leads to any exception
-            _load_others(name, build, str(path), options)  # reports what is wrong with it
+            _load_others(name, build, str(path), preprocessing)  # reports what is wrong with it
             reason = " ".join(str(error).split())[:300]
             raise WeightsError(f"torchvision cannot load {quote(path)}: {reason}", hint=DAMAGED) from error
     return LoadedWeights(module, entry.name, digest.result())
 
 
-def _load_others(name: str, build: Build, weights: str | Mapping[str, Any] | None, options: InputOptions) -> LoadedWeights:
+def _load_others(
+    name: str, build: Build, weights: str | Mapping[str, Any] | None, preprocessing: InputOptions
+) -> LoadedWeights:
     """Build a model with random weights, those of a file, or none."""
     is_file = weights is not None and read_seed(weights) is None
-    size = {} if is_file else _image_size(name, options)  # a file determines the size itself
+    size = {} if is_file else _image_size(name, preprocessing)  # a file determines the size itself
     return load_weights(
         weights,
         partial(build, **size),
@@ -265,12 +267,12 @@ def _heads_in(name: str, state: dict[str, Tensor]) -> dict[str, Any]:
     return kwargs
 
 
-def _image_size(name: str, options: InputOptions) -> dict[str, int]:
+def _image_size(name: str, preprocessing: InputOptions) -> dict[str, int]:
     """Return a Vision Transformer's argument for its only input size."""
     if _family(name) != "vision_transformer":
         return {}
     trained = _trained_side(_best_entry(name))
-    height, width = sides_of(options) or (trained, trained)
+    height, width = sides_of(preprocessing) or (trained, trained)
     patch = int(name.rpartition("_")[2])
     if height != width or height % patch:
         raise RequestError(
@@ -361,22 +363,24 @@ def _differs_at_the_ends(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
 
 
 def feeding(
-    name: str, entry: Any, options: InputOptions, module: nn.Module
+    name: str, entry: Any, preprocessing: InputOptions, module: nn.Module
 ) -> tuple[Preparation, Callable[[nn.Module, Tensor], object], tuple[str, ...]]:
     """Return the preprocessing of a model, its forward pass and the notices about it."""
     match _family(name):
         case "detection":
-            return preprocess.unscaled(options), lambda module, batch: module(list(batch)), ()
+            return preprocess.unscaled(preprocessing), lambda module, batch: module(list(batch)), ()
         case "optical_flow":
             # RAFT takes multiples of 8 from 128; it correlates all pairs of features, so the area is limited.
-            preparation = preprocess.in_steps(options, step=8, least=128, box=(520, 960))
+            preparation = preprocess.in_steps(preprocessing, step=8, least=128, box=(520, 960))
             notice = "an optical flow model takes two frames: the image is used for both"
             return preparation, lambda module, batch: module(batch, batch), (notice,)
         case "video":
             notice = f"a video model takes clips: {CLIP_FRAMES} frames of a film"
-            return preprocess.clip(entry.transforms(), options, frames=CLIP_FRAMES), call, (notice,)
+            return preprocess.clip(entry.transforms(), preprocessing, frames=CLIP_FRAMES), call, (notice,)
     return (
-        preprocess.as_trained(entry.transforms(), options, channels=options.channels_in or input_channels(module)),
+        preprocess.as_trained(
+            entry.transforms(), preprocessing, channels=preprocessing.channels_in or input_channels(module)
+        ),
         call,
         (),
     )

@@ -59,13 +59,13 @@ _SIDE, _CLASSIFIED = 640, 224  # pixels
 _FOLDER = Path(ultralytics.__file__).parent / "cfg" / "models"
 
 
-def known_names() -> list[str]:
+def model_names() -> list[str]:
     """List the architectures in the package, of each family the smallest size."""
     names = {path.name for path in _FOLDER.rglob("*.yaml")}
     return sorted(re.sub(r"^(yolov?(?:5|6|8|11|12|26))(?=[-.])", r"\1n", name) for name in names)
 
 
-def load(name: str, *, weights: str | Mapping[str, Any] | None, options: InputOptions) -> Model:
+def load(name: str, *, weights: str | Mapping[str, Any] | None, preprocessing: InputOptions) -> Model:
     """Build an architecture with random weights, or those of a state dict; see `ModelSource`.
 
     Arguments may follow the name: `yolo11n.yaml(nc=5)` has five classes. With `default` the weights are random, with seed 0.
@@ -79,20 +79,24 @@ def load(name: str, *, weights: str | Mapping[str, Any] | None, options: InputOp
         )
     plain = re.sub(r"(?<=\d)[nslmx](?=[-.])", "", full)  # the size is no part of the file's name
     if "/" in full or not any(path.name in {full, plain} for path in _FOLDER.rglob("*.yaml")):
-        known = known_names()
+        known = model_names()
         raise RequestError(
             f"no such architecture in ultralytics: {quote(full)}",
-            hint=suggest(full, known) or "fmapviz.known_names('ultralytics:*') lists them",
+            hint=suggest(full, known) or "fmapviz.model_names('ultralytics:*') lists them",
         )
     loaded = load_weights("random" if weights == "default" else weights, partial(_build, full, arguments))
     notices = loaded.notices
     if weights == "default":
         notices = ("random weights: those of ultralytics are pickled networks; weights=FILE takes a state dict", *notices)
     side = _CLASSIFIED if "-cls" in full else _SIDE
-    if side == _SIDE and options.fit is None:  # detectors see the whole picture
-        options = replace(options, fit="pad")
+    if side == _SIDE and preprocessing.fit is None:  # detectors see the whole picture
+        preprocessing = replace(preprocessing, fit="pad")
     preparation = standard(
-        options, size=(side, side), mean=(0.0,), std=(1.0,), channels=options.channels_in or input_channels(loaded.module)
+        preprocessing,
+        size=(side, side),
+        mean=(0.0,),
+        std=(1.0,),
+        channels=preprocessing.channels_in or input_channels(loaded.module),
     )
     return Model(
         name=f"ultralytics:{name}",

@@ -235,7 +235,7 @@ class BatchRunner:
                 [replace(layer, module=copied[layer.name]) for layer in session.layers],
                 session.plan,
                 session.info.config.style,
-                top=session.top,
+                predictions=session.predictions,
                 early_stop=session.early_stop,
                 choices=session.choices,
                 layouts=session.layouts,

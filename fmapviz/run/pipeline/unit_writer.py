@@ -128,7 +128,7 @@ class UnitWriter:
         seen = Seen(result.image.values, preparation)
         name = plain_name(file.unit, file.path)
         pictures = []
-        marked = plan.seed_path in {"", file.path}
+        marked = plan.anchor_path in {"", file.path}
         made = make_pictures(drawn, seen, name, info, sheets=plan.sheets, marked=marked)
         for picture in made if plan.drawn else ():
             self._check()

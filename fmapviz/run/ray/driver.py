@@ -70,7 +70,7 @@ class _Recipe:
         options: The same as text, without a network.
         fingerprint: Of the run.
         working_directory: The driver's.
-        shared: What all images of the run share, and the path of the seed's image.
+        shared: What all images of the run share, and the path of the anchor's image.
     """
 
     config: RunConfig = field(compare=False)
@@ -324,7 +324,7 @@ def _make_recipe(session: Session, engine: Engine) -> _Recipe:
         repr(replace(config, model="")),
         session.info.fingerprint,
         Path.cwd(),
-        (session.plan.shared, session.plan.seed_path),
+        (session.plan.shared, session.plan.anchor_path),
     )
 
 
@@ -336,8 +336,8 @@ def _work(recipe: _Recipe, task: Task) -> Iterator[str | Begun | Staged | Receip
     yield str(_ray().get_runtime_context().get_node_id())
     try:
         session = _load(recipe)
-        shared, seed_path = recipe.shared
-        session = replace(session, plan=replace(session.plan, shared=shared, seed_path=seed_path))
+        shared, anchor_path = recipe.shared
+        session = replace(session, plan=replace(session.plan, shared=shared, anchor_path=anchor_path))
         groups = {item.group for item in task.items if isinstance(item, Member)}
         units = (session.make_key(item) for item in task.items if isinstance(item, ImageFile))
         session.output.fetch_records(session.directory, [*units, *(shard_key(group, ()) for group in groups)])

@@ -44,7 +44,7 @@ def draw(net, inputs, out, **options):
     options = {
         "views": ["attention", "rollout"],
         "to": ["raw"],
-        "options": AS_IT_IS,
+        "preprocessing": AS_IT_IS,
         **options,
     }
     return visualize(net, inputs, out=out, **options)

@@ -63,7 +63,7 @@ def look(picture, tmp_path):
 
     def run(model, *, inputs=picture, **options):
         events = []
-        common = {"out": tmp_path / "out", "to": ["png"], "options": SMALL, "workers": 1, "on_event": events.append}
+        common = {"out": tmp_path / "out", "to": ["png"], "preprocessing": SMALL, "workers": 1, "on_event": events.append}
         summary = fmapviz.visualize(model, inputs, **{**common, **options})
         return summary, events
 
@@ -827,7 +827,7 @@ def test_of_a_vision_transformers_last_block_it_is_said_which_layer_has_a_map(lo
     torch.manual_seed(0)
     network = models.VisionTransformer(32, 8, 2, 2, 16, 32, num_classes=5).eval()
     nn.init.normal_(network.heads.head.weight)
-    options = {"options": InputOptions(size=(32, 32)), "views": ["gradcam"]}
+    options = {"preprocessing": InputOptions(size=(32, 32)), "views": ["gradcam"]}
     summary, _ = look(network, layers=["encoder.layers.encoder_layer_1"], **options)
     assert "choose 'encoder.layers.encoder_layer_1.ln_1'" in summary.failures[0].message
     summary, _ = look(network, layers=["encoder.layers.encoder_layer_1.ln_1"], **options)
@@ -886,7 +886,7 @@ def test_a_map_of_nothing_is_drawn_and_told_with_its_range(look, picture):
         network[2].bias.fill_(1)
         network[0].bias.fill_(10)
     prepared = InputOptions(size=(16, 24), mean=(0.5,), std=(0.25,))
-    summary, events = look(network, views=["gradcam"], targets=[1], options=prepared)
+    summary, events = look(network, views=["gradcam"], targets=[1], preprocessing=prepared)
     (heat,) = unit_of(summary)["heat_maps"]
     assert heat["max"] < 0
     (notice,) = (notice for notice in notices(events) if "automatically" not in notice and "taken as" not in notice)
@@ -930,7 +930,10 @@ def test_a_detector_that_finds_nothing_says_so_and_goes_on(layers, dark_first, l
 
 def test_torchvisions_detector_finds_nothing_with_random_weights(look):
     summary, _ = look(
-        "fasterrcnn_mobilenet_v3_large_320_fpn", weights="random", views=["gradcam"], options=InputOptions(size=(64, 96))
+        "fasterrcnn_mobilenet_v3_large_320_fpn",
+        weights="random",
+        views=["gradcam"],
+        preprocessing=InputOptions(size=(64, 96)),
     )
     (failure,) = summary.failures
     assert "the network finds no such class in the image" in failure.message
@@ -938,11 +941,11 @@ def test_torchvisions_detector_finds_nothing_with_random_weights(look):
 
 def test_a_network_without_classes_is_refused_with_what_it_returns(look):
     with pytest.raises(RequestError, match="the network returns several tensors") as caught:
-        look("raft_small", weights="random", views=["gradcam"], options=InputOptions(size=(128, 128)))
+        look("raft_small", weights="random", views=["gradcam"], preprocessing=InputOptions(size=(128, 128)))
     assert caught.value.hint.startswith("output=KEY")
     tokens = Tokens()
     with pytest.raises(RequestError, match="no class scores in the network's output"):
-        look(tokens, views=["gradcam"], options=InputOptions(size=(16, 16)))
+        look(tokens, views=["gradcam"], preprocessing=InputOptions(size=(16, 16)))
 
 
 def test_a_layer_chosen_automatically_is_numbered_among_those_that_are_drawn(look):
@@ -958,7 +961,7 @@ def test_a_layer_chosen_automatically_is_numbered_among_those_that_are_drawn(loo
 
 
 def test_a_network_of_clips_has_one_heat_map(look):
-    summary, _ = look("r3d_18", weights="random", views=["gradcam", "saliency"], options=InputOptions(size=(32, 48)))
+    summary, _ = look("r3d_18", weights="random", views=["gradcam", "saliency"], preprocessing=InputOptions(size=(32, 48)))
     heats = {heat["view"]: heat for heat in unit_of(summary)["heat_maps"]}
     assert pictures_of(summary).keys() == {"00_layer4.top1.gradcam.png", "00_input.top1.saliency.png"}
     assert heats["gradcam"]["shape"] == [512, 2, 2, 3]
@@ -1009,7 +1012,7 @@ def test_scores_of_one_image_that_are_no_numbers_are_its_own_affair(order, look,
 
     inputs = [picture.with_name(name) for name in order]
     options = InputOptions(size=(16, 24), mean=(0.0,), std=(1.0,))
-    summary, _ = look(Divides(), inputs=inputs, views=["cam", "gradcam"], options=options)
+    summary, _ = look(Divides(), inputs=inputs, views=["cam", "gradcam"], preprocessing=options)
     assert (summary.done, summary.failed) == (1, 1)
     drawn = {name.partition("_")[2] for name in names_of(summary.directory / "picture.png") if "cam" in name}
     assert drawn == {"network.2.top1.cam.png", "network.2.top1.gradcam.png"}
@@ -1071,7 +1074,7 @@ def test_a_picture_without_a_map_keeps_what_else_there_is_of_it_and_ends_nothing
     for name, side in (("a.png", 4), ("b.png", 16)):
         Image.new("RGB", (side, side), "red").save(tmp_path / name)
     inputs = [tmp_path / "a.png", tmp_path / "b.png"]
-    summary, _ = look(network, inputs=inputs, views=["maps", "gradcam"], options=InputOptions(fit="none"))
+    summary, _ = look(network, inputs=inputs, views=["maps", "gradcam"], preprocessing=InputOptions(fit="none"))
     assert summary.done == 2
     assert {path.name for path in (summary.directory / "a.png").glob("0*.png")} == {"00_0.maps.png"}
     assert {path.name for path in (summary.directory / "b.png").glob("0*.png")} == {"00_0.maps.png", "00_0.top1.gradcam.png"}
@@ -1083,7 +1086,7 @@ def test_each_choice_of_layers_is_told(look, tmp_path):
     for name, side in (("a.png", 8), ("b.png", 16)):
         Image.new("RGB", (side, side), "red").save(tmp_path / name)
     inputs = [tmp_path / "a.png", tmp_path / "b.png"]
-    _, events = look(network, inputs=inputs, views=["gradcam"], options=InputOptions(fit="none"))
+    _, events = look(network, inputs=inputs, views=["gradcam"], preprocessing=InputOptions(fit="none"))
     told = {event.message for event in events if isinstance(event, Notice) and "automatically" in event.message}
     assert {message.partition("'")[2][0] for message in told} == {"0", "1"}
 

@@ -163,7 +163,7 @@ def test_a_run_with_cam_that_is_refused_leaves_nothing(layers, tmp_path):
             out=tmp_path / "out",
             views=["cam"],
             layers=layers,
-            options=InputOptions(size=(16, 16)),
+            preprocessing=InputOptions(size=(16, 16)),
         )
     assert caught.value.exit_code == 2
     assert "gradcam works" in caught.value.hint
@@ -179,7 +179,7 @@ def test_of_several_chosen_layers_the_others_are_named(tmp_path):
         views=["cam"],
         to=["png"],
         layers=["0", "2"],
-        options=InputOptions(size=(16, 16)),
+        preprocessing=InputOptions(size=(16, 16)),
     )
     assert summary.undrawn == {"cam of 0": "the class scores are not averages of its maps"}
     pictures = [path.name for path in summary.directory.rglob("*.png") if path.is_file()]

@@ -165,7 +165,7 @@ def test_networks_that_have_nothing_in_common_are_drawn_as_means(tmp_path):
         model="squeezenet1_1",
         weights="random",
         against="random:1",
-        options=InputOptions(size=(64, 64)),
+        preprocessing=InputOptions(size=(64, 64)),
         layers="*.0",
     )
     assert UNRELATED in told
@@ -217,7 +217,7 @@ def test_fewer_than_four_images_have_no_alignment(checkpoints, tmp_path):
 
 def test_layers_that_only_one_network_has_are_told_once(tmp_path):
     summary, told = compare(
-        tmp_path, model="resnet18", weights="random", against="model:resnet34", options=InputOptions(size=(32, 32))
+        tmp_path, model="resnet18", weights="random", against="model:resnet34", preprocessing=InputOptions(size=(32, 32))
     )
     (apart,) = [message for message in told if "not compared" in str(message)]
     assert "only in B: layer1.2.conv1" in apart
@@ -451,7 +451,7 @@ def test_the_page_of_two_runs_has_its_pictures(finished, tmp_path):
     ("options", "match"),
     [
         ({"weights": "random"}, "weights= is of a network"),
-        ({"options": InputOptions(size=64)}, "options= is of a network"),
+        ({"preprocessing": InputOptions(size=64)}, "preprocessing= is of a network"),
         ({"against": "random"}, "with each other"),
         ({"layers": "nothing"}, "none of the chosen layers"),
     ],
@@ -494,7 +494,7 @@ def test_runs_that_cannot_be_compared_are_refused(checkpoints, finished, tmp_pat
         compare(tmp_path / "out", model=str(finished / "e0"), inputs=[str(tmp_path / "pictures")])
     assert "to='npz'" in caught.value.hint
     small = InputOptions(size=(64, 64))
-    fmapviz.visualize("shapesnet", SHAPES, weights=weights, to="npz", out=tmp_path, name="small", options=small)
+    fmapviz.visualize("shapesnet", SHAPES, weights=weights, to="npz", out=tmp_path, name="small", preprocessing=small)
     with pytest.raises(RequestError, match="preprocessed in different ways"):
         compare(tmp_path / "out", model=str(finished / "e0"), inputs=[str(tmp_path / "small")])
     fmapviz.visualize(

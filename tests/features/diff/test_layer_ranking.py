@@ -143,7 +143,7 @@ def test_the_table_of_a_run_names_layers_of_one_network_and_of_other_shapes(tmp_
         views="diff",
         to="numbers",
         out=tmp_path,
-        options=InputOptions(fit="none"),
+        preprocessing=InputOptions(fit="none"),
         name="x",
     )
     summary = run_diff(config, against=Net(6, "alone_b"))

@@ -26,12 +26,13 @@ def network():
 
 def test_a_name_a_module_and_a_model_have_the_same_fields():
     by_name = receptive_field("shufflenet_v2_x0_5", 64)
-    assert [*by_name] == [row.name for row in list_layers("shufflenet_v2_x0_5", options=SMALL)]
+    assert [*by_name] == [row.name for row in list_layers("shufflenet_v2_x0_5", preprocessing=SMALL)]
     assert {field.name for field in by_name.values()} == by_name.keys()
     module = models.shufflenet_v2_x0_5(weights=None)
     for model in (
-        module, module.double(), nn.DataParallel(module), load_model("shufflenet_v2_x0_5", weights="random", options=SMALL),
-        outline_model("shufflenet_v2_x0_5", options=SMALL),
+        module, module.double(), nn.DataParallel(module),
+        load_model("shufflenet_v2_x0_5", weights="random", preprocessing=SMALL),
+        outline_model("shufflenet_v2_x0_5", preprocessing=SMALL),
     ):  # fmt: skip
         assert numbers(receptive_field(model, 64)) == numbers(by_name)
 
@@ -51,14 +52,14 @@ def test_layers_are_chosen_as_everywhere():
      (64, InputOptions(fit="pad"), (64, 64))],
 )  # fmt: skip
 def test_the_size_of_the_picture(size, options, picture):
-    field = receptive_field("alexnet", size, options=options)["features.0"]
+    field = receptive_field("alexnet", size, preprocessing=options)["features.0"]
     assert field.picture == picture
     assert (field.size, field.stride, field.start) == ((11, 11), (4, 4), (-2, -2))
     assert field.rows.shape[1] == (picture[0] + 4 - 11) // 4 + 1
 
 
 def test_the_size_of_a_loaded_model_can_be_another():
-    model = load_model("squeezenet1_1", weights="random", options=SMALL)
+    model = load_model("squeezenet1_1", weights="random", preprocessing=SMALL)
     assert receptive_field(model)["features.0"].picture == (64, 64)
     assert receptive_field(model, (48, 72))["features.0"].picture == (48, 72)
 

@@ -120,7 +120,7 @@ def test_pictures_of_several_sizes_share_a_film_from_the_top_left(tmp_path):
     del options["weights"]
     network = nn.Sequential(nn.Conv2d(3, 2, 3))
     run = visualize(
-        network, tmp_path, to="mp4", out=tmp_path / "runs", options=InputOptions(fit="none"), **options
+        network, tmp_path, to="mp4", out=tmp_path / "runs", preprocessing=InputOptions(fit="none"), **options
     ).directory
     frames, _ = frames_in(run / "_film" / "input.mp4")
     assert [frame.shape for frame in frames] == [(50 * 8, 60 * 8, 3)] * 2
@@ -277,7 +277,8 @@ def test_films_of_a_film_whose_rate_varies_keep_its_times(tmp_path, name, every)
     film = write_uneven(tmp_path / name)
     assert begins_of(film) == BEGINS
     summary = visualize(
-        "shapesnet", film, layers="features.0.conv", to=["mp4", "gif"], out=tmp_path / "runs", every=every, workers=1, top=0,
+        "shapesnet", film, layers="features.0.conv", to=["mp4", "gif"], out=tmp_path / "runs", every=every, workers=1,
+        predictions=0,
         on_event=lambda event: told.append(getattr(event, "message", "")),
     )  # fmt: skip
     written = summary.directory / name / "_film"

@@ -19,7 +19,7 @@ RUNS = {
     "norm run": {"style": Style(norm="run")},
     "shared components": {"views": ["pca", "maps"], "style": Style(pca="shared")},
     "clusters": {"views": "clusters", "style": Style(clusters=3)},
-    "similarity": {"views": "similarity", "style": Style(seed="0.png:3,3")},
+    "similarity": {"views": "similarity", "style": Style(anchor="0.png:3,3")},
     "statistics too": {"to": ["png", "stats", "raw"], "style": Style(norm="run")},
 }
 
@@ -54,7 +54,7 @@ def folder(tmp_path):
 
 @pytest.fixture
 def look(tmp_path):
-    return runner(Net, out=tmp_path / "out", options=AS_IT_IS, workers=1, batch_size=1, to=["png"])
+    return runner(Net, out=tmp_path / "out", preprocessing=AS_IT_IS, workers=1, batch_size=1, to=["png"])
 
 
 def contents(summary):
@@ -75,7 +75,7 @@ def test_files_are_the_same_as_of_a_second_pass(options, most, folder, look, mon
     assert contents(found) == contents(expected)
     assert found.not_executed == expected.not_executed == ("unused",)
     spared = 6 if most > 100_000 else 2  # of 43 kB each
-    spared = min(spared, 1) if "seed" in str(options) and options["style"].seed else spared
+    spared = min(spared, 1) if "anchor" in str(options) and options["style"].anchor else spared
     assert before - Net.passes >= spared
 
 

@@ -56,7 +56,7 @@ def folder(tmp_path):
 
 @pytest.fixture
 def look(tmp_path):
-    return styled(runner(Net, out=tmp_path / "out", options=AS_IT_IS, to=["png", "raw"], types="Conv2d"))
+    return styled(runner(Net, out=tmp_path / "out", preprocessing=AS_IT_IS, to=["png", "raw"], types="Conv2d"))
 
 
 def values(summary, image):
@@ -84,7 +84,7 @@ def contents(directory, patterns=("*.png", "*.safetensors", "survey.json")):
 
 
 def test_similarity_is_torchs_cosine_to_the_position_of_each_image(folder, look):
-    summary = look([folder], views="similarity", seed="20,41")
+    summary = look([folder], views="similarity", anchor="20,41")
     for path in sorted(folder.iterdir()):
         maps = captured(path, Net())
         for layer, (row, column) in {"first": (20, 41), "second": (5, 10)}.items():
@@ -99,7 +99,7 @@ def test_similarity_is_torchs_cosine_to_the_position_of_each_image(folder, look)
 
 
 def test_similarity_to_a_position_of_one_image_for_all(folder, look):
-    summary = look([folder], views="similarity", seed="b.png:20,41")
+    summary = look([folder], views="similarity", anchor="b.png:20,41")
     seed = captured(folder / "b.png", Net())["second"].values[:, :, 5, 10, None, None]
     for path in sorted(folder.iterdir()):
         own = captured(path, Net())["second"].values
@@ -108,7 +108,7 @@ def test_similarity_to_a_position_of_one_image_for_all(folder, look):
         facts = text_of(summary.directory / path.name / "01_second.similarity.png")
         assert facts["Shows"] == "the cosine of each position to the one at row 20, column 41 of b.png"
         assert facts["Scaling"].startswith("-1 to 1: turbo")
-    alone = look([folder], views="similarity", seed="20,41")
+    alone = look([folder], views="similarity", anchor="20,41")
     assert not np.allclose(
         values(alone, "a.png")["similarity/second"], values(summary, "a.png")["similarity/second"], atol=0.1
     )
@@ -122,7 +122,7 @@ def test_the_seed_is_marked_in_the_image_in_which_it_is(folder, look):
         around = pixels_of(summary.directory / image / "00_first.similarity.png")[14:27, 35:48].astype(int)
         return bool((around == 255).all(2).any() and (around == 0).all(2).any())
 
-    each, one = (look([folder], views="similarity", seed=seed, alpha=1.0) for seed in ("20,41", "b.png:20,41"))
+    each, one = (look([folder], views="similarity", anchor=anchor, alpha=1.0) for anchor in ("20,41", "b.png:20,41"))
     assert [has_mark(each, f"{name}.png") for name in "abcd"] == [True] * 4
     assert [has_mark(one, f"{name}.png") for name in "abcd"] == [False, True, False, False]
 
@@ -130,7 +130,7 @@ def test_the_seed_is_marked_in_the_image_in_which_it_is(folder, look):
 def test_values_are_rectangles_unless_they_are_smooth(folder, look):
     sharp, smooth = (
         pixels_of(
-            look([folder], views="similarity", seed="2,2", alpha=1.0, smooth=smooth).directory
+            look([folder], views="similarity", anchor="2,2", alpha=1.0, smooth=smooth).directory
             / "a.png/01_second.similarity.png"
         )
         for smooth in (False, True)
@@ -142,18 +142,18 @@ def test_values_are_rectangles_unless_they_are_smooth(folder, look):
 
 @pytest.mark.parametrize("norm", ["run", "signed-run"])
 def test_a_range_of_all_images_is_that_of_cosines(folder, look, norm):
-    plain = look([folder], views=["similarity", "maps"], seed="2,2")
-    other = look([folder], views=["similarity", "maps"], seed="2,2", norm=norm)
+    plain = look([folder], views=["similarity", "maps"], anchor="2,2")
+    other = look([folder], views=["similarity", "maps"], anchor="2,2", norm=norm)
     for name in ("00_first", "01_second"):
         one, two = (run.directory / "a.png" / f"{name}.similarity.png" for run in (plain, other))
         assert np.array_equal(pixels_of(one), pixels_of(two))
         assert text_of(one)["Scaling"] == text_of(two)["Scaling"]
 
 
-@pytest.mark.parametrize("seed", ["2,2", "b.png:2,2"])
+@pytest.mark.parametrize("anchor", ["2,2", "b.png:2,2"])
 @pytest.mark.parametrize("norm", ["layer", "signed", "signed-layer", "fixed:0.2,0.9"])
-def test_a_picture_may_have_a_range_of_its_own(folder, look, norm, seed):
-    summary = look([folder], views="similarity", seed=seed, norm=norm, alpha=1.0, colormap="gray", gray_input=True)
+def test_a_picture_may_have_a_range_of_its_own(folder, look, norm, anchor):
+    summary = look([folder], views="similarity", anchor=anchor, norm=norm, alpha=1.0, colormap="gray", gray_input=True)
     for image in "abcd":
         path = summary.directory / f"{image}.png" / "01_second.similarity.png"
         raw = values(summary, f"{image}.png")["similarity/second"]
@@ -176,9 +176,9 @@ def test_tokens_are_maps_without_their_prefix(folder, look):
         [folder],
         Tokens(),
         views="similarity",
-        seed="0,0",
+        anchor="0,0",
         types="TransformerEncoderLayer",
-        options=InputOptions(size=(8, 12)),
+        preprocessing=InputOptions(size=(8, 12)),
     )
     found = values(summary, "a.png")
     assert len(found) == 2
@@ -219,7 +219,7 @@ def test_planted_clusters_have_one_colour_in_all_images(tmp_path, look):
     for number in range(5):
         pixels, truth[f"{number}.png"] = patches(number)
         Image.fromarray(pixels).save(tmp_path / "in" / f"{number}.png")
-    summary = look([tmp_path / "in"], Colours(), views="clusters", clusters=4, options=PLAIN)
+    summary = look([tmp_path / "in"], Colours(), views="clusters", clusters=4, preprocessing=PLAIN)
     found = {name: values(summary, name)["clusters/conv"] for name in truth}
     together = [np.concatenate([each[name].ravel() for name in truth]) for each in (truth, found)]
     assert metrics.adjusted_rand_score(*together) == 1
@@ -255,7 +255,7 @@ def test_a_shifted_copy_matches_with_the_shift(tmp_path, look):
     (tmp_path / "in").mkdir()
     for name, (row, column) in {"a.png": (0, 0), "b.png": (4, 8)}.items():
         Image.fromarray(noise[row : row + SIDE, column : column + SIDE]).save(tmp_path / "in" / name)
-    summary = look([tmp_path / "in"], views="correspondence", seed="a.png")
+    summary = look([tmp_path / "in"], views="correspondence", anchor="a.png")
     found = values(summary, "b.png")
     for layer, (down, right) in {"first": (4, 8), "second": (1, 2)}.items():
         index, mutual = found[f"correspondence/{layer}"], found[f"correspondence/{layer}.mutual"]
@@ -280,7 +280,7 @@ def test_one_point_matches_the_shifted_point(tmp_path, look):
     (tmp_path / "in").mkdir()
     for name, (row, column) in {"a.png": (0, 0), "b.png": (4, 8)}.items():
         Image.fromarray(noise[row : row + SIDE, column : column + SIDE]).save(tmp_path / "in" / name)
-    summary = look([tmp_path / "in"], views="correspondence", seed="a.png:30,40", labels=True)
+    summary = look([tmp_path / "in"], views="correspondence", anchor="a.png:30,40", labels=True)
     facts = text_of(summary.directory / "b.png/00_first.correspondence.png")
     assert facts["Scaling"] == "the best match, by cosine, of row 30, column 40 of a.png, the best match of each other"
     assert facts["Matches"] == "1: 1.000"
@@ -399,7 +399,7 @@ def test_a_picture_names_the_sample_that_its_foreground_was_found_of(folder, loo
 
 ALL = {
     "views": ["similarity", "clusters", "correspondence", "pca"],
-    "seed": "c.png:20,41",
+    "anchor": "c.png:20,41",
     "foreground": True,
     "pca": "shared",
 }
@@ -419,9 +419,9 @@ def test_workers_orders_and_shards_change_no_byte(folder, look, tmp_path):
 def test_shards_hold_the_same_values(folder, look, tmp_path):
     plain = look([folder], out=tmp_path / "plain", to="png", **ALL).directory
     sharded = look([folder], out=tmp_path / "sharded", to="tar", shard=2, **ALL).directory
-    assert (sharded / "survey.json").read_bytes().partition(b'"layers"')[2].partition(b'"seed"')[0] == (
+    assert (sharded / "survey.json").read_bytes().partition(b'"layers"')[2].partition(b'"anchor"')[0] == (
         plain / "survey.json"
-    ).read_bytes().partition(b'"layers"')[2].partition(b'"seed"')[0]
+    ).read_bytes().partition(b'"layers"')[2].partition(b'"anchor"')[0]
     assert problems(sharded) == []
 
 
@@ -436,9 +436,9 @@ def test_an_interrupted_run_continues_with_the_same_pictures(folder, look, tmp_p
 
 
 def test_pictures_of_a_seed_can_be_continued_without_its_image(folder, look, tmp_path):
-    whole = contents(look([folder], views="correspondence", seed="c.png", out=tmp_path / "whole").directory)
-    look([folder / "c.png"], views="correspondence", seed="c.png")
-    summary = look([folder / "a.png"], views="correspondence", seed="c.png")
+    whole = contents(look([folder], views="correspondence", anchor="c.png", out=tmp_path / "whole").directory)
+    look([folder / "c.png"], views="correspondence", anchor="c.png")
+    summary = look([folder / "a.png"], views="correspondence", anchor="c.png")
     assert summary.done == 1
     assert contents(summary.directory) == {name: each for name, each in whole.items() if name[0] not in "bd"}
 
@@ -453,7 +453,7 @@ def test_the_image_of_a_seed_is_the_only_one_that_is_read_first(folder, look, mo
                 passes.append(len(x))
             return super().forward(x)
 
-    look([folder], Counted(), views="similarity", seed="c.png:1,1", batch_size=1)
+    look([folder], Counted(), views="similarity", anchor="c.png:1,1", batch_size=1)
     assert sum(passes) == 5
 
 
@@ -471,17 +471,17 @@ def test_raw_values_alone_are_the_same(folder, look, tmp_path):
 
 def test_defaults_make_no_other_run(folder, look):
     first = look([folder], views="maps")
-    again = look([folder], views="maps", clusters=9, foreground=True, seed="1,2")
+    again = look([folder], views="maps", clusters=9, foreground=True, anchor="1,2")
     assert (again.directory, again.skipped) == (first.directory, 4)
     settings = json.loads((first.directory / "run.json").read_bytes())["settings"]
-    assert settings["style"].keys().isdisjoint({"seed", "clusters", "foreground"})
+    assert settings["style"].keys().isdisjoint({"anchor", "clusters", "foreground"})
 
 
 def test_a_plan_draws_the_seeds_image_too(folder, look, tmp_path):
     for number in range(30):
         shutil.copy(folder / "a.png", folder / f"x{number}.png")
     config = fmapviz.config.RunConfig(
-        Net(), [folder], views="similarity", style=Style(seed="d.png:1,2"), out=tmp_path / "out", options=AS_IT_IS
+        Net(), [folder], views="similarity", style=Style(anchor="d.png:1,2"), out=tmp_path / "out", preprocessing=AS_IT_IS
     )
     assert estimate(config).images == 34
 
@@ -490,7 +490,7 @@ def test_a_plan_draws_the_seeds_image_too(folder, look, tmp_path):
 @needs("ray", "ray")
 def test_ray_draws_the_same(samples, tmp_path):
     """Workers get what images share; a network by its name, which they can load."""
-    style = Style(seed="star.jpg:40,40", norm="run", pca="shared")
+    style = Style(anchor="star.jpg:40,40", norm="run", pca="shared")
     options = {
         "views": ["similarity", "clusters", "maps", "pca"],
         "to": ["png", "raw"],
@@ -509,7 +509,7 @@ def test_ray_draws_the_same(samples, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("views", "seed", "said"),
+    ("views", "anchor", "said"),
     [
         ("similarity", None, "similarity needs a position"),
         ("similarity", "a.png", "similarity needs a position, not only an image: 'a.png'"),
@@ -518,15 +518,15 @@ def test_ray_draws_the_same(samples, tmp_path):
         ("similarity", "64,0", "row 64, column 0 is outside the picture"),
         ("similarity", "a.png:3,64", "row 3, column 64 is outside the picture"),
         ("correspondence", "a.png:99,0", "row 99, column 0 is outside the picture"),
-        ("similarity", "none.png:3,4", "the image of the seed is not among the inputs: 'none.png'"),
-        ("similarity", "in:3,4", "the image of the seed is not among the inputs: 'in'"),
-        ("correspondence", "-1,4", "the image of the seed is not among the inputs: '-1,4'"),
-        ("correspondence", " ", "no such seed: ' '"),
+        ("similarity", "none.png:3,4", "the image of the anchor is not among the inputs: 'none.png'"),
+        ("similarity", "in:3,4", "the image of the anchor is not among the inputs: 'in'"),
+        ("correspondence", "-1,4", "the image of the anchor is not among the inputs: '-1,4'"),
+        ("correspondence", " ", "no such anchor: ' '"),
     ],
 )
-def test_a_wrong_seed_is_refused_and_nothing_written(folder, look, views, seed, said):
+def test_a_wrong_anchor_is_refused_and_nothing_written(folder, look, views, anchor, said):
     with pytest.raises(RequestError) as refused:
-        look([folder], views=views, seed=seed)
+        look([folder], views=views, anchor=anchor)
     assert str(refused.value).startswith(said)
     assert refused.value.hint
     assert not (folder.parent / "out").exists()
@@ -534,29 +534,29 @@ def test_a_wrong_seed_is_refused_and_nothing_written(folder, look, views, seed, 
 
 def test_the_hint_names_the_size(folder, look):
     with pytest.raises(RequestError) as refused:
-        look([folder], views="similarity", seed="64,0")
+        look([folder], views="similarity", anchor="64,0")
     assert "64 x 64 pixels" in refused.value.hint
 
 
 def test_an_ambiguous_seed_is_refused(folder, look, tmp_path):
     (folder / "more").mkdir()
     shutil.copy(folder / "a.png", folder / "more" / "a.png")
-    with pytest.raises(RequestError, match="several inputs have the name of the seed"):
-        look([folder], views="similarity", seed="a.png:3,4")
-    assert look([folder], views="similarity", seed="more/a.png:3,4").done == 5
-    assert look([folder], views="similarity", seed=f"{folder}/a.png:3,4").done == 5
+    with pytest.raises(RequestError, match="several inputs have the name of the anchor"):
+        look([folder], views="similarity", anchor="a.png:3,4")
+    assert look([folder], views="similarity", anchor="more/a.png:3,4").done == 5
+    assert look([folder], views="similarity", anchor=f"{folder}/a.png:3,4").done == 5
 
 
 def test_a_seed_image_that_is_damaged_is_refused_with_the_reason(folder, look):
     (folder / "bad.png").write_bytes(b"no image")
-    with pytest.raises(RequestError, match="the image of the seed could not be drawn: ") as refused:
-        look([folder], views="similarity", seed="bad.png:3,4")
+    with pytest.raises(RequestError, match="the image of the anchor could not be drawn: ") as refused:
+        look([folder], views="similarity", anchor="bad.png:3,4")
     assert "bad.png" in str(refused.value)
 
 
 def test_an_image_that_is_too_small_is_a_failure_of_its_own(folder, look):
     Image.new("RGB", (SIDE, 16)).save(folder / "z.png")
-    summary = look([folder], views="similarity", seed="30,30", workers=1)
+    summary = look([folder], views="similarity", anchor="30,30", workers=1)
     assert (summary.done, summary.failed, summary.exit_code) == (4, 1, 3)
     assert summary.failures[0].code == "E_POSITION"
 
@@ -568,5 +568,5 @@ def test_a_wrong_number_of_clusters_is_refused(clusters):
 
 
 def test_vectors_are_not_drawn_and_said(folder, look):
-    summary = look([folder], views=["similarity", "clusters"], seed="1,1", types=["Conv2d", "Linear"])
+    summary = look([folder], views=["similarity", "clusters"], anchor="1,1", types=["Conv2d", "Linear"])
     assert set(summary.undrawn) == {"similarity of head", "clusters of head"}

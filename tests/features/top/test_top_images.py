@@ -60,7 +60,7 @@ def pictures(tmp_path):
 
 
 def draw(inputs, out, model=None, **options):
-    common = {"views": ["top"], "to": ["png"], "types": ["Conv2d", "ReLU"], "options": AS_IT_IS, "workers": 2}
+    common = {"views": ["top"], "to": ["png"], "types": ["Conv2d", "ReLU"], "preprocessing": AS_IT_IS, "workers": 2}
     return visualize(model or TwoMaps(), inputs, out=out, **{**common, **options})
 
 
@@ -101,7 +101,7 @@ def in_order(rows):
 @pytest.mark.parametrize(("name", "by"), [("max", np.max), ("mean", np.mean), ("min", np.min)])
 def test_the_table_is_that_of_a_sort_of_all_values(pictures, tmp_path, name, by):
     run = draw(pictures, tmp_path / "out", views=["maps"], to=["raw", "stats"]).directory
-    summary = top_images(run, k=3, by=name, model=TwoMaps(), options=AS_IT_IS)
+    summary = top_images(run, k=3, by=name, model=TwoMaps(), preprocessing=AS_IT_IS)
     found = in_order(tuple(row[key] for key in ("layer", "channel", "rank", "image", "y", "x")) for row in table(run))
     wanted = in_order(expected(run, 3, by))
     if by is np.mean:  # sums depend on their order in the last digit, and so may the order of nearly equal images
@@ -149,7 +149,7 @@ def test_shards_keep_who_was_who(pictures, tmp_path, size):
     assert (plain / "top.csv").read_bytes() == (sharded / "top.csv").read_bytes()
     assert problems(sharded.parent) == []
     with pytest.raises(RequestError, match="rank 16 images per channel, not 17"):
-        top_images(sharded, k=17, model=TwoMaps(), options=AS_IT_IS)
+        top_images(sharded, k=17, model=TwoMaps(), preprocessing=AS_IT_IS)
 
 
 def test_batches_round_in_another_way_and_that_is_no_difference(pictures, tmp_path):
@@ -237,7 +237,7 @@ def test_boxes_are_in_the_pixels_of_the_file(tmp_path):
     Image.fromarray(np.rot90(upright, 1)).save(tmp_path / "photos/a.png", exif=exif)
     net = nn.Sequential(nn.Conv2d(3, 1, 5))
     nn.init.ones_(net[0].weight)
-    run = draw(tmp_path / "photos", tmp_path / "out", net, types=["Conv2d"], options=InputOptions(size=60)).directory
+    run = draw(tmp_path / "photos", tmp_path / "out", net, types=["Conv2d"], preprocessing=InputOptions(size=60)).directory
     (row,) = table(run)
     left, top, right, bottom = (int(row[f"file_{side}"]) for side in ("left", "top", "right", "bottom"))
     stored = np.asarray(Image.open(tmp_path / "photos/a.png"))
@@ -337,13 +337,13 @@ def test_each_ranked_image_is_forwarded_once_and_no_other(pictures, tmp_path):
     net = Counted()
     run = draw(pictures, tmp_path / "out", net, to=["stats"], views=["maps"]).directory
     PASSES.clear()
-    summary = top_images(run, k=1, model=net, options=AS_IT_IS)
+    summary = top_images(run, k=1, model=net, preprocessing=AS_IT_IS)
     ranked = {row["image"] for row in table(run)}
     assert 1 < len(ranked) < 7
     assert [1] * len(ranked) == PASSES
     assert summary.images == len(ranked)
     PASSES.clear()
-    top_images(run, k=1, model=net, options=AS_IT_IS)  # it is drawn
+    top_images(run, k=1, model=net, preprocessing=AS_IT_IS)  # it is drawn
     assert PASSES == []
 
 
@@ -498,7 +498,7 @@ def test_where_no_value_is_finite_there_are_no_top_images(pictures, tmp_path):
 
 def test_inside_takes_only_positions_whose_field_lies_within_the_picture(pictures, tmp_path):
     run = draw(pictures, tmp_path / "out", views=["maps"], to=["raw", "stats"]).directory
-    top_images(run, k=2, inside=True, model=TwoMaps(), options=AS_IT_IS)
+    top_images(run, k=2, inside=True, model=TwoMaps(), preprocessing=AS_IT_IS)
     rows = table(run)
     assert rows
     for row in rows:
@@ -521,7 +521,9 @@ def test_the_ranking_of_ones_own_loop_is_that_of_the_run(pictures, tmp_path):
     names = sorted(path.name for path in pictures.iterdir())
     with facade.capture(net, types=["Conv2d", "ReLU"]) as maps, torch.no_grad():
         for number, name in enumerate(names):
-            batch = facade.load_image(pictures / name, facade.load_model("alexnet", weights="random", options=AS_IT_IS))
+            batch = facade.load_image(
+                pictures / name, facade.load_model("alexnet", weights="random", preprocessing=AS_IT_IS)
+            )
             net(batch)
             own.add([name], maps, inputs=batch)
             (half if number % 2 else other).add(name, maps, inputs=batch)

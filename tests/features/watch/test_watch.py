@@ -116,8 +116,8 @@ def images_of(folder, *, most=0):
 
 
 def watching(picture, out, **options):
-    defaults = {"every": 3, "options": AS_IT_IS, "strict": True, "budget": 1, "on_event": lambda _: None}
-    return lambda net: Watch(net, picture, to=out, **{**defaults, **options})
+    defaults = {"every": 3, "preprocessing": AS_IT_IS, "strict": True, "budget": 1, "on_event": lambda _: None}
+    return lambda net: Watch(net, picture, out=out, **{**defaults, **options})
 
 
 def draw_steps(make, steps, *, before=bool):
@@ -271,7 +271,7 @@ def test_pictures_are_those_of_the_command_for_a_checkpoint_of_that_step(picture
     trained(10, watch=watch_and_save, net=net)
     for step in (0, 3, 6, 9):
         summary = fmapviz.visualize(
-            saved[step], picture, views="maps,gradcam", layers=["first", "second"], targets="top1", options=AS_IT_IS,
+            saved[step], picture, views="maps,gradcam", layers=["first", "second"], targets="top1", preprocessing=AS_IT_IS,
             to="png", out=tmp_path / str(step), workers=1,
         )  # fmt: skip
         folder = tmp_path / "out" / "fmapviz" / "noise.png" / f"step_{step:06d}"
@@ -336,7 +336,7 @@ def test_numbers_are_those_of_the_layers(tmp_path):
         net[0].bias[1] = -1000  # a dead channel behind the activation
     images = torch.rand(2, 3, 9, 9)
     writer = SummaryWriter(tmp_path)
-    with Watch(net, images, to=writer, every=1, types="ReLU", strict=True, budget=1, on_event=lambda _: None) as watch:
+    with Watch(net, images, out=writer, every=1, types="ReLU", strict=True, budget=1, on_event=lambda _: None) as watch:
         before = net(images).detach()
         watch(0)
         with torch.no_grad():
@@ -562,13 +562,15 @@ def test_a_network_that_fails_is_one_warning(picture, tmp_path):
         (None, {"style": Style(norm="run")}, RequestError),
         (None, {"colour": 3}, RequestError),
         (None, {"device": "cpu"}, RequestError),
-        (None, {"to": 7}, RequestError),
-        (None, {"to": "s3://bucket/out"}, RequestError),
+        (None, {"out": 7}, RequestError),
+        (None, {"out": "s3://bucket/out"}, RequestError),
     ],
 )
 def test_what_is_wrong_is_refused_at_once(picture, tmp_path, images, options, error):
     with pytest.raises(error) as caught:
-        Watch(Net(), picture if images is None else images, **{"to": tmp_path / "out", "options": AS_IT_IS, **options})
+        Watch(
+            Net(), picture if images is None else images, **{"out": tmp_path / "out", "preprocessing": AS_IT_IS, **options}
+        )
     assert caught.value.hint or isinstance(caught.value, InputError)
     assert not (tmp_path / "out").exists()
 
@@ -584,7 +586,7 @@ def test_what_is_wrong_is_refused_at_once(picture, tmp_path, images, options, er
 )
 def test_what_is_no_network_to_draw_is_refused_at_once(picture, tmp_path, network, hint):
     with pytest.raises(RequestError) as caught:
-        Watch(network, picture, to=tmp_path / "out")
+        Watch(network, picture, out=tmp_path / "out")
     assert hint in caught.value.hint
     assert not (tmp_path / "out").exists()
 
@@ -615,7 +617,7 @@ class TakesClips(nn.Module):
 )
 def test_the_warning_of_a_network_that_fails_says_what_may_be_wrong_with_its_input(tmp_path, network, shape, hint):
     with pytest.warns(UserWarning, match=re.escape(hint)):
-        Watch(network, torch.rand(shape), to=tmp_path)(0)
+        Watch(network, torch.rand(shape), out=tmp_path)(0)
 
 
 def test_a_watch_says_what_it_does(picture, tmp_path):
@@ -628,9 +630,9 @@ def test_a_watch_says_what_it_does(picture, tmp_path):
 
 def test_the_home_directory_may_be_abbreviated(picture, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert Watch(Net(), picture, to="~/out", options=AS_IT_IS).directory == tmp_path / "out" / "fmapviz"
+    assert Watch(Net(), picture, out="~/out", preprocessing=AS_IT_IS).directory == tmp_path / "out" / "fmapviz"
     (tmp_path / "home.png").write_bytes(Path(picture).read_bytes())
-    summary = fmapviz.visualize(Net(), "~/home.png", out="~/runs", options=AS_IT_IS)
+    summary = fmapviz.visualize(Net(), "~/home.png", out="~/runs", preprocessing=AS_IT_IS)
     assert summary.directory == tmp_path / "runs" / "net"
     assert summary.done == 1
 
@@ -665,7 +667,7 @@ def test_a_run_with_other_settings_is_refused(picture, tmp_path):
         watching(picture, tmp_path, views="maps,histogram")(Net())
     with pytest.raises(fmapviz.RefusedError) as caught:
         watching(picture, tmp_path)(nn.Sequential(nn.Conv2d(3, 4, 3)))
-    assert "to=" in caught.value.hint
+    assert "out=" in caught.value.hint
 
 
 def test_a_network_of_another_number_type_is_drawn(picture, tmp_path):
@@ -827,7 +829,9 @@ def test_tags_are_in_the_order_of_execution_at_all_steps(picture, tmp_path):
             return self.more(x)
 
     net = Reversed()
-    run = fmapviz.visualize(net, picture, to="tensorboard", out=tmp_path / "run", options=AS_IT_IS, style=Style()).directory
+    run = fmapviz.visualize(
+        net, picture, to="tensorboard", out=tmp_path / "run", preprocessing=AS_IT_IS, style=Style()
+    ).directory
     of_run = images_of(run / "noise.png")[1].Tags()["tensors"]
     expected = [tag for tag in sorted(of_run) if tag.startswith("maps/")]
     writer = SummaryWriter(tmp_path / "writer")
@@ -911,7 +915,7 @@ def take_part(rank, port, out, picture):
     try:
         torch.manual_seed(0)
         net = nn.parallel.DistributedDataParallel(Net())
-        watch = Watch(net, picture, to=Path(out) / str(rank), every=2, options=AS_IT_IS, strict=True, budget=1)
+        watch = Watch(net, picture, out=Path(out) / str(rank), every=2, preprocessing=AS_IT_IS, strict=True, budget=1)
         for step in range(5):
             net(torch.randn(2, 3, 12, 12)).sum().backward()
             watch(step)

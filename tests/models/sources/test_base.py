@@ -31,13 +31,13 @@ CONTRIBUTION = Contribution(
 )
 
 
-def known_names():
+def model_names():
     return ["4", "8"]
 
 
-def load(name, *, weights, options):
+def load(name, *, weights, preprocessing):
     loaded = load_weights("random" if weights == "default" else weights, lambda: nn.Conv2d(3, int(name), 3))
-    return describe_network(loaded, name=f"tiny:{name}", options=options, code=None)
+    return describe_network(loaded, name=f"tiny:{name}", preprocessing=preprocessing, code=None)
 '''
 
 
@@ -50,7 +50,7 @@ def test_a_source_has_the_functions_of_the_protocol(source):
         signature = inspect.signature(member)
         parameters = [each for each in signature.parameters.values() if each.name != "self"]
         assert inspect.signature(getattr(module, name)) == signature.replace(parameters=parameters)
-    assert not (source.names and hasattr(module, "known_names"))  # which would not be called
+    assert not (source.names and hasattr(module, "model_names"))  # which would not be called
 
 
 def test_a_module_and_a_line_of_the_catalogue_are_all_that_a_source_needs(tmp_path, monkeypatch):
@@ -61,7 +61,7 @@ def test_a_module_and_a_line_of_the_catalogue_are_all_that_a_source_needs(tmp_pa
     forget()
     try:
         load.check_name("tiny:4")
-        assert load.known_names("tiny:*") == ["tiny:4", "tiny:8"]
+        assert load.model_names("tiny:*") == ["tiny:4", "tiny:8"]
         model = load.load_model("tiny:4")
         assert (model.name, model.module.out_channels) == ("tiny:4", 4)
         assert load.outline_model("tiny:8").module.weight.is_meta

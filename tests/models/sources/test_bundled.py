@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from fmapviz.config import InputOptions
 from fmapviz.errors import WeightsError
-from fmapviz.models.load import known_names, load_model, outline_model
+from fmapviz.models.load import load_model, model_names, outline_model
 from fmapviz.models.shapesnet.network import CLASSES, WEIGHTS
 from fmapviz.run.layer_list import list_layers
 
@@ -19,7 +19,7 @@ SHAPES = ("circle", "cross", "ring", "square", "star", "triangle")
 
 
 def test_it_is_found_by_its_name():
-    assert known_names("shapesnet") == ["shapesnet"]
+    assert model_names("shapesnet") == ["shapesnet"]
     assert sorted(CLASSES) == sorted(SHAPES)
 
 
@@ -70,6 +70,6 @@ def test_its_weights_may_be_random_or_of_a_file(tmp_path):
 
 def test_its_input_can_be_prepared_otherwise(samples):
     with Image.open(samples / "shapes.png") as picture:
-        model = load_model("shapesnet", options=InputOptions(size=(64, 80)))
+        model = load_model("shapesnet", preprocessing=InputOptions(size=(64, 80)))
         assert model.preparation.apply(picture.convert("RGB")).shape == (3, 64, 80)
         assert load_model("shapesnet").preparation.apply(picture.convert("RGB")).shape == (3, 96, 96)

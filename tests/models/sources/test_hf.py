@@ -17,7 +17,7 @@ from PIL import Image
 from fmapviz.config import InputOptions
 from fmapviz.errors import RequestError, WeightsError
 from fmapviz.events import Outcome
-from fmapviz.models.load import check_name, known_names, load_model, outline_model
+from fmapviz.models.load import check_name, load_model, model_names, outline_model
 from fmapviz.run.layer_list import list_layers
 from fmapviz.run.loop import visualize
 
@@ -174,7 +174,7 @@ def test_of_a_model_of_pictures_and_texts_the_vision_part_is_drawn(picture, tmp_
     parts = {"num_hidden_layers": 2, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 16}
     texts = parts | {"vocab_size": 50, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
     spec = f"hf:blip(vision_config={parts | {'image_size': 32, 'patch_size': 8}}, text_config={texts})"
-    model = load_model(spec, weights="random", options=InputOptions(size=32))
+    model = load_model(spec, weights="random", preprocessing=InputOptions(size=32))
     assert type(model.module).__name__ == "BlipVisionModel"
     assert any("vision_model is drawn" in notice for notice in model.notices)
     summary = visualize(model, picture, to="png", out=tmp_path / "out")
@@ -189,7 +189,7 @@ def test_types_with_arguments_are_built_at_random():
     assert torch.equal(weights[0], weights[1])
     assert not torch.equal(weights[0], weights[2])
     assert [row.shape for row in list_layers(name, types=["ViTLayer"])] == [(197, 24)] * 2
-    assert load_model(name, weights="random", options=InputOptions(size=(32, 48))).module.config.image_size == (32, 48)
+    assert load_model(name, weights="random", preprocessing=InputOptions(size=(32, 48))).module.config.image_size == (32, 48)
     assert next(outline_model(name).module.parameters()).is_meta
 
 
@@ -334,11 +334,11 @@ def test_options_change_the_preprocessing(hub, picture):
     pixels = pixels_of(picture)
     usual = load_model("hf:some/vit").preparation
     assert usual.mean == pytest.approx((0.4, 0.5, 0.6), abs=1e-4)
-    shifted = load_model("hf:some/vit", options=InputOptions(mean=(0.0,), std=(1.0,))).preparation
+    shifted = load_model("hf:some/vit", preprocessing=InputOptions(mean=(0.0,), std=(1.0,))).preparation
     assert shifted.description != usual.description
     mean, std = (torch.tensor(each).view(-1, 1, 1) for each in (usual.mean, usual.std))
     assert torch.allclose(shifted.apply(pixels), usual.apply(pixels) * std + mean, atol=1e-5)
-    sized = load_model("hf:some/vit", options=InputOptions(size=(96, 128), fit="pad"))
+    sized = load_model("hf:some/vit", preprocessing=InputOptions(size=(96, 128), fit="pad"))
     assert sized.preparation.apply(pixels).shape == (3, 96, 128)
     with torch.no_grad():
         assert sized.forward(sized.module, sized.preparation.apply(pixels)[None]).logits.shape == (1, 3)
@@ -348,9 +348,9 @@ def test_options_change_the_preprocessing(hub, picture):
 
 
 def test_names_are_those_in_the_cache_and_the_types(hub):
-    assert {"hf:some/vit", "hf:vit", "hf:swin"} <= set(known_names("hf:*"))
-    assert known_names("hf:some*") == ["hf:some/vit"]
-    assert not any(name.startswith("hf:") for name in known_names())
+    assert {"hf:some/vit", "hf:vit", "hf:swin"} <= set(model_names("hf:*"))
+    assert model_names("hf:some*") == ["hf:some/vit"]
+    assert not any(name.startswith("hf:") for name in model_names())
 
 
 def test_a_name_of_the_hub_without_the_prefix_gets_a_hint():

@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 from fmapviz.errors import RequestError, UserCodeError, WeightsError
-from fmapviz.models.load import known_names, load_model, outline_model
+from fmapviz.models.load import load_model, model_names, outline_model
 from fmapviz.run.loop import visualize
 
 CONF = """
@@ -140,5 +140,5 @@ def test_a_failure_of_its_code_has_its_traceback(cache):
 
 
 def test_names_are_listed_without_running_anything(cache):
-    assert known_names("hub:*tiny") == ["hub:some/nets:tiny"]
+    assert model_names("hub:*tiny") == ["hub:some/nets:tiny"]
     assert not (cache / "hubconf.py.ran").exists()

@@ -394,7 +394,7 @@ def test_the_users_own_preparation_is_taken(place):
 
 def test_options_win_over_the_users_preparation():
     write("net.py", CODE + PREPARED)
-    model = load_model("net.py:net", options=InputOptions(size=(16, 16)))
+    model = load_model("net.py:net", preprocessing=InputOptions(size=(16, 16)))
     assert model.preparation.apply(Image.open("red.png")).shape == (3, 16, 16)
 
 
@@ -529,7 +529,7 @@ def test_lazy_layers_are_refused_with_what_to_do(code):
 
 def test_options_that_replace_a_preparation_and_names_that_do_not_fit_are_reported(code):
     write("net.py", CODE + PREPARED.replace('"red", ', ""))
-    _, events = run("net.py:net", code, options=InputOptions(size=(16, 16)))
+    _, events = run("net.py:net", code, preprocessing=InputOptions(size=(16, 16)))
     told = " ".join(event.message for event in events if isinstance(event, Notice))
     assert "the input options replace the network" in told
     assert "4 class names for 5 outputs: which name belongs to which output is not known" in told

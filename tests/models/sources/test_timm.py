@@ -19,7 +19,7 @@ from torch import nn
 from fmapviz.config import InputOptions
 from fmapviz.errors import RequestError, WeightsError
 from fmapviz.events import Outcome
-from fmapviz.models.load import check_name, known_names, load_model, outline_model
+from fmapviz.models.load import check_name, load_model, model_names, outline_model
 from fmapviz.run.layer_list import list_layers
 from fmapviz.run.loop import visualize
 
@@ -95,10 +95,10 @@ def test_options_change_the_preparation(picture):
         (64, 128): InputOptions(size=(64, 128), fit="pad"),
     }
     for size, options in sizes.items():
-        assert load_model(name, weights="random", options=options).preparation.apply(pixels).shape == (3, *size)
-    grey = load_model(name, weights="random", options=InputOptions(mean=(0.5,), std=(0.25,))).preparation
+        assert load_model(name, weights="random", preprocessing=options).preparation.apply(pixels).shape == (3, *size)
+    grey = load_model(name, weights="random", preprocessing=InputOptions(mean=(0.5,), std=(0.25,))).preparation
     assert (grey.mean, grey.std) == ((0.5,) * 3, (0.25,) * 3)
-    wide = load_model("timm:vit_tiny_patch16_224", weights="random", options=InputOptions(size=(96, 160)))
+    wide = load_model("timm:vit_tiny_patch16_224", weights="random", preprocessing=InputOptions(size=(96, 160)))
     assert wide.module(wide.preparation.apply(pixels)[None]).shape == (1, 1000)
 
 
@@ -227,13 +227,13 @@ def test_weights_that_cannot_be_had_are_an_error_after_few_requests(timm, reques
 
 
 def test_names_are_listed_with_their_tags():
-    names = known_names("timm:*resnet10t*")
+    names = model_names("timm:*resnet10t*")
     assert names == ["timm:resnet10t", "timm:resnet10t.c3_in1k"]
-    assert set(known_names("timm:vit_tiny_patch16_224*")) >= {
+    assert set(model_names("timm:vit_tiny_patch16_224*")) >= {
         "timm:vit_tiny_patch16_224",
         "timm:vit_tiny_patch16_224.augreg_in21k",
     }
-    assert not any(name.startswith("timm:") for name in known_names())
+    assert not any(name.startswith("timm:") for name in model_names())
 
 
 @pytest.mark.parametrize(
@@ -241,7 +241,7 @@ def test_names_are_listed_with_their_tags():
     [
         ("resnt10t", "'resnet10t'"),
         ("resnet10t.c9_in1k", "resnet10t.c3_in1k"),
-        ("zzz", "fmapviz.known_names('timm:*zzz*')"),
+        ("zzz", "fmapviz.model_names('timm:*zzz*')"),
         ("../x", "timm"),
     ],
 )

@@ -10,7 +10,7 @@ import torch
 from extras import needs
 
 from fmapviz.errors import RequestError
-from fmapviz.models.load import known_names, load_model, outline_model
+from fmapviz.models.load import load_model, model_names, outline_model
 
 pytestmark = needs("ultralytics", "ultralytics")
 
@@ -55,7 +55,7 @@ def test_what_is_refused_has_a_hint(name, message, hint):
 
 
 def test_names_are_those_of_the_package():
-    assert {"ultralytics:yolo11n.yaml", "ultralytics:yolov8n-seg.yaml"} <= set(known_names("ultralytics:*"))
+    assert {"ultralytics:yolo11n.yaml", "ultralytics:yolov8n-seg.yaml"} <= set(model_names("ultralytics:*"))
 
 
 def test_other_packages_compute_read_and_save_as_before():

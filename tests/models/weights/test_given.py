@@ -34,7 +34,7 @@ def test_a_member_of_an_enumeration_is_the_entry_of_its_name(published, tmp_path
     assert (loaded.label, loaded.sha256) == (named.label, named.sha256) == ("alexnet (IMAGENET1K_V1)", named.sha256)
     assert loaded.classes == tuple(member.meta["categories"])
     assert equal(loaded.module.state_dict(), named.module.state_dict())
-    options = {"out": tmp_path / "runs", "to": "stats", "options": SMALL, "layers": "features.0"}
+    options = {"out": tmp_path / "runs", "to": "stats", "preprocessing": SMALL, "layers": "features.0"}
     inputs = paint(tmp_path / "a.png")
     assert fmapviz.visualize("alexnet", inputs, weights=member, **options).done == 1
     assert fmapviz.visualize("alexnet", inputs, weights="IMAGENET1K_V1", **options).skipped == 1  # the same run

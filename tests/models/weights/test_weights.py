@@ -93,7 +93,7 @@ def save_bytes(tmp_path):
 
 def load(weights, name=NAME, **options):
     with poisoned_memory():
-        return load_model(name, weights=str(weights), options=InputOptions(**options))
+        return load_model(name, weights=str(weights), preprocessing=InputOptions(**options))
 
 
 def refusal(weights, name=NAME):

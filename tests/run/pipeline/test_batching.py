@@ -164,7 +164,7 @@ def paint_many(folder, count, size=(96, 96)):
 
 
 def look(inputs, model, out, **options):
-    summary = visualize(model, inputs, out=out, to="png", **{"options": SMALL, "workers": 1, **options})
+    summary = visualize(model, inputs, out=out, to="png", **{"preprocessing": SMALL, "workers": 1, **options})
     assert summary.exit_code == 0
     return {
         str(path.relative_to(summary.directory)): path.read_bytes()
@@ -211,7 +211,7 @@ def test_an_image_that_fails_in_a_shared_pass_fails_alone(tmp_path):
     Image.new("RGB", (96, 96), "white").save(pictures / "96-4.png")
     model, trees = Picky(), []
     for name, size in (("a", 4), ("b", 1)):
-        summary = visualize(model, pictures, out=tmp_path / name, to="png", options=SMALL, workers=1, batch_size=size)
+        summary = visualize(model, pictures, out=tmp_path / name, to="png", preprocessing=SMALL, workers=1, batch_size=size)
         assert (summary.done, summary.failed) == (9, 1)
         trees.append({path.relative_to(tmp_path / name): path.read_bytes() for path in (tmp_path / name).rglob("*.png/*")})
     assert model.passes[:2] == [4, 4]  # the second is the first image beside noise
@@ -239,7 +239,7 @@ def test_a_network_that_changes_by_being_run_is_not_run_more_often(kind, tmp_pat
 
 
 def test_an_image_alone_gives_the_same_as_in_a_folder(tmp_path):
-    model = fmapviz.load_model("squeezenet1_1", weights="random", options=InputOptions(size=(64, 64)))
+    model = fmapviz.load_model("squeezenet1_1", weights="random", preprocessing=InputOptions(size=(64, 64)))
     pictures = paint_many(tmp_path / "pictures", 5, (64, 64))
     folder = look(pictures, model, tmp_path / "a", workers=2)
     for name in ("64-0.png", "64-4.png"):
@@ -256,7 +256,7 @@ def test_several_threads_give_the_same(workers, tmp_path):
 
 @pytest.mark.parametrize("name", ["mobilenet_v3_small", "squeezenet1_1", *thorough("regnet_y_400mf", "googlenet")])
 def test_networks_give_each_image_the_same_whatever_is_beside_it(name, tmp_path):
-    model = fmapviz.load_model(name, weights="random", options=InputOptions(size=(64, 64)))
+    model = fmapviz.load_model(name, weights="random", preprocessing=InputOptions(size=(64, 64)))
     pictures = paint_many(tmp_path / "pictures", 7, (64, 64))
     trees = [look(pictures, model, tmp_path / f"{size}", batch_size=size) for size in (None, 1)]
     assert trees[0].keys() == trees[1].keys()

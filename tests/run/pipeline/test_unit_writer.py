@@ -88,7 +88,7 @@ def pictures(tmp_path):
 
 @pytest.fixture
 def look(tmp_path):
-    return runner(Net, out=tmp_path / "out", options=SMALL, workers=2)
+    return runner(Net, out=tmp_path / "out", preprocessing=SMALL, workers=2)
 
 
 def counts(summary):
@@ -404,7 +404,7 @@ def test_layers_without_an_axis_of_images_give_each_image_its_own(*, kind, each,
 def test_images_of_different_sizes_in_one_run(tmp_path, look):
     sizes = [(16, 16), (16, 16), (20, 16), (16, 16), (9, 31), (9, 31), (9, 31), (9, 31), (9, 31)]
     paths = [paint(tmp_path / "pictures" / f"{n}.png", n, size) for n, size in enumerate(sizes)]
-    summary = look(paths, options=InputOptions(fit="none"), batch_size=4, to=["png"])
+    summary = look(paths, preprocessing=InputOptions(fit="none"), batch_size=4, to=["png"])
     assert counts(summary) == (9, 9, 0, 0)
     for path, (height, width) in zip(paths, sizes, strict=True):
         record = json.loads((summary.directory / path.name / "unit.json").read_bytes())
@@ -603,7 +603,7 @@ def obey(order):
         os.setuid(65534)
     watch(out)
     try:
-        summary = visualize(Net(), inputs, out=out, to=["png", "tensorboard"], options=InputOptions(size=(16, 16)),
+        summary = visualize(Net(), inputs, out=out, to=["png", "tensorboard"], preprocessing=InputOptions(size=(16, 16)),
                             workers=order.get("workers", 1), force=order.get("force", False))
     except FmapvizError as error:
         return {"error": type(error).__name__, "message": str(error), "hint": error.hint, "code": error.exit_code}

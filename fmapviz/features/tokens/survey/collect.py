@@ -1,4 +1,4 @@
-"""Collect what all images of a run share: ranges, components, samples of vectors, and the map of the seed's image."""
+"""Collect what all images of a run share: ranges, components, samples of vectors, and the map of the anchor's image."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from fmapviz.config.positions import Seed
+    from fmapviz.config.positions import Anchor
     from fmapviz.run.pipeline.scheduler import Result
     from fmapviz.types import LayerResult, Preparation
 
@@ -45,7 +45,7 @@ class Wanted:
         components: Whether all images share their principal components.
         foreground: Whether these are of the foreground.
         clusters: Number of clusters; 0: none.
-        seed: What the pictures are compared with, if that is an image.
+        anchor: What the pictures are compared with, if that is an image.
         path: Path of that image; empty if there is none.
     """
 
@@ -53,7 +53,7 @@ class Wanted:
     components: bool = False
     foreground: bool = False
     clusters: int = 0
-    seed: Seed | None = None
+    anchor: Anchor | None = None
     path: str = ""
 
     @property
@@ -64,7 +64,7 @@ class Wanted:
     @property
     def maps(self) -> bool:
         """Whether the channels themselves are needed."""
-        return bool(self.components or self.clusters or self.seed)
+        return bool(self.components or self.clusters or self.anchor)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,7 +74,7 @@ class Survey:
     Attributes:
         images: Number of images surveyed.
         shared: By feature map.
-        path: Path of the seed's image; empty if there is none.
+        path: Path of the anchor's image; empty if there is none.
     """
 
     images: int
@@ -87,19 +87,19 @@ class Surveyor:
 
     Args:
         wanted: What to find out.
-        preparation_of: Returns the preprocessing of an image, to draw the seed's.
+        preparation_of: Returns the preprocessing of an image, to draw the anchor's.
     """
 
     def __init__(self, wanted: Wanted, preparation_of: Callable[[Tensor], Preparation]) -> None:
         self.paths: set[str] = set()
-        self.failure = ""  # why the seed's image could not be drawn
+        self.failure = ""  # why the anchor's image could not be drawn
         self._wanted = wanted
         self._preparation_of = preparation_of
         self._lock = Lock()
         self._ranges: dict[Key, tuple[float, float]] = {}
         self._covariances: dict[Key, Covariance] = {}
         self._samples: dict[Key, Sample] = {}
-        self._maps: dict[Key, NDArray[np.float32]] = {}  # of the seed's image
+        self._maps: dict[Key, NDArray[np.float32]] = {}  # of the anchor's image
         self._centres: dict[Key, Centres | None] = {}  # likewise
         self._frames: dict[Key, float | None] = {}  # likewise
         self._picture: Seen | None = None  # likewise
@@ -114,15 +114,15 @@ class Surveyor:
                 self.failure = result.failure.message
             return
         file = result.image.member.file
-        is_seed = bool(wanted.path) and file.path == wanted.path
+        is_anchor = bool(wanted.path) and file.path == wanted.path
         digest = digest_of(result.image.values) if wanted.clusters or wanted.foreground else ""
         with self._lock:
             self.paths.add(file.path)
-            if is_seed:
+            if is_anchor:
                 self._picture = Seen(result.image.values, self._preparation_of(result.image.values))
                 self._size, self._image = picture_size(result.image.values[None]) or (0, 0), file.unit
             for layer in result.drawn.layers:
-                self._note_layer(layer, digest=digest, is_seed=is_seed)
+                self._note_layer(layer, digest=digest, is_anchor=is_anchor)
             for layer, view, heat in result.drawn.heat_maps:
                 finite = heat.raw[np.isfinite(heat.raw)]
                 of_class = heat.limits is None
@@ -131,7 +131,7 @@ class Surveyor:
                 if finite.size:
                     self._widen((view, layer.layer, label), float(finite.min()), float(finite.max()))
 
-    def _note_layer(self, layer: LayerResult, *, digest: str, is_seed: bool) -> None:
+    def _note_layer(self, layer: LayerResult, *, digest: str, is_anchor: bool) -> None:
         if not layer.statistics:
             return
         key = (layer.of, layer.layer, layer.target.label if layer.target else "")
@@ -144,7 +144,7 @@ class Surveyor:
             if key not in self._samples:
                 self._samples[key] = Sample(layer.maps.shape[1], large=self._wanted.foreground)
             self._samples[key].add(layer.maps, digest=digest)
-        if is_seed:
+        if is_anchor:
             self._maps[key], self._centres[key] = layer.maps[:1], layer.centres
             self._frames[key] = layer.frame
 
@@ -157,12 +157,12 @@ class Surveyor:
         """Return the survey of all images that were added.
 
         Raises:
-            RequestError: The seed's image was not drawn, or the seed is outside it.
+            RequestError: The anchor's image was not drawn, or the anchor is outside it.
         """
         if self._wanted.path and self._picture is None:
             raise RequestError(
-                f"the image of the seed could not be drawn: {self.failure or quote(self._wanted.path)}",
-                hint="choose another image of the inputs, Style(seed='photo.jpg:112,80')",
+                f"the image of the anchor could not be drawn: {self.failure or quote(self._wanted.path)}",
+                hint="choose another image of the inputs, Style(anchor='photo.jpg:112,80')",
             )
         shared = {key: self._share(key, Shared(low, high)) for key, (low, high) in sorted(self._ranges.items())}
         return Survey(len(self.paths), shared, self._wanted.path)
@@ -179,11 +179,11 @@ class Surveyor:
         if sample and len(sample.vectors) and wanted.clusters:
             some = torch.from_numpy(sample.vectors[: sample.fewer])
             shared = replace(shared, centres=find_centres(some, wanted.clusters), clustered=_part(len(some), sample.seen))
-        if key in self._maps and wanted.seed and self._picture is not None:
+        if key in self._maps and wanted.anchor and self._picture is not None:
             maps = torch.from_numpy(self._maps[key])
             centres = self._centres[key] or Centres.spread((maps.shape[2], maps.shape[3]), self._size)
-            if wanted.seed.at:
-                shared = replace(shared, seed=direction_at(maps, *centres.cell(wanted.seed.at)))
+            if wanted.anchor.at:
+                shared = replace(shared, anchor=direction_at(maps, *centres.cell(wanted.anchor.at)))
             reduced = averaged(maps)[0]
             places = centres.averaged((reduced.shape[1], reduced.shape[2]))
             picture = self._picture.at(self._frames[key])

@@ -25,7 +25,7 @@ from fmapviz.types import ImageFile
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from fmapviz.config.positions import Seed
+    from fmapviz.config.positions import Anchor
     from fmapviz.events import Event
     from fmapviz.run.session import Session
     from fmapviz.types import Failure
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
 def wanted_of(session: Session) -> Wanted:
     """Return what the images of a run share."""
     settings, style = session.info.settings, session.config.style
-    seed = style.start if style.start and style.start.image else None
+    anchor = style.start if style.start and style.start.image else None
     components = session.plan.drawn and shares_components(settings)
     return Wanted(
         ranges=session.plan.drawn and shares_ranges(settings),
         components=components,
         foreground=components and style.foreground,
         clusters=clusters_of(settings),
-        seed=seed,
+        anchor=anchor,
     )
 
 
@@ -57,7 +57,7 @@ def survey(session: Session, found: Sequence[ImageFile | Failure], on_event: Cal
 
     Raises:
         OutputError: The output could not be written.
-        RequestError: The image of the seed is not among the inputs, or cannot be drawn, or the seed is outside it.
+        RequestError: The image of the anchor is not among the inputs, or cannot be drawn, or the anchor is outside it.
         RefusedError: The survey of the images that were drawn is lost, and the images given now are others.
     """
     wanted = wanted_of(session)
@@ -68,8 +68,8 @@ def survey(session: Session, found: Sequence[ImageFile | Failure], on_event: Cal
         if wanted.of_all and known.images < given:
             on_event(Notice(f"the survey of {counted(known.images, 'image')} also holds for new ones: {given} are given"))
         return known
-    if wanted.seed:
-        file = find_seed(wanted.seed, found)
+    if wanted.anchor:
+        file = find_anchor(wanted.anchor, found)
         wanted = replace(wanted, path=file.path)
         found = found if wanted.of_all else [file]
     if wanted.of_all:
@@ -83,7 +83,7 @@ def survey(session: Session, found: Sequence[ImageFile | Failure], on_event: Cal
                 on_event(event)
     if session.kept:
         session.kept.end()
-    if not surveyor.paths and not wanted.seed:
+    if not surveyor.paths and not wanted.anchor:
         return Survey(0, {})
     # Read before the survey, which is saved before the first image is drawn.
     drawn = {image.path for unit in find_units(session.directory) for image in images_of(read_unit(unit))}
@@ -104,26 +104,26 @@ def survey(session: Session, found: Sequence[ImageFile | Failure], on_event: Cal
     return load(session.directory, session.info.fingerprint) or made
 
 
-def find_seed(seed: Seed, found: Sequence[ImageFile | Failure]) -> ImageFile:
-    """Return the image of a seed among the inputs: by its path, or by the end of its path or name.
+def find_anchor(anchor: Anchor, found: Sequence[ImageFile | Failure]) -> ImageFile:
+    """Return the image of an anchor among the inputs: by its path, or by the end of its path or name.
 
     Raises:
         RequestError: It is not among them, or several are.
     """
     images = [each for each in found if isinstance(each, ImageFile)]
-    fitting = [each for each in images if seed.is_path(each.path)]
-    fitting = fitting or [each for each in images if seed.names(each.path, each.unit)]
+    fitting = [each for each in images if anchor.is_path(each.path)]
+    fitting = fitting or [each for each in images if anchor.names(each.path, each.unit)]
     if len({each.path for each in fitting}) > 1:
         listed = first_few([each.path for each in fitting])
         raise RequestError(
-            f"several inputs have the name of the seed, {quote(seed.image)}: {listed}", hint="name its folder too"
+            f"several inputs have the name of the anchor, {quote(anchor.image)}: {listed}", hint="name its folder too"
         )
     if not fitting:
-        frame = f"{seed.image}/{numbered(0)}"
+        frame = f"{anchor.image}/{numbered(0)}"
         raise RequestError(
-            f"the image of the seed is not among the inputs: {quote(seed.image)}",
+            f"the image of the anchor is not among the inputs: {quote(anchor.image)}",
             hint=f"one of the film's frames, such as {quote(frame)}"
-            if is_film(seed.image)
-            else "Style(seed='photo.jpg:112,80') names one of the inputs, by its path or the end of it",
+            if is_film(anchor.image)
+            else "Style(anchor='photo.jpg:112,80') names one of the inputs, by its path or the end of it",
         )
     return fitting[0]

@@ -43,7 +43,7 @@ def save(run: Path, fingerprint: str, survey: Survey, *, sync: bool) -> None:
     layers = [_record(key, each) for key, each in survey.shared.items()]
     document = {"fmapviz": FORMAT, "run": fingerprint, "images": survey.images, "layers": layers}
     if survey.path:
-        document["seed"] = survey.path
+        document["anchor"] = survey.path
     if reference := next((each.reference for each in survey.shared.values() if each.reference), None):
         document["reference"] = {"image": reference.image, **_array(reference.picture)}
     with stage(run) as staging:
@@ -70,7 +70,7 @@ def load(run: Path, fingerprint: str) -> Survey | None:
         common = document.get("reference")
         picture = None if common is None else (str(common["image"]), _read_array(common, "|u1").astype(np.uint8))
         shared = {(each["of"], each["layer"], each["class"]): _shared(each, picture) for each in document["layers"]}
-        return Survey(int(document["images"]), shared, str(document.get("seed", "")))
+        return Survey(int(document["images"]), shared, str(document.get("anchor", "")))
     except (KeyError, TypeError, ValueError, RuntimeError, OverflowError):  # sealed, but by another program
         return None
 
@@ -88,8 +88,8 @@ def _record(key: Key, shared: Shared) -> dict[str, Any]:
     if shared.centres is not None:
         record["centres"] = _array(shared.centres.numpy())
         record["centres"] |= {"positions": list(shared.clustered)} if shared.clustered else {}
-    if shared.seed is not None:
-        record["seed"] = _array(shared.seed.numpy())
+    if shared.anchor is not None:
+        record["anchor"] = _array(shared.anchor.numpy())
     if shared.reference:
         record["reference"] = _array(shared.reference.maps.numpy())
         centres = shared.reference.centres
@@ -107,8 +107,8 @@ def _shared(record: Mapping[str, Any], picture: tuple[str, NDArray[np.uint8]] | 
         shared = replace(shared, foreground=found)
     if "centres" in record:
         shared = replace(shared, centres=_floats(record["centres"]), clustered=_positions(record["centres"]))
-    if "seed" in record:
-        shared = replace(shared, seed=_floats(record["seed"]))
+    if "anchor" in record:
+        shared = replace(shared, anchor=_floats(record["anchor"]))
     if "reference" in record and picture:
         shared = replace(shared, reference=_reference(record["reference"], *picture))
     return shared

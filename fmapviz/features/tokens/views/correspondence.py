@@ -1,7 +1,7 @@
 """Positions of each layer that match those of another image best, as numbered points in both pictures.
 
-The other image is `--seed IMAGE`. Drawn are mutual nearest neighbours by cosine, the best first, spread over the pictures;
-of `--seed IMAGE:Y,X` the best match of that position alone. Maps of more than 64 x 64 positions are averaged to fewer.
+The other image is `--anchor IMAGE`. Drawn are mutual nearest neighbours by cosine, the best first, spread over the pictures;
+of `--anchor IMAGE:Y,X` the best match of that position alone. Maps of more than 64 x 64 positions are averaged to fewer.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ if TYPE_CHECKING:
 
 
 def draw(maps: LayerMaps, style: Style) -> BatchContent:
-    """Match each image with that of the seed.
+    """Match each image with that of the anchor.
 
     Raises:
-        NotAMapError: A vector, or a layer that the image of the seed does not have.
+        NotAMapError: A vector, or a layer that the image of the anchor does not have.
     """
-    seed, shared = style.start, maps.ranges.shared
-    assert seed
+    anchor, shared = style.start, maps.ranges.shared
+    assert anchor
     if maps.vector or maps.picture is None:
         raise NotAMapError("is a vector, not a map")
     reference = shared.reference if shared else None
     if reference is None or len(reference.maps) != maps.values.shape[1]:
-        raise NotAMapError(f"{seed.image} has no such map")
+        raise NotAMapError(f"{anchor.image} has no such map")
     own = averaged(maps.values)
     index, cosine, mutual = match(own, reference.maps)
     tensors = {"index": index.to(torch.int32), "cosine": cosine, "mutual": mutual}
     theirs, ours = reference.centres, maps.placed.averaged((own.shape[2], own.shape[3]))
-    cell = theirs.cell(seed.at) if seed.at else None
+    cell = theirs.cell(anchor.at) if anchor.at else None
     if cell:
         tensors["similar"] = cosines(own, direction_at(reference.maps[None], *cell))
 

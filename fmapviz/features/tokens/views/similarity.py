@@ -1,6 +1,6 @@
 """Cosine similarity of each position of a layer to one position, over the input.
 
-The position is the one at a pixel of the input, `--seed Y,X`, of each image, or of one image for all, `--seed IMAGE:Y,X`.
+The position is the one at a pixel of the input: of each image, `--anchor Y,X`, or of one for all, `--anchor IMAGE:Y,X`.
 The scale is -1 to 1 for all layers and images, unless `--norm` is `layer`, `signed` or `fixed:LO,HI`: in deep layers all
 cosines may be alike.
 """
@@ -30,20 +30,20 @@ def draw(maps: LayerMaps, style: Style) -> BatchContent:
     """Draw one heat map per image, from -1 to 1 or in a range of its own.
 
     Raises:
-        NotAMapError: A vector, or a layer that the image of the seed does not have.
-        RequestError: The seed is outside the picture.
+        NotAMapError: A vector, or a layer that the image of the anchor does not have.
+        RequestError: The anchor is outside the picture.
     """
-    seed, shared = style.start, maps.ranges.shared
-    assert seed
-    assert seed.at
+    anchor, shared = style.start, maps.ranges.shared
+    assert anchor
+    assert anchor.at
     if maps.vector or maps.picture is None:
         raise NotAMapError("a vector, without rows and columns to lay over the image")
-    if seed.image:
-        if shared is None or shared.seed is None or shared.seed.shape[1] != maps.values.shape[1]:
-            raise NotAMapError(f"{seed.image} has no such map")
-        direction = shared.seed
+    if anchor.image:
+        if shared is None or shared.anchor is None or shared.anchor.shape[1] != maps.values.shape[1]:
+            raise NotAMapError(f"{anchor.image} has no such map")
+        direction = shared.anchor
     else:
-        direction = direction_at(maps.values, *maps.placed.cell(seed.at))
+        direction = direction_at(maps.values, *maps.placed.cell(anchor.at))
     raw = cosines(maps.values, direction)
     own = style.norm in {"layer", "signed", "signed-layer"}  # the whole scale compares all images, as `run` does
     limits = style.limits or (None if own else _LIMITS)
@@ -53,8 +53,8 @@ def draw(maps: LayerMaps, style: Style) -> BatchContent:
         tensors["nonfinite"] = maps.ranges.bad.sum(1)
 
     def make(raw: NDArray[np.float32], pixels: NDArray[np.uint8], *, low: float, high: float, nonfinite: int = 0) -> HeatMap:
-        shows = f"the cosine of each position to the one at {seed}"
+        shows = f"the cosine of each position to the one at {anchor}"
         colormap = "coolwarm" if own and style.signed else HEAT_COLORMAP
-        return HeatMap(raw, pixels, True, colormap, (low, high), nonfinite, shows, seed.at)
+        return HeatMap(raw, pixels, True, colormap, (low, high), nonfinite, shows, anchor.at)
 
     return BatchContent(make, tensors)

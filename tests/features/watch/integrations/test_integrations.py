@@ -169,7 +169,7 @@ def test_an_engine_of_ignite(tmp_path):
     net = network()
     optimizer = torch.optim.SGD(net.parameters(), 0.1)
     trainer = engine.create_supervised_trainer(net, optimizer, nn.functional.cross_entropy)
-    attach(trainer, Watch(net, probe(), to=tmp_path, every=4, **QUIET))
+    attach(trainer, Watch(net, probe(), out=tmp_path, every=4, **QUIET))
     trainer.run(DataLoader(data(), 4), max_epochs=2)
     assert steps_of(tmp_path / "fmapviz") == [1, 4, 8, 12, 16]
 
@@ -179,7 +179,7 @@ def test_an_engine_of_ignite(tmp_path):
 
 def watch_three_steps(writer):
     net = network()
-    with Watch(net, probe(), to=writer, every=1, **QUIET) as watch:
+    with Watch(net, probe(), out=writer, every=1, **QUIET) as watch:
         for step in range(3):
             watch(step)
 
@@ -198,7 +198,7 @@ def test_mlflow_gets_pictures_and_numbers_by_its_own_interface(tmp_path, monkeyp
     assert [each.step for each in history] == [0, 1, 2]
     pictures = sorted((tmp_path / "mlflow" / "0" / run.info.run_id / "artifacts" / "images").glob("maps~00 0~image_0*.png"))
     assert len(pictures) == 3
-    expected = Watch(network(), probe(), to=tmp_path / "own", **QUIET)
+    expected = Watch(network(), probe(), out=tmp_path / "own", **QUIET)
     expected(0)
     expected.close()
     drawn = Image.open(tmp_path / "own" / "fmapviz" / "image_0" / "step_000000" / "00_0.maps.png").convert("RGB")
@@ -213,7 +213,7 @@ from fmapviz import Watch
 wandb.init(project="tests", mode="offline", dir=sys.argv[1], sync_tensorboard=True)
 writer = SummaryWriter(sys.argv[1] + "/tensorboard")
 torch.manual_seed(0)
-with Watch(nn.Sequential(nn.Conv2d(3, 4, 3)), torch.rand(3, 16, 16), to=writer, every=1, strict=True, budget=1) as watch:
+with Watch(nn.Sequential(nn.Conv2d(3, 4, 3)), torch.rand(3, 16, 16), out=writer, every=1, strict=True, budget=1) as watch:
     for step in range(3):
         watch(step)
 writer.close()
