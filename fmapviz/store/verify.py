@@ -311,12 +311,12 @@ def _settings(run: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the settings of a run; empty ones if they are not in the form of ours."""
     settings: Any = run.get("settings")  # Any: a JSON file may hold any value
     try:
-        style = {"norm": str(settings["style"]["norm"]), "pca": str(settings["style"]["pca"])}
-        style |= {"anchor": str(settings["style"]["anchor"] or "")}
+        style: dict[str, str | int] = {"norm": str(settings["style"]["norm"]), "pca": str(settings["style"]["pca"])}
+        style |= {"anchor": str(settings["style"]["anchor"] or ""), "clusters": int(settings["style"]["clusters"])}
         listed = {name: list(map(str, settings[name])) for name in ("formats", "views")}
         return {**listed, "style": style, **{name: settings.get(name) for name in ("weights", "against")}}
-    except (KeyError, TypeError, IndexError):
-        return {"formats": [], "views": [], "style": {"norm": "", "pca": "", "anchor": ""}, "weights": None}
+    except (KeyError, TypeError, IndexError, ValueError, OverflowError):
+        return {"formats": [], "views": [], "style": {"norm": "", "pca": "", "anchor": "", "clusters": 0}, "weights": None}
 
 
 def _failure_problems(path: Path) -> Iterator[Problem]:

@@ -473,11 +473,11 @@ def test_defaults_make_no_other_run(folder, look):
     first = look([folder], views="maps")
     again = look([folder], views="maps", clusters=9, foreground=True, anchor="1,2")
     assert (again.directory, again.skipped) == (first.directory, 4)
-    settings = json.loads((first.directory / "run.json").read_bytes())["settings"]
-    assert settings["style"].keys().isdisjoint({"anchor", "clusters", "foreground"})
+    style = json.loads((first.directory / "run.json").read_bytes())["settings"]["style"]
+    assert (style["anchor"], style["clusters"], style["foreground"]) == (None, 6, False)
 
 
-def test_a_plan_draws_the_seeds_image_too(folder, look, tmp_path):
+def test_a_plan_draws_the_anchors_image_too(folder, look, tmp_path):
     for number in range(30):
         shutil.copy(folder / "a.png", folder / f"x{number}.png")
     config = fmapviz.config.RunConfig(
