@@ -84,24 +84,25 @@ def pytest_collection_modifyitems(items):
     recorded = json.loads(DURATIONS.read_text()) if DURATIONS.exists() else {}
     for item in items:
         seconds[item.path] += recorded.get(item.nodeid, 0)
-        if item.get_closest_marker("sampled"):
-            sampled[item.nodeid.partition("[")[0]].append(item)
+        if (mark := item.get_closest_marker("sampled")) and not item.get_closest_marker("thorough"):
+            sampled[item.nodeid.partition("[")[0], *mark.args].append(item)
     items.sort(key=lambda item: -seconds[item.path])
-    for cases in sampled.values():
-        mark_combinations(cases)
+    for (_, *most), cases in sampled.items():
+        mark_combinations(cases, *most)
 
 
-def mark_combinations(cases):
-    """Mark the cases of a test as thorough, except for some in which each value of each parameter is met."""
+def mark_combinations(cases, most=None):
+    """Mark the cases of a test as thorough, except for some in which each value of each parameter is met, or so many."""
 
     def values(case):
         return {(name, id(value)) for name, value in case.callspec.params.items()}
 
     missing = set().union(*map(values, cases))
-    while missing:
+    while missing and most != 0:
         chosen = max(cases, key=lambda case: len(missing & values(case)))
         cases.remove(chosen)
         missing -= values(chosen)
+        most = most and most - 1
     for case in cases:
         case.add_marker(pytest.mark.thorough)
 

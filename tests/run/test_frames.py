@@ -116,6 +116,7 @@ def numbered(picture):
     return int(picture.text["Frame"].split()[1])
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_heat_map_lies_over_the_frame_in_the_middle_of_what_it_sees(name, tmp_path):
     torch.manual_seed(0)
@@ -212,7 +213,7 @@ def test_a_class_activation_map_of_a_layer_that_sees_one_frame_lies_over_it(numb
     assert not [notice for notice in found.notices if "laid over" in notice]
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind", ["FrameByFrame(1, range(9), unbinds=False)", "AsImages(1)"])
 @pytest.mark.parametrize("given", ["film", "picture"])
 def test_frames_of_a_film_come_first_where_the_network_takes_them_first(kind, given, tmp_path, monkeypatch):

@@ -48,6 +48,7 @@ def watch(network, kind, *batch):
     return {name: (first.get(name), shapes.get(name), calls[name], count) for name, count in counts.items()}
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
@@ -211,6 +212,7 @@ def test_a_loaded_model_and_an_outline_are_listed_as_by_name():
     assert list_layers(load_model("shufflenet_v2_x0_5", weights="random", preprocessing=SMALL)) == by_name
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("model", "options", "after"),
     [
@@ -228,6 +230,7 @@ def test_a_forward_pass_that_fails_names_the_last_layer_that_ran(model, options,
     assert caught.value.exit_code == 2
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux")
 def test_a_large_model_is_listed_without_its_numbers(torch_alone):
     """ViT-H/14 has 2.5 GB of parameters."""

@@ -431,6 +431,7 @@ def test_force_does_everything_again(pictures, look):
     assert problems(directory) == []
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("reason", ["force", "changed", "repair"])
 def test_a_unit_that_holds_a_foreign_file_is_refused_before_anything_is_drawn(reason, pictures, look):
     directory = look(pictures / "one.png").directory
@@ -588,6 +589,7 @@ def test_a_unit_that_would_lie_inside_another(tmp_path, look):
         assert problems(out) == []
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind", ["file", "tree"])
 def test_what_is_in_the_way_is_left_alone(kind, pictures, look):
     directory = look(pictures / "two.png").directory
@@ -864,6 +866,7 @@ def test_a_network_of_clips_is_drawn_frame_by_frame(pictures, look):
     assert (summary.layers, summary.pictures) == (1, 3)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("options", "noticed"),
     [({}, True), ({"types": ["Conv2d"]}, False), ({"layers": "0"}, False), ({"views": ["kernels"]}, False)],

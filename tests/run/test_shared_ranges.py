@@ -334,6 +334,7 @@ def test_a_request_that_is_wrong_leaves_nothing_behind(folder, look, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("damage", ["cut", "changed", "deleted"])
 def test_a_scale_that_was_lost_is_found_out_again(folder, look, damage):
     summary = look([folder])
@@ -354,6 +355,7 @@ def test_a_scale_that_was_lost_is_found_out_again(folder, look, damage):
     assert pictures(again.directory) == before
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("given", [["0.png"], ["0.png", "1.png", "2.png", "3.png"]], ids=["fewer", "more"])
 def test_a_scale_that_was_lost_is_not_made_of_other_images(folder, look, given):
     """Pictures that are there would be on another scale than those that come, and nobody could see it."""
@@ -367,6 +369,7 @@ def test_a_scale_that_was_lost_is_not_made_of_other_images(folder, look, given):
     assert not (summary.directory / "survey.json").exists()
 
 
+@pytest.mark.thorough
 def test_everything_can_be_drawn_anew_on_a_scale_of_its_own(folder, look, tmp_path):
     whole = look([folder], out=tmp_path / "whole")
     summary = look([folder / "0.png", folder / "1.png"])
@@ -442,7 +445,7 @@ def heats_of(summary, view):
     return raw, levels
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("norm", ["run", "signed-run"])
 @pytest.mark.parametrize("view", ["gradcam", "layercam", "hirescam", "eigencam", "saliency"])
 @pytest.mark.parametrize("more", [(), ("maps",)], ids=["alone", "beside maps"])

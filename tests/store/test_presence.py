@@ -67,7 +67,7 @@ def damaging(place, do, at, **options):
     return draw(place / "in", out=place / "out", on_event=on_event, **options)
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("at", [4, 6])
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_run_that_is_damaged_while_it_is_drawn_is_not_done(damage, at, tmp_path):
@@ -96,6 +96,7 @@ def test_a_shard_that_is_removed_is_missed(tmp_path):
         damaging(tmp_path, remove, 6, shard=2, to=["tar"])
 
 
+@pytest.mark.sampled(1)
 @needs("obstore", "remote")
 @pytest.mark.parametrize("lost", ["0.png/unit.json", "run.json"])
 def test_a_unit_that_is_removed_from_a_store_is_missed(lost, tmp_path, bucket):

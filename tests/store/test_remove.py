@@ -95,6 +95,7 @@ RUNS = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", RUNS)
 def test_all_files_of_a_real_run_are_its_own(kind, tmp_path):
     for name in ("0.png", "more/1.png"):

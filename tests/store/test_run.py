@@ -426,6 +426,7 @@ def work(process):
 """
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("task", ["same", "others"])
 def test_eight_processes_begin_at_the_same_moment(task, tmp_path):
     result = run_python(MANY + EIGHT_AT_ONCE, tmp_path / "out", task)

@@ -267,6 +267,7 @@ def test_the_same_command_passes_over_what_is_there(inputs, tmp_path):
     assert (tmp_path / "out/run/shard-000000").stat().st_ino == inode
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("gone", [["shard-000000"], ["shard-000001"], ["shard-000002"], ["shard-000000", "shard-000002"]])
 def test_whatever_is_there_of_a_run_the_rest_comes_out_the_same(inputs, tmp_path, gone):
     draw(inputs, tmp_path / "whole")
@@ -278,6 +279,7 @@ def test_whatever_is_there_of_a_run_the_rest_comes_out_the_same(inputs, tmp_path
     assert difference(snapshot(tmp_path / "out"), snapshot(tmp_path / "whole")) == []
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("options", [{"workers": 1}, {"workers": 4}, {"batch_size": 3}, {"workers": 3, "batch_size": 2}])
 def test_the_tree_is_the_same_however_images_are_worked_on(inputs, tmp_path, options):
     class Pointwise(torch.nn.Module):  # comes out of a batch of any size the same
@@ -366,6 +368,7 @@ def test_a_changed_image_that_cannot_be_drawn_costs_no_picture_of_others(inputs,
     assert difference(snapshot(tmp_path / "out/run/shard-000001"), before) == []
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("reason", ["force", "changed"])
 def test_a_shard_that_holds_a_foreign_file_is_not_replaced(inputs, tmp_path, reason):
     draw(inputs, tmp_path / "out")
@@ -433,6 +436,7 @@ def test_a_shard_of_nothing_but_failures_is_none(tmp_path):
     assert members(tmp_path / "out/run") == {}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("name", "damage"),
     each_once(
@@ -454,6 +458,7 @@ def test_repair_repairs_a_shard(inputs, tmp_path, name, damage):
     assert problems(tmp_path / "out") == []
 
 
+@pytest.mark.thorough
 def test_repair_removes_what_is_left_of_shards_whose_images_are_in_others_now(inputs, tmp_path):
     draw(inputs / "more", tmp_path / "out")
     draw(inputs, tmp_path / "out")
@@ -576,6 +581,7 @@ def test_somebody_elses_directory_in_a_shards_place_is_left_alone(inputs, tmp_pa
 ASKED, KEPT = ["more/1.png", "1.png", "7", "path"], [["tar"], ["tensorboard"]]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("name", "formats"), often(each_once(ASKED, KEPT), of=product(ASKED, KEPT)))
 def test_one_picture_comes_back(inputs, tmp_path, formats, name):
     draw(inputs, tmp_path / "out", to=formats)
@@ -588,6 +594,7 @@ def test_one_picture_comes_back(inputs, tmp_path, formats, name):
     assert extract.extract(tmp_path / "out", image=image, layer="input").name == "more_1.png.input.png"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("typed", ["in/more/1.png", "./in/more/1.png", "in/../in/more/1.png", "./more/1.png"])
 def test_an_image_is_found_by_its_path_as_it_was_typed_for_the_run(inputs, tmp_path, monkeypatch, typed):
     draw(inputs, tmp_path / "out", to="tar")

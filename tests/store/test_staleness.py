@@ -30,7 +30,7 @@ def images(run):
     return {row["image"] for row in csv.DictReader((run / "top.csv").read_text().splitlines())}
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("change", ["added", "changed"])
 @pytest.mark.parametrize("shard", [None, pytest.param(2, marks=needs("pyarrow", "scale"))])
 def test_top_images_of_fewer_images_are_called_out_of_date(change, shard, tmp_path):

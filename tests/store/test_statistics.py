@@ -234,6 +234,7 @@ def spoilt(x):
 # --- what NumPy says
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("batch_size", [None, 1, 2, 8])
 @pytest.mark.parametrize("workers", [1, 4])
 def test_a_networks_statistics_are_numpys(look, pictures, batch_size, workers):
@@ -444,6 +445,7 @@ def test_networks_of_other_types(look, pictures, dtype):
     assert_numpys(summary.directory, seen)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("offset", [1e3, 1e6, -1e6])
 def test_small_differences_of_large_numbers(look, tmp_path, offset):
     """A deviation computed from the mean of squares would be lost: float32 has 24 bits, the square takes 40."""
@@ -454,6 +456,7 @@ def test_small_differences_of_large_numbers(look, tmp_path, offset):
     assert all(row["std"] > 0.9 for row in table["far", "output", ""])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("shard", [None, pytest.param(3, marks=needs("pyarrow", "scale"))], ids=["images", "shards"])
 def test_deviations_that_are_tiny_beside_the_mean(look, tmp_path, dtype, shard):
@@ -486,6 +489,7 @@ def test_a_million_values(look, tmp_path):
     assert_numpys(summary.directory, outputs(model, inputs), layers=["many"], rtol=5e-5)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("factor", [1e-12, *(factor for factor in (1e-22, 1e22, 1e37)), 1e18])
 def test_very_small_and_very_large_values(look, pictures, factor):
     model = Makes(scaled=lambda x: x * factor)
@@ -520,6 +524,7 @@ class StopError(Exception):
 DIVIDED = [[[3, 4, 5], [0, 1, 2]], [[5], [4], [0, 2, 1, 3]], [[4, 1, 5, 0, 3, 2]], [[0, 1, 2], [3, 4, 5]]]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("parts", "workers"), often(each_once(DIVIDED[:3], [4, 1]), of=product(DIVIDED, [1, 4])))
 def test_statistics_are_equal_however_a_run_is_divided(whole, look, parts, workers):
     inputs, expected = whole
@@ -587,6 +592,7 @@ def work(process):
 """
 
 
+@pytest.mark.thorough
 def test_processes_that_share_a_run_end_with_the_statistics_of_all_images(whole, fmapviz, tmp_path):
     inputs, expected = whole
     ended = fmapviz("-c", AT_ONCE + EIGHT_AT_ONCE, tmp_path / "out", inputs[0].parent, cwd=Path(__file__).parent)
@@ -710,6 +716,7 @@ def test_inputs_and_gradients(look, pictures):
     assert list(summary.dead)[:2] == ["first (input)", "last (input)"]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "style", [Style(channels="0,2"), Style(channels="top:2"), Style(channels="top:1:std", norm="layer")]
 )
@@ -725,6 +732,7 @@ def test_statistics_are_of_layers_too_that_have_none_of_the_channels_shown(look,
     assert_numpys(summary.directory, outputs(model, pictures))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("views", [["maps"], ["mean"], ["histogram", "maps", "pca"]])
 def test_statistics_are_the_same_beside_whatever_else_is_written(whole, look, views):
     inputs, (table, document) = whole
@@ -856,6 +864,7 @@ FILES = ["stats.csv", "stats.json", "products.json", "0.png/stats.safetensors"]
 DAMAGES = ["flip", "cut", "remove"]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("name", "damage"), often(each_once(FILES, DAMAGES), of=product(FILES, DAMAGES)))
 def test_damage_is_found_and_the_same_command_mends_it(look, pictures, tmp_path, name, damage):
     directory = look(Ordinary(), pictures).directory

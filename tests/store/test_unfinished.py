@@ -81,6 +81,7 @@ def names(place):
 # --- commands that end before their time
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("number", "reason"),
     [(signal.SIGINT, "SIGINT"), (signal.SIGTERM, "SIGTERM"), (signal.SIGHUP, "SIGHUP"), (signal.SIGKILL, None)],
@@ -144,6 +145,7 @@ def test_a_failure_to_write_leaves_a_failed_run_with_the_reason(tmp_path):
     assert shown(tmp_path) == (4, None, "finished")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("share", [0.3, 0.5, 0.7, 0.95])
 def test_a_process_that_is_gone_at_any_operation_leaves_a_run_that_is_not_called_finished(share, tmp_path, monkeypatch):
     inputs = paint_some(tmp_path / "in", 3)
@@ -269,6 +271,7 @@ def test_images_in_shards_are_counted(tmp_path):
 # --- records that are damaged or made up
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "content",
     [b"", bytes(300), b"{", b"[]", b'{\n "fmapviz": 2, "inputs": 7}', b'{\n "fmapviz": 2, "inputs": "x", "found": "many"}'],

@@ -691,6 +691,7 @@ print(write("lena.png", "ours", 999).name)
 """
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("what", "content"), [("nothing yet", "ours"), ("the same", "theirs"), ("another", "ours")])
 def test_a_unit_that_is_replaced_at_that_very_moment(what, content, run):
     finish(run, source(), "old")
@@ -725,6 +726,7 @@ def work(process):
 """
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("task", ["same", "force", "newer", "names"])
 def test_eight_processes_finish_units_at_the_same_moment(task, run):
     finish(run, source("/a/lena.png"), "old")

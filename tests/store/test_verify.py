@@ -253,6 +253,7 @@ def test_many_directories_are_told_in_order(out):
     assert [path for path, _ in problems(out)] == [str(out / "net/x150.png/00_conv.maps.png")]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", FILES)
 def test_every_flipped_byte_is_named(name, unit):
     path = unit / name

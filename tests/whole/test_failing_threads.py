@@ -112,6 +112,7 @@ def disturbed(disturb):
 ENCODERS = [(encoding, "encode"), (png, "_filter_rows")]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("number", "workers", "broken"),
     often(
@@ -143,6 +144,7 @@ def test_what_a_thread_raises_is_no_failure_of_an_image(look, monkeypatch):
     assert all(getattr(event, "status", "done") == "done" for event in told)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("number", "workers"), often([(1, 4), (11, 1), (IMAGES * PICTURES, 2)], of=product([1, 2, 11], [1, 2, 4]))
 )
@@ -162,6 +164,7 @@ def test_a_full_disk_ends_the_run_and_the_same_call_continues(workers, number, l
     assert_whole(tmp_path / "out")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("workers", [1, 4])
 def test_a_disk_full_on_commit_ends_the_run(workers, look, monkeypatch, tmp_path):
     from fmapviz.run.pipeline import unit_writer

@@ -255,7 +255,7 @@ SAID = {
 }
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("home", ["class", "module"])
 @pytest.mark.parametrize("kind", SAID)
 def test_what_is_said_of_the_outputs_counts_for_tensors_as_for_paths(kind, home, module, tmp_path):
@@ -418,6 +418,7 @@ class Solid(nn.Module):
         return self.conv(x)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("shape", "channels"),
     [((6, 9, 8), 1), ((1, 6, 9, 8), 1), ((6, 9, 8, 1), 1), ((2, 6, 9, 8), 2), ((6, 9, 8, 2), 2), ((1, 2, 6, 9, 8), 2)],

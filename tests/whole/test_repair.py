@@ -75,6 +75,7 @@ def test_these_are_all_kinds_of_files(whole):
 
 
 # Each file in two ways, and two of them in every way.
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize(("name", "damage"), often(each_once(FILES, DAMAGES), of=product(FILES, DAMAGES)))
 def test_every_damage_is_found_and_what_it_says_repairs_it(name, damage, whole, tmp_path):
     expected = snapshot(whole / "out")

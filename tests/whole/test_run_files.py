@@ -249,6 +249,7 @@ def test_a_strangers_record_stays(folder, look, tmp_path):
     assert record.read_text() == "my own goods"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "name",
     [
@@ -274,6 +275,7 @@ FILES = ["index.html", "stats.csv", "stats.json", "stats.js"]
 DAMAGES = ["deleted", "cut", "changed", "emptied"]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("name", "damage"), often(each_once(FILES, DAMAGES), of=product(FILES, DAMAGES)))
 def test_what_was_damaged_is_found_and_made_again(folder, look, name, damage):
     run = look([folder], to=["html", "stats"]).directory
@@ -288,6 +290,7 @@ def test_what_was_damaged_is_found_and_made_again(folder, look, name, damage):
     assert problems(run) == []
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("damage", ["deleted", "cut", "changed", "emptied"])
 def test_a_record_that_was_damaged_is_made_again(folder, look, damage):
     """What it lists is as fmapviz made it, so it must be known again without the record."""
@@ -306,6 +309,7 @@ def test_a_record_that_was_damaged_is_made_again(folder, look, damage):
 # --- how a run may end
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("number", "grown"), often(each_once(range(5), [False, True]), of=product(range(5), [False, True])))
 def test_wherever_it_is_killed_the_next_command_repairs_it(folder, look, monkeypatch, number, grown):
     """Its files are put in place one by one; before each of them the process may end."""
@@ -401,6 +405,7 @@ def test_an_image_that_another_process_is_just_replacing_is_not_called_damaged(f
     assert problems(run) == []
 
 
+@pytest.mark.thorough
 def test_several_processes_end_with_a_page_of_all_images(warm, tmp_path):
     for seed in range(6):
         paint(tmp_path / f"in{seed % 3}" / f"{seed}.png", seed)

@@ -81,6 +81,7 @@ def fit_with_lightning(folder):
     return "maps/00 0/image_0"
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "draw",
     [
@@ -104,6 +105,7 @@ def test_the_line_that_a_run_of_shards_prints_shows_every_image(fmapviz, tmp_pat
         assert len(steps_shown(address, "maps/00 features.0.conv")) == STEPS
 
 
+@pytest.mark.thorough
 def test_the_line_that_a_series_of_checkpoints_prints_shows_every_step(fmapviz, tmp_path):
     (tmp_path / "net.py").write_text("from torch import nn\ndef build():\n    return nn.Sequential(nn.Conv2d(3, 4, 3))\n")
     for step in range(STEPS + 1):
@@ -116,6 +118,7 @@ def test_the_line_that_a_series_of_checkpoints_prints_shows_every_step(fmapviz, 
         assert len(steps_shown(address, "diff/00 0/cat.png")) >= STEPS
 
 
+@pytest.mark.thorough
 def test_the_line_that_a_run_with_top_images_prints_shows_every_page(fmapviz, tmp_path):
     channels = 32 * STEPS  # 32 on a page
     (tmp_path / "net.py").write_text(

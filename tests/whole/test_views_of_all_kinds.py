@@ -115,6 +115,7 @@ def bytes_of(directory):
 # --- mean and max
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("view", ["mean", "max"])
 @pytest.mark.parametrize(
     ("style", "colormap"),
@@ -146,6 +147,7 @@ def test_all_channels_together_lie_over_the_input(tmp_path, look, view, style, c
         assert (abs(found - expected) > 1 + alpha).mean() < 0.01
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("channels", ["top:2", "top:1:mean", "0,2", "99"])
 def test_all_channels_are_put_together_whichever_the_grids_show(tmp_path, look, channels):
     path = paint(tmp_path / "a.png")
@@ -468,6 +470,7 @@ def test_a_shared_basis_is_numpys_of_all_images(tmp_path, look):
         assert abs(found - nearest(levels, SIZE)).max() <= 1
 
 
+@pytest.mark.thorough
 def test_workers_and_interruptions_change_no_colour(tmp_path, look):
     for seed in range(5):
         paint(tmp_path / "in" / f"{seed}.png", seed)
@@ -515,6 +518,7 @@ class Picky(Net):
         return self.second(first)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("batch", [1, 8])
 def test_an_image_that_fails_has_no_say_in_the_basis(tmp_path, batch):
     for seed in range(7):
@@ -606,7 +610,7 @@ def test_values_that_are_not_finite_are_in_no_bin(tmp_path, look, monkeypatch, e
         assert abs(np.cumsum(rows[:, 2]) - np.cumsum(np.histogram(finite, 64)[0])).max() <= 1
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("everything", [False, True])
 @pytest.mark.parametrize("norm", ["channel", "layer", "signed", "run", "fixed:-1,1"])
 def test_no_view_is_stopped_by_nan(tmp_path, look, monkeypatch, everything, norm):
@@ -808,6 +812,7 @@ def test_the_ends_of_their_scale_are_those_of_all_filters_whichever_are_drawn(tm
         assert picture.drawing.content.limits == pytest.approx((float(weight.min()), float(weight.max())))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "norm",
     [

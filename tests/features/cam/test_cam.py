@@ -62,6 +62,7 @@ def of_captum(network, layer, batch, classes=CLASSES):
 # --- every method, through the front door
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("method", "layer"),
     [*((each, "layer4") for each in GRAD_CAM), *thorough(*((each, "layer2") for each in GRAD_CAM))],
@@ -90,6 +91,7 @@ def test_eigencam_is_pytorch_grad_cams_up_to_the_sign(network, batch):
         assert min((heat - other).abs().max(), (mirrored - other).abs().max()) < 1e-5
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_eigencam_marks_the_shape_and_not_the_background(samples, shape):
     model = fmapviz.load_model("shapesnet")
@@ -153,6 +155,7 @@ def without_inplace(network):
     return copy
 
 
+@pytest.mark.sampled(1)
 def test_layers_that_are_overwritten_give_the_map_of_what_they_returned(overwriting):
     batch, copy = images(64, 80), without_inplace(overwriting)
     for layer in convolutions(overwriting):
@@ -183,6 +186,7 @@ def test_captums_published_example_comes_out(layer, published, inplace):
 # --- what the maps add up to
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["shapesnet", "resnet18", "mobilenet_v2"])
 def test_maps_before_global_average_pooling_add_up_to_the_logit(name):
     network = fmapviz.load_model(name).module if name == "shapesnet" else make(name)
@@ -320,7 +324,7 @@ class OfFrames(nn.Module):
         return self.head(self.body(x.flatten(0, 1)).mean((2, 3)).unflatten(0, x.shape[:2]).mean(1))
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(4)
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("channels", [1, 3, 4])
 @pytest.mark.parametrize("frames", [2, 3, 4, 5])
@@ -444,7 +448,7 @@ class Classifies(Segments):
         return super().forward(x).mean((2, 3))
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(3)
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("network", [Segments, Classifies])
 @pytest.mark.parametrize("target", [0, 2, "top1"])
@@ -485,7 +489,7 @@ class OfPixels(nn.Module):
         return scores.permute(*("NHWC".index(axis) for axis in self.order))
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(4)
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("soft", [False, True])
 @pytest.mark.parametrize("classes", [1, 4, 8])

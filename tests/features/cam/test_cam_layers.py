@@ -54,6 +54,7 @@ FAMILIES = {
 MORE = {"densenet121": ("features", None), "mobilenet_v3_small": ("features", None), "swin_t": ("permute", None)}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", [*FAMILIES, *thorough(*MORE)])
 def test_the_layer_is_the_last_map_that_the_class_depends_on(name):
     options = {"googlenet": {"init_weights": False, "aux_logits": False}}
@@ -286,6 +287,7 @@ def test_of_a_vision_transformer_whose_head_is_zero_it_is_the_same_layer():
     assert fmapviz.cam(network, torch.randn(1, 3, 32, 32)).layer.endswith("ln_1")
 
 
+@pytest.mark.thorough
 def test_of_timms_vision_transformers_it_is_the_first_norm_of_the_last_block():
     from extras import timm
 

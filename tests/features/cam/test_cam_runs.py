@@ -305,6 +305,7 @@ def test_a_class_in_upper_or_lower_case_is_the_same_run(look):
     assert other.directory != first.directory
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("views", [["maps"], ["eigencam", "mean"]])
 def test_a_class_that_no_view_needs_is_ignored_with_a_notice(look, views):
     first, _ = look(small(), views=views)
@@ -317,6 +318,7 @@ def test_a_class_that_no_view_needs_is_ignored_with_a_notice(look, views):
     assert not any("targets=" in event.message for event in events if isinstance(event, Notice))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("layers", [(), ("0", "2")])
 def test_workers_and_other_pictures_do_not_change_the_result(layers, folder, look, tmp_path):
     found = []
@@ -385,7 +387,7 @@ def fail(_logits):
 MIXED = {"success": lambda logits: logits, "forward fails": fail, "backward fails": FailingBackward.apply}
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("layers", [(), ("*",)])
 @pytest.mark.parametrize("ending", [*MIXED, "refused"])
@@ -589,6 +591,7 @@ def alive():
     return kinds
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("automatic", [False, True])
 def test_memory_does_not_grow_with_the_images(automatic):
     network = small()
@@ -928,6 +931,7 @@ def test_a_detector_that_finds_nothing_says_so_and_goes_on(layers, dark_first, l
     assert "the network finds no such class in the image" in failure.message
 
 
+@pytest.mark.thorough
 def test_torchvisions_detector_finds_nothing_with_random_weights(look):
     summary, _ = look(
         "fasterrcnn_mobilenet_v3_large_320_fpn",
@@ -1103,6 +1107,7 @@ class Ends(nn.Module):
         return self.end(self.fc(self.conv(x).relu().mean((2, 3))) * 9)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("end", [nn.Softmax(1), nn.LogSoftmax(1), nn.Sigmoid(), lambda logits: logits.softmax(-1)])
 def test_what_is_differentiated_is_the_logit_before_a_softmax(end, look):
     expected = fmapviz.cam(Ends(nn.Identity()), images(2), target=[1, 2])

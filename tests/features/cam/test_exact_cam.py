@@ -49,6 +49,7 @@ POOLED = {
 }
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", often(["resnet18", "googlenet"], of=POOLED))
 def test_the_maps_of_networks_with_global_average_pooling_add_up_to_the_logit(name):
     options = {"googlenet": {"init_weights": False, "aux_logits": False}}

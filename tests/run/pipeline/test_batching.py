@@ -230,6 +230,7 @@ def test_without_the_memory_for_a_shared_pass_fewer_images_share_one(tmp_path):
     assert tree == look(pictures, alone, tmp_path / "b", batch_size=1)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind", [Counting, Averaging, Remembering])
 def test_a_network_that_changes_by_being_run_is_not_run_more_often(kind, tmp_path):
     tried, alone = kind(), kind()
@@ -247,6 +248,7 @@ def test_an_image_alone_gives_the_same_as_in_a_folder(tmp_path):
         assert alone.items() <= folder.items()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("workers", [2, 4])
 def test_several_threads_give_the_same(workers, tmp_path):
     pictures = paint_many(tmp_path / "pictures", 21)
@@ -254,6 +256,7 @@ def test_several_threads_give_the_same(workers, tmp_path):
     assert many == look(pictures, Net(), tmp_path / "b", batch_size=1)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["mobilenet_v3_small", "squeezenet1_1", *thorough("regnet_y_400mf", "googlenet")])
 def test_networks_give_each_image_the_same_whatever_is_beside_it(name, tmp_path):
     model = fmapviz.load_model(name, weights="random", preprocessing=InputOptions(size=(64, 64)))
@@ -302,7 +305,7 @@ def notices_of(events):
     return [event.message for event in events if isinstance(event, Notice)]
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", [Mixing, Brightest, Darkest, Normalising, Attending, Contrasting])
 @pytest.mark.parametrize("workers", [1, 3])
 def test_images_of_a_network_that_mixes_a_batch_are_passed_alone_and_that_is_said(kind, workers, tmp_path):
@@ -312,6 +315,7 @@ def test_images_of_a_network_that_mixes_a_batch_are_passed_alone_and_that_is_sai
     assert notices_of(events) == [MIXES]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind", [Counting, Averaging, Remembering])
 def test_images_of_a_network_that_remembers_are_passed_alone_and_that_is_said(kind, tmp_path):
     pictures, events = paint_many(tmp_path / "pictures", 7), []

@@ -126,6 +126,7 @@ def threads():
 # --- as it arrives
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("batch_size", [1, 8])
 def test_an_image_is_finished_before_the_next_is_known(batch_size, pictures, look):
     finished = threading.Event()
@@ -377,6 +378,7 @@ class Loops(nn.Module):
         return torch.stack([self.relu(self.layer(image)) for image in (images if self.each else images[:1])])
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("batch_size", [4, 12, None])
 @pytest.mark.parametrize("layers", [["layer"], ["relu"], ["layer", "relu"]], ids=" ".join)
 @pytest.mark.parametrize(("kind", "each"), [("Conv1d", False), ("Conv2d", False), ("Conv2d", True)])
@@ -685,6 +687,7 @@ def prepare(out, start):
         shutil.copytree(start, out)
 
 
+@pytest.mark.sampled(1)
 def test_everything_is_written_under_a_hidden_name(situation, server, tmp_path):
     inputs, start, _ = situation
     prepare(tmp_path / "out", start)
@@ -735,6 +738,7 @@ def test_eight_processes_that_draw_the_same_anew(pictures, server, tmp_path):
     assert hidden(out) == []
 
 
+@pytest.mark.thorough
 def test_eight_processes_with_a_share_each(pictures, server, tmp_path):
     paths = sorted(pictures.glob("*.png"))
     assert server({"inputs": paths, "out": tmp_path / "reference"})[0]["code"] == 0
