@@ -39,6 +39,7 @@ def run(torch_alone):
 # Without random initialisation
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_a_loaded_network_is_in_everything_the_one_that_was_saved(name, tmp_path):
     check_loading(name, tmp_path)
@@ -137,6 +138,7 @@ assert sys.modules["torchvision.ops.roi_align"].is_compile_supported is utils.is
     )
 
 
+@pytest.mark.thorough
 def test_another_thread_gets_the_compiler_while_torchvision_is_imported(run):
     run(
         """
@@ -159,6 +161,7 @@ assert torch._dynamo.utils is real
     )
 
 
+@pytest.mark.thorough
 def test_the_meta_device_is_used_without_the_compiler_which_works_afterwards(run):
     run(
         """
@@ -181,6 +184,7 @@ assert callable(sys.modules["torch._dynamo"].optimize)
     )
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "code",
     [

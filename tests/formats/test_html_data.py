@@ -114,6 +114,7 @@ LOOKS = [
 ]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("style", LOOKS)
 def test_every_tile_is_where_it_is_said_to_be(look, picture, style):
     unit = look(**style)
@@ -149,6 +150,7 @@ def test_the_numbers_of_every_channel_are_numpys(look, picture):
         assert record["layer"]["index"] == LAYERS.index(layer)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "channels",
     ["0,2-3,77", "5,0", "top:3", "top:3:mean", "top:99:std"],

@@ -130,7 +130,7 @@ def run_of(summary, path):
 # --- bit for bit
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("make", [overwritten, Calls])
 @pytest.mark.parametrize("workers", [1, 4])
 def test_values_are_those_before_any_later_layer_changes_them(look, pictures, make, workers):
@@ -205,6 +205,7 @@ def test_what_no_array_can_be_is_left_out(look, pictures, make):
     assert list(read(run_of(summary, pictures[0]))[0]) == ["maps"]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64], ids=str)
 def test_networks_of_other_types(look, pictures, dtype):
     model = overwritten().to(dtype)
@@ -223,6 +224,7 @@ def test_all_samples_of_an_image(look, pictures):
         assert_same(run_of(summary, path), outputs(model, prepared(path)))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("batch_size", [None, 1, 4])
 def test_batches_are_taken_apart(look, pictures, batch_size):
     """Nothing here rounds: the same must come of every batch."""
@@ -306,6 +308,7 @@ def by_autograd(model, path, score):
     )
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("batch_size", [1, 4])
 def test_inputs_and_gradients(look, pictures, batch_size):
     model = Pools().eval()

@@ -198,6 +198,7 @@ def write_series(out, name, steps, images):
     return run
 
 
+@pytest.mark.thorough
 def test_steps_are_matched_by_their_numbers(open_report, tmp_path):
     images = [paint(tmp_path / f"in/{name}.png", seed, (24, 30)) for seed, name in enumerate(("cat", "dog"))]
     paint(tmp_path / "in/plain.png", 5, (24, 30))

@@ -159,6 +159,7 @@ for name, open_writer in writers.items():
 """
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.skipif(sys.platform == "win32", reason="has no limit on file sizes")
 @pytest.mark.parametrize("side", [4, 300], ids=["small", "large"])
 def test_a_writer_never_hides_a_full_disk(side, tmp_path):

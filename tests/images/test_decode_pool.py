@@ -225,6 +225,7 @@ def test_pixels_come_as_they_were_stored(reading, tmp_path):
         assert not read.pixels.readonly
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("form", ["JPEG", "PNG", "TIFF", "WEBP"])
 @pytest.mark.parametrize("orientation", [1, 6, *thorough(2, 3, 4, 5, 7, 8)])
 def test_the_orientation_is_that_of_the_file(form, orientation, reading, tmp_path):
@@ -233,6 +234,7 @@ def test_the_orientation_is_that_of_the_file(form, orientation, reading, tmp_pat
     assert reading(tmp_path / "file", 1).orientation == orientation
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("orientation", [1, 8])
 def test_the_orientation_of_bands_is_that_of_the_file(orientation, reading, tmp_path):
     bands = np.zeros((6, 5, 4), np.uint8)
@@ -248,6 +250,7 @@ def test_damaged_exif_data_give_no_orientation(form, reading, tmp_path):
     assert reading(tmp_path / "file").orientation == 1
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("shape", [(1, 1, 3), (1, 5000, 3), (5000, 1, 3), (2500, 2700, 3)])
 def test_pixels_of_any_shape(shape, reading, tmp_path):
     pixels = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
@@ -257,6 +260,7 @@ def test_pixels_of_any_shape(shape, reading, tmp_path):
     np.testing.assert_array_equal(np.asarray(reading(tmp_path / "a.bmp", 1).pixels), grey)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("channels", [1, 2, 3, 6])
 def test_samples_come_as_they_were_stored(channels, reading, tmp_path):
     values = np.random.default_rng(0).random((channels, 40, 30), dtype=np.float32)

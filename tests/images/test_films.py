@@ -51,6 +51,7 @@ def read(file, *, channels=3, count=1):
     return [image.pixels for image in read_frames(file, frames_of(file.path), channels=channels, count=count)]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("name", "codec"), KINDS)
 def test_every_frame_is_the_one_of_its_number_in_any_order(tmp_path, name, codec):
     film = write_film(tmp_path / name, codec=codec)
@@ -78,6 +79,7 @@ def test_animated_pictures_are_films_and_others_are_not(tmp_path, suffix):
     assert rate_of(str(film)) == 20
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("choice", "expected"),
     [
@@ -140,6 +142,7 @@ def test_clips_have_frames_at_equal_distances(tmp_path):
             read(frames[1], count=count)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("name", "codec"), [("a.mp4", "libx264"), ("a.mkv", "libx264"), ("a.webm", "libvpx-vp9")])
 @pytest.mark.parametrize("damage", ["cut", "zeros"])
 def test_the_frames_before_damage_stay_and_the_rest_is_one_failure(tmp_path, name, codec, damage):
@@ -187,6 +190,7 @@ def test_sound_without_pictures_is_one_failure(tmp_path):
     assert [each.code for each in listed(tmp_path / "sound.mp4")[1]] == ["E_FORMAT"]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("degrees", "turned"), [(90, 1), (180, 2), (270, 3)])
 def test_a_turned_film_is_upright(tmp_path, degrees, turned):
     try:
@@ -235,6 +239,7 @@ def with_matrix(path, matrix):
     return path
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("number", "scale"), [(0, 1), (20, 0.5)], ids=["from the beginning", "from a key frame"])
 @pytest.mark.parametrize(
     "matrix",
@@ -278,6 +283,7 @@ def test_one_channel_is_grey_and_others_are_refused(tmp_path):
     assert refusal.value.code == "E_CHANNELS"
 
 
+@pytest.mark.thorough
 def test_threads_read_the_frames_of_several_films_at_once(tmp_path):
     paths = [write_film(tmp_path / f"{number}.mp4", 20) for number in range(6)]  # more than are kept open
     frames = listed(*paths)[0]
@@ -384,6 +390,7 @@ def test_a_cell_is_larger_than_what_compression_blurs():
     assert CELL >= 8
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("name", "codec"), [("a.mp4", "libx264"), ("a.webm", "libvpx-vp9"), ("a.avi", "mpeg4"), ("a.gif", "")]
 )

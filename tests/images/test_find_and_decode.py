@@ -474,6 +474,7 @@ def test_deep_pixels_are_scaled_from_their_own_range(dtype, form, read_bytes):
     assert notices == ("more than 8 bits per channel: 1000..5001 scaled to 0..1",)
 
 
+@pytest.mark.thorough
 def test_large_deep_pictures_are_scaled_as_small_ones_are(tmp_path):
     """They are gone through in parts."""
     deep = np.add.outer(np.arange(3000), np.arange(3000)).astype(np.uint16) * 10
@@ -858,6 +859,7 @@ def test_nothing_is_looked_at_before_it_is_asked_for(tmp_path):
     assert asked == ["a.png"]
 
 
+@pytest.mark.thorough
 def test_memory_does_not_grow_with_the_files(tmp_path):
     for number in range(60):
         folder = tmp_path / f"{number}"

@@ -99,7 +99,7 @@ def rectangles(size):
         yield x - across // 2, y - down // 2, x + max(1, across // 3), y + max(1, down // 3)
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("size", [*SIZES, *thorough(*RARER)])
 @pytest.mark.parametrize("name", PREPARATIONS)
 def test_a_rectangle_is_found_back(name, size):
@@ -156,6 +156,7 @@ def test_a_flip_has_a_negative_scale():
     assert down == pytest.approx(300 / 128, rel=1e-3)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("model", ["resnet50", "efficientnet_b0", "vit_b_16", *thorough("fcn_resnet50", "swin_t")])
 @pytest.mark.parametrize("size", ["500x333", "333x500", *thorough("4000x3000", "224x224")])
 def test_the_geometry_is_that_of_torchvision(model, size):
@@ -175,6 +176,7 @@ def test_the_geometry_is_that_of_torchvision(model, size):
             assert fitted == pytest.approx((position + corner[axis]) * scale, abs=0.04 * max(1, scale))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("fit", ["crop", "squash", "none"])
 def test_random_sizes_are_fitted_to_a_quarter_of_a_pixel(fit):
     random = np.random.default_rng(0)
@@ -282,7 +284,7 @@ def test_a_preprocessing_that_returns_another_size_for_small_pictures():
 # Boxes in files
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("form", ["PNG", "TIFF"])
 @pytest.mark.parametrize("orientation", range(1, 9))
 @pytest.mark.parametrize("fit", ["none", *thorough("crop", "pad", "squash")])

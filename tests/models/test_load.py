@@ -111,6 +111,7 @@ KINDS = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", KINDS)
 def test_each_kind_of_model_is_fed_in_its_own_form(name):
     shape, batches, notice = KINDS[name]

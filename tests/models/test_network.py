@@ -59,6 +59,7 @@ def test_a_convolution_defined_first_but_run_last_does_not():
     assert input_channels(nn.Sequential(nn.Linear(3, 3))) == 3
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("channels", [1, 2, 4, 6])
 def test_arrays_and_tiffs_of_so_many_channels_are_drawn(channels, tmp_path):
     values = np.random.default_rng(channels).random((48, 56, channels), np.float32)

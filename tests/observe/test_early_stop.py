@@ -335,6 +335,7 @@ def pictures(tmp_path):
     return tmp_path / "pictures"
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("batch_size", [1, 3])
 @pytest.mark.parametrize("workers", [1, 2])
 def test_nothing_behind_the_last_wanted_layer_runs_from_the_second_pass_on(workers, batch_size, pictures, look, ran):
@@ -371,6 +372,7 @@ def test_a_module_called_three_times_gives_all_its_outputs(workers, pictures, lo
     assert drawn == {f"{seed}.png": ["relu", "relu#2", "relu#3"] for seed in range(8)}
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("model", [Decides, DecidesByPlaces])
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_network_that_decides_by_values_gives_all_its_outputs_in_any_order(workers, model, tmp_path, look):
@@ -384,6 +386,7 @@ def test_a_network_that_decides_by_values_gives_all_its_outputs_in_any_order(wor
         assert drawn == {f"{name}.png": ["a", "a#2"] if brightness[name] > 200 else ["a"] for name in paths}, order
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("model", [DecidesByChance, Noisy])
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_network_that_draws_random_numbers_gives_all_its_outputs(workers, model, pictures, look, tmp_path):
@@ -402,6 +405,7 @@ def test_a_network_that_decides_by_nothing_that_torch_sees_gives_all_its_outputs
     assert drawn == {name: [layer for layer in layers if layer != "b"] for name, layers in whole.items()}
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("batch_size", [1, 4])
 @pytest.mark.parametrize("workers", [1, 2])
 def test_pictures_of_different_sizes_each_give_all_their_outputs(workers, batch_size, tmp_path, look):
@@ -489,6 +493,7 @@ def test_a_published_network_ends_behind_the_last_wanted_layer_from_the_first_im
     assert ran == {"conv1": 8, "layer1": 8}
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("workers", [1, 2])
 def test_the_pictures_of_a_pass_that_ended_are_those_of_a_whole_one(workers, pictures, resnet, tmp_path):
     whole = visualize(resnet, pictures, out=tmp_path / "whole", to=["png"], workers=workers)

@@ -177,6 +177,7 @@ def keeping(request):
     return request.param().eval()
 
 
+@pytest.mark.sampled(3)
 def test_each_image_has_the_maps_that_it_has_alone(keeping, tmp_path):
     alone = {}
     for index in range(4):
@@ -188,6 +189,7 @@ def test_each_image_has_the_maps_that_it_has_alone(keeping, tmp_path):
     assert len(notices) == (type(keeping) is not Late)  # it might be a cache
 
 
+@pytest.mark.sampled(3)
 def test_the_network_is_as_before(keeping, tmp_path):
     network = LastingState(keeping)
     drawn(keeping, range(3), tmp_path)
@@ -256,6 +258,7 @@ class Held(Network):
         return KINDS[self.kind][1](self.held)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("kind", KINDS)
 def test_whatever_an_attribute_holds_is_set_back(kind, tmp_path):
     network = type("Held", (Held,), {"kind": kind})().eval()

@@ -218,6 +218,7 @@ def test_each_family_is_read_as_it_was_built(family, size):
     check(family, *size)
 
 
+@pytest.mark.thorough
 @settings(max_examples=40, deadline=None)
 @given(st.sampled_from(sorted(FAMILIES)), SIZES)
 def test_any_family_at_any_size_is_read_as_it_was_built(family, size):

@@ -443,6 +443,7 @@ SIZES = {  # Araujo et al., Computing receptive fields of convolutional neural n
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", SIZES)
 def test_sizes_are_those_that_are_published(name):
     with torch.device("meta"):
@@ -459,6 +460,7 @@ CLASSIFIERS = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "name",
     [

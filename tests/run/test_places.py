@@ -278,7 +278,7 @@ def test_correspondences_join_the_blobs(tmp_path, network):
         assert (abs(np.array(pair.theirs) - (34.5, 40.5)) <= 9).all()
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["swin_t", "swin_v2_t", "convnext_tiny", "googlenet", "mobilenet_v3_small"])
 def test_the_places_of_followed_axes_are_those_of_the_receptive_fields(name):
     model = fmapviz.load_model(name, weights="random")

@@ -689,6 +689,7 @@ def test_whoever_reads_the_results_goes_away(house):
     assert house.tree() == tree_of("a.png", "b.png", "c.png")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("closed", [(0,), (1,), (2,), (0, 1, 2)])
 def test_closed_streams(closed, house):
     make_good(house.place / "in/a.png")

@@ -107,6 +107,7 @@ def image(folder):
     return folder / "a.png"
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("query", "rows"), [(None, slice(0, 1)), ("mean", slice(1, None)), ("20,95", slice(1 + 1 * 6 + 5, 1 + 1 * 6 + 6))]
 )
@@ -125,6 +126,7 @@ def test_attention_and_rollout_are_those_of_the_weights(image, tmp_path, query, 
         assert np.abs(raw["rollout/input"] - multiplied(mistaken)[rows, 1:].mean(0).view(4, 6).numpy()).max() > 1e-5
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("explicitly", [False, True])
 @pytest.mark.parametrize("query", [None, "0,0"])
 def test_rollout_of_a_class_is_weighted_by_its_gradients(image, tmp_path, query, explicitly):
@@ -159,6 +161,7 @@ def test_the_formulas_on_small_matrices():
     assert torch.allclose(found[0, 0], weighted(heads, gradients)[1], atol=1e-6)
 
 
+@pytest.mark.thorough
 def test_batches_workers_and_repetitions_give_the_same(folder, tmp_path):
     net = network()
     runs = {
@@ -222,6 +225,7 @@ def test_only_chosen_layers_are_drawn(image, tmp_path):
     assert "blocks.0.attn" in caught.value.hint
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("targets", [(), (2, 4)])
 @pytest.mark.parametrize(("layers", "chosen"), [("blocks.2*", [2]), ("blocks.[12]*", [1, 2]), ("*", [0, 1, 2])])
 def test_rollout_through_chosen_layers_is_of_these_and_says_so(image, tmp_path, layers, chosen, targets):

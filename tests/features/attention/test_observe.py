@@ -43,6 +43,7 @@ NETWORKS = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_outputs_are_the_same_bit_by_bit_and_rows_sum_to_one(name):
     found, plain, watched = observed(NETWORKS[name](), torch.randn(2, 3, 224, 224))
@@ -56,6 +57,7 @@ def test_outputs_are_the_same_bit_by_bit_and_rows_sum_to_one(name):
         assert (attention.weights.row(last) - weights[:, :, last]).abs().max() < 1e-6
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["vit_b_16", "timm vit", "timm beit"])
 def test_weights_times_values_are_what_the_fused_operation_returned(name):
     found, *_ = observed(NETWORKS[name](), torch.randn(2, 3, 224, 224))

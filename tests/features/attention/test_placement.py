@@ -41,6 +41,7 @@ def weights_of(network, x):
     return attention
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("name", "options", "prefix", "shown"),
     [
@@ -121,6 +122,7 @@ def test_windows_are_put_back_where_the_modules_say(window, shift, grid):
             assert maps.sum() < 2.01
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "network", [torchvision.models.swin_t, torchvision.models.swin_v2_t, "swin_tiny_patch4_window7_224"]
 )

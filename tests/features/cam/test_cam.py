@@ -62,7 +62,7 @@ def of_captum(network, layer, batch, classes=CLASSES):
 # --- every method, through the front door
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("method", "layer"),
     [*((each, "layer4") for each in GRAD_CAM), *thorough(*((each, "layer2") for each in GRAD_CAM))],

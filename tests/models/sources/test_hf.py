@@ -234,6 +234,7 @@ def test_what_is_not_cached_is_an_error_without_network(hub, fmapviz, picture, m
 # --- what a repository must not do
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "kinds",
     [

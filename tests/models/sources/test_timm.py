@@ -55,6 +55,7 @@ def picture(tmp_path):
     return path
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", [*FAMILIES, *thorough(*MORE)])
 def test_a_model_of_each_family_is_drawn(timm, name, tmp_path, picture):
     layers = (FAMILIES | MORE)[name]

@@ -464,6 +464,7 @@ def test_malice_from_a_url_is_refused_and_does_not_run(server, save, tmp_path):
 # Files
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", ["weights.pth", "weights.pt", "weights.tar", "weights", "my.ckpt", "ä ö\n.pth"])
 def test_a_plain_state_dict(name, save, state):
     path = save(state, name)
@@ -497,6 +498,7 @@ def test_any_kind_of_dictionary(kind, save, state):
     assert_holds(load(save(kind(state))).module, state)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "prefixes",
     [("module.",), ("_orig_mod.",), ("model.",), ("module.", "_orig_mod."), ("_orig_mod.", "module."), ("model.",) * 2],
@@ -510,6 +512,7 @@ def test_what_wrappers_put_before_the_keys_is_taken_off_with_a_notice(prefixes, 
     assert " and ".join(f"'{prefix}'" for prefix in prefixes) in notice
 
 
+@pytest.mark.thorough
 def test_the_files_of_real_wrappers(network, save, state):
     compiled = torch.compile(network)
     for wrapper in (
@@ -552,6 +555,7 @@ def test_the_format_before_pytorch_1_6(save, state):
     assert_holds(load(path).module, state)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
 def test_weights_of_another_precision_become_what_the_network_computes_with(dtype, save, state):
     other = {key: values.to(dtype) if values.is_floating_point() else values for key, values in state.items()}
@@ -576,6 +580,7 @@ def test_loading_a_file_leaves_the_random_numbers_alone(save, state):
 # Files of networks that are not quite those that the name builds
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("heads", [True, False])
 @pytest.mark.parametrize("name", ["googlenet", *thorough("quantized_googlenet")])
 def test_googlenet_with_and_without_its_auxiliary_heads(name, heads, save):
@@ -625,6 +630,7 @@ def test_wrong_arguments_are_told_before_weights_are_downloaded(cache, monkeypat
         load("default", "squeezenet1_1(num_clases=3)")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("heads", [True, False])
 def test_a_segmentation_model_with_and_without_its_second_head(heads, save):
     state = build("deeplabv3_mobilenet_v3_large", aux_loss=heads).state_dict()
@@ -741,6 +747,7 @@ def test_what_is_no_file_is_not_waited_for(tmp_path):
     assert refusal(tmp_path / "sharded.index.json")[0].endswith("names a missing file: 'pipe.pth'")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("name", "sizes"),
     [
@@ -757,6 +764,7 @@ def test_a_small_file_whose_tensors_claim_terabytes(name, sizes, save):
     assert refusal(path, name)[0].startswith(f"cannot build a network for the weights in '{path}': ")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("key", ["encoder.pos_embedding", "conv_proj.weight"])
 @pytest.mark.parametrize("shape", [(), (5,), (1, 0, 768), (1, 1, 768)])
 def test_a_vision_transformers_tensors_of_strange_shapes(key, shape, save):

@@ -697,6 +697,7 @@ def test_everything_is_written_under_a_hidden_name(situation, server, tmp_path):
     assert reply["unstaged"] == ["failures.jsonl"]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("limit", [1000, *thorough(10, 1500, 3000)])
 def test_a_full_disk_is_said_and_leaves_nothing_half_done(limit, situation, server, tmp_path):
     """A limit on the size of files stands for the full disk: the write itself fails, not the opening."""
@@ -728,6 +729,7 @@ def test_a_read_only_run_is_said(server):
         (out / "net").chmod(0o755)
 
 
+@pytest.mark.thorough
 def test_eight_processes_that_draw_the_same_anew(pictures, server, tmp_path):
     assert server({"inputs": [pictures], "out": tmp_path / "reference"})[0]["code"] == 0
     out = tmp_path / "out"
