@@ -184,7 +184,10 @@ def _join(scripts: tuple[str, ...]) -> str:
     kernel = 'import { report } from "./registry.js";\nimport { start } from "./start.js";\n'
     imports = "".join(f'import {{ register as register{at} }} from "./{path}";\n' for at, path in enumerate(scripts))
     calls = "".join(f"register{at}(report);\n" for at in range(len(scripts)))
-    return join("page.js", f"{kernel}{imports}{calls}start();\n", _read)
+    package = resources("fmapviz")  # paths are relative to it: a script may lie beside its capability
+    return join(
+        "formats/html/page.js", f"{kernel}{imports}{calls}start();\n", lambda path: package.joinpath(path).read_text("utf-8")
+    )
 
 
 @cache

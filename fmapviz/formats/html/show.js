@@ -41,7 +41,7 @@ export async function showChosen({ still = false }) {
   calm &&= still;
   if (busy) return;
   busy = true;
-  find("#panes").setAttribute("aria-busy", String(true));
+  find("#panes").setAttribute("aria-busy", "true");
   try {
     while (stale) {
       stale = false;
@@ -52,7 +52,7 @@ export async function showChosen({ still = false }) {
     writeAddress();
   } finally {  // malformed data must not break the whole page
     busy = false;
-    find("#panes").setAttribute("aria-busy", String(false));
+    find("#panes").setAttribute("aria-busy", "false");
   }
   for (const listener of report.settled) listener();
 }

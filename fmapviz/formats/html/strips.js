@@ -175,7 +175,7 @@ function describeEntry(entry) {
 function markStrip() {
   const shown = panes.map(({ unit }) => unit?.href);
   for (const button of findAll("button", find(".strip"))) {
-    if (shown.includes(button.dataset.href)) button.setAttribute("aria-current", String(true));
+    if (shown.includes(button.dataset.href)) button.setAttribute("aria-current", "true");
     else button.removeAttribute("aria-current");
   }
 }

@@ -1,5 +1,5 @@
 // @ts-check
-// Text, and the elements that hold it.
+// What all scripts use: the run, elements of the page, and text.
 
 /** @import { Item, Layer, Picture, Run, Step } from "./page.d.ts" */
 
@@ -37,7 +37,7 @@ export function cutName(name, className = "") {
   const [, head, tail] = visible(name).match(/^(.{6,}?)((?:\P{M}\p{M}*){12})$/su) ?? [];
   if (!head) return [make("span", className, name)];
   const cut = make("span", "cut");
-  cut.setAttribute("aria-hidden", String(true));
+  cut.setAttribute("aria-hidden", "true");
   cut.append(make("span", "", head), make("span", "", tail));
   return [cut, make("span", `${className} unseen`, name)];
 }
