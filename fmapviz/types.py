@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from math import isfinite
 from operator import call
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from fmapviz.core.drawings import HeatMap, Labels, Matches
 from fmapviz.core.file_names import picture_file
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     Weights = str | Enum | Mapping[str, Any]  # a name, a member of torchvision's enumerations, or a state dict
 
 
-Of = Literal["output", "input", "gradient", "input gradient", "attention", "weights"]
+Of = str  # what values are of a layer: its output, input, gradient, input gradient or weights, or what an observer sees
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,8 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Literal
 
-# What a view of a layer captures.
-Of = Literal["output", "input", "gradient", "input gradient"]
 # What a format is made of.
-Need = Literal["pictures", "measures", "values", "fields", "differences"]
+Need = Literal["pictures", "measures", "values", "fields"]
 
 # Options of a style that change a grid, and a heat map over the input.
 GRID_LOOKS = (
@@ -75,8 +73,11 @@ class View(Requested):
     Attributes:
         looks: The options of a style that change its pictures.
         ranged: Whether the norm `run` changes its pictures, although `norm` does not otherwise.
+        observe: Reference of the function that plans what it sees of a pass, see `fmapviz.run.plan`; empty: it sees the
+            outputs or inputs of chosen layers.
         images: Whether it needs images, and not only the network.
         networks: How many networks it draws beside each other.
+        compose: Reference of a function that composes the maps of all layers to one picture; empty: each is a picture.
         over: Whether its maps are drawn over the input.
         placed: Whether it needs the position of each of a layer's values in the input, as maps over the input do.
         scaled: Whether a range of all images changes it.
@@ -89,8 +90,10 @@ class View(Requested):
 
     looks: tuple[str, ...] = ()
     ranged: bool = False
+    observe: str = ""
     images: bool = True
     networks: int = 1
+    compose: str = ""
     over: bool = True
     placed: bool = False
     scaled: bool = True
@@ -106,11 +109,12 @@ class LayerView(View):
     """A view of what one layer returns or receives, see `fmapviz.views.base.DrawLayer`.
 
     Attributes:
-        captures: What is drawn of the layer.
+        captures: What is drawn of the layer: its `output`, its `input`, the `gradient` at the one or `input gradient` at the
+            other; a view with `observe` may capture something else.
         draw: Reference of the function that draws it; empty: nothing is drawn of a single image.
     """
 
-    captures: Of = "output"
+    captures: str = "output"
     draw: str = ""
 
 
@@ -124,15 +128,13 @@ class ReducedView(View):
         reduce: Reference of the function that reduces it.
         colormap: Colour map unless the style names one; empty: that of all heat maps.
         sharp: Whether its values are enlarged to rectangles, unless the style is `smooth`.
-        compose: Reference of a function that composes the maps of all layers to one picture; empty: each is a picture.
     """
 
     placed: bool = True
-    captures: Of = "output"
+    captures: str = "output"
     reduce: str
     colormap: str = ""
     sharp: bool = False
-    compose: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,6 +157,7 @@ class Format(Requested):
 
     Attributes:
         needs: What it is made of.
+        networks: How many networks it is of.
         only_of: The views of which it writes something; empty: all that have what it needs.
         unit_files: Patterns of the names of its files in a unit.
         plain: Whether pictures are written in it if no format is asked for and no page collects them.
@@ -172,6 +175,7 @@ class Format(Requested):
     """
 
     needs: tuple[Need, ...] = ("pictures",)
+    networks: int = 1
     only_of: tuple[str, ...] = ()
     unit_files: tuple[str, ...] = ()
     plain: bool = False

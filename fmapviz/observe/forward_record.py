@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from fmapviz.core.centres import Centres
     from fmapviz.core.layout import Layout
-    from fmapviz.features.attention.capture.blocks import Block
-    from fmapviz.features.attention.capture.placement import Picture
     from fmapviz.observe.class_scores import ClassScores
     from fmapviz.observe.endings import Endings
     from fmapviz.observe.layouts.tokens import TokenGrid
@@ -31,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Places(Protocol):
-    """Where the maps of a network's layers lie in the input, see `fmapviz.features.fields.fields.Places`."""
+    """Where the maps of a network's layers lie in the input, see `fmapviz.run.places`."""
 
     @property
     def unknown(self) -> Mapping[str, str]:
@@ -48,7 +46,7 @@ class Places(Protocol):
         """Return where the positions of a feature map lie; None if it spans the input."""
 
     def of_grid(self, name: str, tokens: TokenGrid, /) -> Centres | None:
-        """Return where patches lie between which attention is computed."""
+        """Return where the patches that tokens stand for lie."""
 
     def remarks(self, *names: str) -> list[str]:
         """Return in words which maps, of all or of some names, are not laid over the input as they are or where they lie."""
@@ -127,9 +125,6 @@ class ForwardRecord:
         outputs: What the chosen layers returned.
         inputs: What the chosen layers received.
         kept: What layers of certain names returned, in the order of execution.
-        blocks: The attention of each chosen block, if something is to flow through them.
-        attentions: How many were computed, of chosen blocks and others.
-        picture: The input that tokens come from, if attention is drawn.
         vectors: Copies of what linear layers returned, if `heads`: the last may hold the class scores.
         places: Where the maps of layers lie in the input; None if nothing is drawn over it.
         known: Gradients computed while choosing layers: by the identity of the point, and the class of each image.
@@ -149,9 +144,6 @@ class ForwardRecord:
     outputs: list[GraphPoint] = field(default_factory=list)
     inputs: list[GraphPoint] = field(default_factory=list)
     kept: list[GraphPoint] = field(default_factory=list)
-    blocks: list[Block] = field(default_factory=list)
-    attentions: int = 0
-    picture: Picture | None = None
     vectors: list[FeatureMap] = field(default_factory=list)
     places: Places | None = None
     known: dict[tuple[object, tuple[int | None, ...]], Tensor] = field(default_factory=dict)

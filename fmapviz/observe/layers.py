@@ -157,10 +157,10 @@ def select_layers(
     return chosen
 
 
-def select_attention(
+def select_modules(
     layers: Sequence[Layer], types: Iterable[str], include: Iterable[str], exclude: Iterable[str]
 ) -> frozenset[str]:
-    """Return the names of the modules whose attention is chosen: those that are chosen, and those within them.
+    """Return the names of the chosen modules, and of those within them.
 
     Args:
         layers: See `find_layers`.

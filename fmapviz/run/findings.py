@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from fmapviz.observe.layers import unwrap
@@ -12,7 +12,6 @@ from fmapviz.observe.layouts.find import LayoutCache
 if TYPE_CHECKING:
     from torch import nn
 
-    from fmapviz.features.cam.cam_layers import Choices
     from fmapviz.observe.receptive_field import ReceptiveField
     from fmapviz.types import Model
 
@@ -24,14 +23,14 @@ class Findings:
     """What is known about a network; nothing in it refers to the network, which may be deleted.
 
     Attributes:
-        choices: Layers chosen for class activation maps, by whether the method is exact.
         layouts: The layouts of layers.
         fields: Where maps lie in the input, by the shape of that: see `fmapviz.features.fields.fields.PlaceCache`.
+        others: What a capability has found, by keys of its own.
     """
 
-    choices: dict[bool, Choices] = field(default_factory=dict)
     layouts: LayoutCache = field(default_factory=LayoutCache)
     fields: dict[tuple[int, ...], dict[str, ReceptiveField]] = field(default_factory=dict)
+    others: dict[object, Any] = field(default_factory=dict)  # Any: of each capability its own type
 
 
 _shown: WeakKeyDictionary[nn.Module, tuple[object, Findings]] = WeakKeyDictionary()

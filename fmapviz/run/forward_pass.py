@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -12,13 +12,7 @@ from torch import Tensor, nn
 
 from fmapviz.draw.grid import ROUNDED
 from fmapviz.errors import FmapvizError, RequestError, first_few, quote
-from fmapviz.features.attention.capture.observe import AttentionObserver
-from fmapviz.features.attention.capture.placement import has_class_token
-from fmapviz.features.attention.maps import AttentionMaps
-from fmapviz.features.cam.cam_layers import Choices
-from fmapviz.features.cam.class_maps import ClassMaps
 from fmapviz.features.tokens.survey.kept_passes import KeptPass
-from fmapviz.models.user_code import one_line
 from fmapviz.observe.early_stop import EarlyStop, ReadDetector, state_of
 from fmapviz.observe.forward_record import ForwardRecord, GraphPoint
 from fmapviz.observe.gradients import BackwardError, frozen, is_out_of_memory, recording
@@ -29,7 +23,11 @@ from fmapviz.observe.layouts.find import LayoutCache, LayoutFinder, MissingLayou
 from fmapviz.observe.outputs import part_of
 from fmapviz.observe.predictions import predict
 from fmapviz.observe.readable import why_unreadable
-from fmapviz.run.layer_results import BatchResults, LayerBatch, MixedBatchError, draw_feature_map
+from fmapviz.observe.score_reader import ScoreReader
+from fmapviz.run.batch_results import BatchResults, LayerBatch
+from fmapviz.run.class_gradients import ClassGradients
+from fmapviz.run.layer_results import draw_feature_map
+from fmapviz.run.running_pass import EnoughError, RunningPass
 from fmapviz.types import ImageResult
 
 if TYPE_CHECKING:
@@ -37,7 +35,6 @@ if TYPE_CHECKING:
     from typing import Self
 
     from fmapviz.config import Style
-    from fmapviz.features.attention.capture.observe import Attention
     from fmapviz.features.fields.fields import PlaceCache
     from fmapviz.features.tokens.survey.kept_passes import KeptPasses
     from fmapviz.run.plan import Plan
@@ -87,80 +84,6 @@ def _hint(layer: str, error: BaseException, given: tuple[int, ...]) -> str | Non
     return f"the input was {size} pixels: InputOptions(size=) chooses another size, but not for tensors of floats"
 
 
-class _EnoughError(Exception):
-    """The last requested layer has run."""
-
-
-@dataclass(slots=True, eq=False)
-class _Pass:
-    """One forward pass.
-
-    Attributes:
-        record: For its backward passes.
-        results: Of these.
-        enough: Number of outputs after which it ends, None if it runs to its end.
-        reads: Detects decisions by the values of tensors, if the number of outputs is to be learnt.
-        attention: Draws the attention, if requested.
-        received: Number of outputs so far.
-        seen: Layers that returned a tensor.
-        indices: Of the feature maps so far, by their names.
-        last: The last feature map.
-        complete: Whether it has been ended early.
-        error: An exception of ours within the network's pass, also if the network has caught it.
-        kept: Copies of what the layers return, if it is to be drawn again.
-        ran: Names of the layers that ran.
-    """
-
-    record: ForwardRecord
-    results: BatchResults
-    enough: int | None = None
-    reads: ReadDetector | None = None
-    attention: AttentionMaps | None = None
-    received: int = 0
-    seen: set[str] = field(default_factory=set)
-    indices: dict[str, int] = field(default_factory=dict)
-    last: str = ""
-    complete: bool = False
-    error: Exception | None = None
-    kept: KeptPass | None = None
-    ran: frozenset[str] = frozenset()
-
-    @contextmanager
-    def surviving(self, name: str) -> Iterator[None]:
-        """Report a layer that cannot be drawn, for whatever reason, and let the network go on."""
-        try:
-            yield
-        except (FmapvizError, MixedBatchError, RecursionError):
-            raise
-        except Exception as error:
-            if is_out_of_memory(error):
-                raise
-            self.results.undrawn[name] = f"cannot be drawn: {one_line(error)}"
-
-    @contextmanager
-    def drawing(self) -> Iterator[bool]:
-        """Separate what is done in a hook from what the network does itself.
-
-        Yields:
-            Whether the forward pass is still running.
-        """
-        if self.reads:
-            self.reads.paused = True
-        try:
-            yield not self.record.over
-        except _EnoughError:  # not stored: its traceback would keep every tensor of the pass
-            self.complete = True
-            raise
-        except RecursionError:  # the model's: hooks are never deep
-            raise
-        except Exception as error:
-            self.error = error
-            raise
-        finally:
-            if self.reads:
-                self.reads.paused = False
-
-
 class Drawer:
     """A model that has hooks within a `with` block, where any number of images may be drawn.
 
@@ -172,7 +95,7 @@ class Drawer:
         predictions: Number of classes to predict per image; that takes the whole forward pass.
         early_stop: Number of outputs of these layers: the forward pass ends with the last. A number that it does not know is
             learnt from the first pass that is certainly like all others. None: every pass runs to its end.
-        choices: What earlier passes have shown about the model, if other threads share it.
+        reader: What earlier passes have shown of how the network ends, if other threads share it.
         layouts: The layouts of the model's layers, likewise.
         check: Called at every layer; an exception of its own ends the forward pass and comes out of `draw`.
         places: Where maps lie in the input, if some view needs it.
@@ -192,7 +115,7 @@ class Drawer:
         *,
         predictions: int = 0,
         early_stop: EarlyStop | None = None,
-        choices: Choices | None = None,
+        reader: ScoreReader | None = None,
         layouts: LayoutCache | None = None,
         check: Callable[[], object] = bool,
         places: PlaceCache | None = None,
@@ -210,13 +133,12 @@ class Drawer:
         self._places = places if plan.placed else None
         everything = find_layers(model.module) if plan.of_maps and plan.automatic else []
         self._layouts = LayoutFinder(
-            model.module, [*layers, *everything], layouts, given=model.layout, attention=bool(plan.of_attention)
+            model.module, [*layers, *everything], layouts, given=model.layout, tokens=plan.of_modules
         )
-        self._choices = choices or Choices()
-        self._class_maps = ClassMaps(model, plan, style, choices=self._choices)
-        self._pass = self._no_pass = _Pass(ForwardRecord(model.module, torch.empty(0, 0, 0)), BatchResults(0))
-        self._observer = AttentionObserver(self.attend) if plan.of_attention else None
-        self._has_class = bool(plan.of_attention) and has_class_token(model.module)
+        self._reader = reader or ScoreReader()
+        self._observers = [each.start(model, plan, style) for each in plan.observations]
+        self._gradients = ClassGradients(model, plan, style, self._observers, self._reader)
+        self._pass = self._no_pass = self._begin(ForwardRecord(model.module, torch.empty(0, 0, 0)), BatchResults(0))
         # Of which nothing but the weights is used.
         self._inside = {each.out_proj for each in model.module.modules() if isinstance(each, nn.MultiheadAttention)}
         self._hooks = ExitStack()
@@ -240,8 +162,8 @@ class Drawer:
             if plan.of_maps:
                 layouts = self._layouts if plan.automatic else None
                 hooks.enter_context(observe(network, find_layers(network), self.keep, attached=True, layouts=layouts))
-            if self._observer:
-                hooks.enter_context(self._observer.attached(network))
+            for each in self._observers:
+                hooks.enter_context(each.attached(network))
             if plan.of_classes:
                 hooks.enter_context(frozen(network))
             self._remarks = list(filter(None, [describe_training(network)]))
@@ -286,35 +208,28 @@ class Drawer:
 
     def _run(self, batch: Tensor, keep: KeptPasses | None) -> list[ImageResult]:
         plan, network, early_stop = self._plan, self._model.module, self._early_stop
-        passes: Iterable[tuple[ForwardRecord, Tensor, BatchResults]]
-        if plan.of_classes:
-            passes = self._class_maps.passes(batch)
-        else:
-            passes = [(ForwardRecord(network, batch), batch, BatchResults(len(batch)))]
         try:
-            within = not plan.placed <= plan.flows.keys()  # layers are drawn within the pass
-            places = self._places.at(tuple(batch.shape[1:]), now=within) if self._places else None
-            for record, given, results in passes:
+            places = self._places.at(tuple(batch.shape[1:]), now=plan.of_layers or plan.of_maps) if self._places else None
+            for record, given, results in self._passes(batch):
                 record.places = places
                 enough = early_stop.outputs(given.shape) if early_stop else None
                 learns = early_stop is not None and enough is None
                 state = state_of(network) if learns else None
-                current = self._pass = _Pass(record, results, enough, ReadDetector() if learns else None)
+                current = self._pass = self._begin(record, results)
+                current.enough, current.reads = enough, ReadDetector() if learns else None
                 current.kept = KeptPass() if keep and keep.has_room and given.is_cpu else None
-                if self._observer:
-                    current.attention = AttentionMaps.of(plan, self._style, record, results, has_class=self._has_class)
-                watching = self._observer.watching() if self._observer else nullcontext()
-                record.endings = self._choices.endings() if self._predictions or plan.of_classes else None
+                for each in self._observers:
+                    each.begin(current)
+                record.endings = self._reader.endings() if self._predictions or plan.of_classes else None
                 seeing = record.endings or nullcontext()
                 try:
                     recorded = recording() if plan.of_classes else torch.no_grad()
                     reads, followed = current.reads or nullcontext(), self._layouts.following(given)
                     lasting = self.lasting[0].one_pass(given)
-                    with lasting, recorded, undisturbed(given.device) as self.numbers, reads, watching, seeing, followed:
+                    undisturbing, watching = undisturbed(given.device), self._watching()
+                    with lasting, recorded, undisturbing as self.numbers, reads, watching, seeing, followed:
                         record.output = self._model.forward(network, given)
-                        self._class_maps.note_layout(
-                            record, self._layouts, needed=bool(self._predictions or plan.of_classes)
-                        )
+                        self._gradients.note_layout(record, self._layouts, needed=bool(self._predictions or plan.of_classes))
                 except (Exception, SystemExit) as error:  # a script's sys.exit() too
                     if current.error is None and not current.complete:
                         if is_out_of_memory(error) or isinstance(error, MissingLayoutError):
@@ -327,13 +242,33 @@ class Drawer:
                     raise current.error
                 record.over = True
                 current.ran = frozenset(layer.name for layer in self._layers if self.calls[layer.module])
-                if current.attention:
-                    current.attention.finish(self._model.name)
+                for each in self._observers:
+                    each.finish(current)
             return self._finish(self._pass, keep)
         except BackwardError as error:
             raise ForwardError(str(error)) from error.__cause__
         finally:  # nothing of the graph is kept
             self._pass = self._no_pass
+            for observer in self._observers:
+                observer.end()
+
+    def _passes(self, batch: Tensor) -> Iterable[tuple[ForwardRecord, Tensor, BatchResults]]:
+        """Return the records, inputs and results of the passes that a batch needs."""
+        if self._plan.of_classes:
+            return self._gradients.passes(batch)
+        return [(ForwardRecord(self._model.module, batch), batch, BatchResults(len(batch)))]
+
+    def _begin(self, record: ForwardRecord, results: BatchResults) -> RunningPass:
+        draws = bool(self._layers)
+        return RunningPass(record, results, self._layouts, self._check, self._model.name, draws_layers=draws)
+
+    @contextmanager
+    def _watching(self) -> Iterator[None]:
+        """Watch a forward pass for all observers."""
+        with ExitStack() as stack:
+            for each in self._observers:
+                stack.enter_context(each.watching())
+            yield
 
     def draw_kept(self, image: Tensor, kept: KeptPass) -> ImageResult:
         """Draw an image whose forward pass was kept, as `draw` draws it.
@@ -345,7 +280,8 @@ class Drawer:
         Raises:
             MixedBatchError: As in `draw`.
         """
-        self._pass = _Pass(ForwardRecord(self._model.module, image), BatchResults(1), ran=kept.ran)
+        self._pass = self._begin(ForwardRecord(self._model.module, image), BatchResults(1))
+        self._pass.ran = kept.ran
         self._pass.record.places = self._places.at(tuple(image.shape[1:])) if self._places else None
         layers = {layer.name: layer for layer in self._layers}
         try:
@@ -357,7 +293,7 @@ class Drawer:
             self._pass = self._no_pass
         return replace(drawn, predictions=kept.predictions)
 
-    def _finish(self, current: _Pass, keep: KeptPasses | None = None) -> list[ImageResult]:
+    def _finish(self, current: RunningPass, keep: KeptPasses | None = None) -> list[ImageResult]:
         results = current.results
         images = len(current.record.pixels)
         results.remarks += self._layouts.notices()
@@ -400,7 +336,7 @@ class Drawer:
         if key is not None:
             part_of(record.output, key)
         try:
-            scores = self._choices.read_scores(record, key=key, head=self._class_maps.head)
+            scores = self._reader.read(record, key=key, head=self._gradients.head)
         except RequestError as error:
             if self._plan.scores:
                 raise
@@ -433,7 +369,7 @@ class Drawer:
                     self._draw(feature_map)
             current.received += 1
             if current.received == current.enough:
-                raise _EnoughError
+                raise EnoughError
 
     def _draw(self, feature_map: FeatureMap) -> None:
         current = self._pass
@@ -446,16 +382,6 @@ class Drawer:
             current.results.add(
                 draw_feature_map(feature_map, feature_map.values, self._plan, self._style, record=current.record)
             )
-
-    def attend(self, attention: Attention) -> None:
-        """Draw an attention that has been computed; called within the network's pass."""
-        current = self._pass
-        with current.drawing() as running, self._layouts.paused():
-            if running and current.attention:
-                self._check()
-                placed = replace(attention, grids=self._layouts.grids(attention))
-                with current.surviving(attention.name):
-                    current.attention.receive(placed, index=current.received if self._layers else None)
 
     def enter(self, feature_map: FeatureMap) -> Tensor:
         """Draw one layer's input, and return what the layer receives instead; called by its hook."""

@@ -2,151 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
-from itertools import repeat
-from math import isfinite
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 
-from fmapviz.core.drawings import Drawing, HeatMap
 from fmapviz.core.words import counted
 from fmapviz.draw.grid import as_floats, is_rounded, measure
-from fmapviz.draw.measures import measures_of
 from fmapviz.observe.reshape import NotAMapError, frames_of, picture_size
-from fmapviz.types import LayerResult, RawValues, Statistics
+from fmapviz.run.batch_results import LayerBatch, MixedBatchError
+from fmapviz.types import LayerResult, RawValues
 from fmapviz.views.base import BatchContent, LayerMaps, NoChannelsError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
-    from numpy.typing import NDArray
     from torch import Tensor
 
     from fmapviz.config import Style
-    from fmapviz.core.drawings import Content
     from fmapviz.draw.grid import Ranges
     from fmapviz.observe.forward_record import ForwardRecord
     from fmapviz.run.plan import Plan
     from fmapviz.types import FeatureMap, Of, Target
-
-
-class MixedBatchError(Exception):
-    """A layer saw another number of samples than there are images, so the samples cannot be assigned in a batch."""
-
-
-@dataclass(slots=True, eq=False)
-class LayerBatch:
-    """One feature map of N images, still on the model's device.
-
-    Attributes:
-        images: N.
-        template: What the results of all images have in common.
-        targets: The class for each image, None for an image without it, which gets no result; None if no class is involved.
-        ranges: Extremes of the channels.
-        single: Whether the maps are of a single pixel.
-        moments: Means, deviations and zeros of all samples, if requested.
-        maps: All channels of all samples, if requested.
-        values: The raw values of each image, if requested.
-        drawings: By view; None if no requested format shows pictures.
-        undrawn: The views that drew nothing, with the reason.
-        rounded: Whether the maps' values are wider than those that are drawn.
-    """
-
-    images: int
-    template: LayerResult
-    targets: Sequence[Target | None] | None = None
-    ranges: Ranges | None = None
-    single: bool = False
-    moments: Ranges | None = None
-    maps: Tensor | None = None
-    values: Sequence[RawValues] | None = None
-    drawings: dict[str, BatchContent | None] = field(default_factory=dict)
-    undrawn: dict[str, str] = field(default_factory=dict)
-    rounded: bool = False
-
-    @property
-    def shows_first_sample(self) -> bool:
-        """Whether a picture is of the first of several samples of an image."""
-        return self.template.samples > 1 and any(content is not None for content in self.drawings.values())
-
-    def finish(self) -> list[LayerResult | None]:
-        """Return each image's result, once a GPU has copied all; None if nothing was found, or the class is not there."""
-        absent: list[Any] = [None] * self.images  # Any: of optional values
-        if not (self.drawings or self.moments or self.values or self.maps is not None):
-            return absent
-        contents = dict(zip(self.drawings, map(_contents, self.drawings.values(), repeat(self.images)), strict=True))
-        # A heat map has a range of its own.
-        of_channels = self.moments or self.maps is not None
-        of_channels = of_channels or any(not isinstance(each[0], HeatMap) for each in contents.values())
-        statistics = statistics_of(self.ranges, single=self.single) if self.ranges and of_channels else absent
-        measures = measures_of(self.moments) if self.moments else absent
-        maps = None if self.maps is None else _numbers(self.maps)
-        results: list[LayerResult | None] = []
-        for image, target in enumerate(self.targets or absent):
-            result = replace(
-                self.template,
-                target=target,
-                statistics=statistics[image],
-                measures=measures[image],
-                values=self.values[image] if self.values else None,
-                maps=maps if maps is None or self.images == 1 else maps[image : image + 1],
-                drawings=tuple(Drawing(view, each[image]) for view, each in contents.items()),
-            )
-            results.append(None if self.targets and target is None else result)
-        return results
-
-
-class BatchResults:
-    """What was found out about a batch of N images.
-
-    Attributes:
-        layers: The feature maps, in the order of `ImageResult`.
-        undrawn: What was not drawn, with the reason.
-        notices: For each image.
-        remarks: On the network.
-        missing: The requested classes that each image does not have.
-        why_missing: Why each image does not have them.
-    """
-
-    def __init__(self, images: int) -> None:
-        self.layers: list[LayerBatch] = []
-        self.undrawn: dict[str, str] = {}
-        self.notices: list[list[str]] = [[] for _ in range(images)]
-        self.remarks: list[str] = []
-        self.missing: list[list[str]] = [[] for _ in range(images)]
-        self.why_missing = [""] * images
-
-    def add(self, drawn: Sequence[LayerBatch]) -> None:
-        """Add what was drawn of an output or input."""
-        self.layers += drawn
-        for batch in drawn:
-            self.undrawn |= batch.undrawn
-
-    def note(self, views: Iterable[str], layer: str, reason: str) -> None:
-        """Record why some views of a layer drew nothing."""
-        self.undrawn[f"{', '.join(views)} of {layer}"] = reason
-
-    def miss(self, target: str, images: Iterable[bool]) -> None:
-        """Record which images do not have a class."""
-        for own, is_missing in zip(self.missing, images, strict=True):
-            if is_missing:
-                own.append(target)
-
-    def notify_all(self, notice: str) -> None:
-        """Add a notice to every image."""
-        for own in self.notices:
-            own.append(notice)
-
-    def notify_missing(self, reasons: Sequence[str]) -> None:
-        """Add a notice to each image about the classes that it does not have, with its reason."""
-        self.why_missing = [*reasons]
-        for own, missing, reason in zip(self.notices, self.missing, reasons, strict=True):
-            if missing:
-                shown = ", ".join(missing) if len(missing) < 4 else f"{missing[0]}, {missing[1]}, ... {missing[-1]}"
-                own.append(f"nothing is drawn for {shown}: {reason}")
 
 
 def draw_feature_map(
@@ -295,15 +173,6 @@ def _measure(
     return batch, LayerMaps(maps, ranges, vector, picture_size(pixels), centres=template.centres)
 
 
-def _contents(batch: BatchContent | None, images: int) -> Sequence[Content | None]:
-    """Return the content of each image; None if no pictures are requested."""
-    if batch is None:
-        return [None] * images
-    arrays = map(_numbers, batch.tensors.values())
-    parts = [array.tolist() if array.ndim == 1 else array for array in arrays]
-    return [batch.make(**dict(zip(batch.tensors, own, strict=True))) for own in zip(*parts, strict=True)]
-
-
 def _to_host(content: BatchContent) -> BatchContent:
     """Start copying from a GPU, which may still be computing, and goes on with the next layer."""
     if not any(values.is_cuda for values in content.tensors.values()):
@@ -330,34 +199,3 @@ def _count_overflows(values: Tensor, halves: Tensor, images: int) -> list[int]:
     lost = halves.isinf() & values.isfinite().cpu().view(halves.shape)
     counts = lost.flatten(1).sum(1) if lost.ndim > 1 else lost.long()
     return counts.tolist() if len(counts) == images else [int(counts.sum())]
-
-
-def statistics_of(ranges: Ranges, *, single: bool) -> list[Statistics]:
-    """Summarize each image's feature map; `single` if its maps are of a single pixel."""
-    low, high, means = (_numbers(values) for values in (ranges.low, ranges.high, ranges.mean))
-    constant = low == high
-    nonfinite = [0] * len(low)
-    if ranges.bad is not None:
-        bad = _numbers(ranges.bad)
-        constant &= bad == 0
-        nonfinite = bad.sum(1).tolist()
-    if single or not constant.any():
-        channels: list[tuple[int, ...]] = [()] * len(low)
-    else:
-        channels = [tuple(row.nonzero()[0].tolist()) for row in constant]
-    lowest = np.fmin.reduce(low, 1).tolist()  # skips NaN, of a channel without a finite value
-    highest = np.fmax.reduce(high, 1).tolist()
-    return [
-        Statistics(_finite(lowest), _finite(highest), _finite(mean), channels, nonfinite)
-        for lowest, highest, mean, channels, nonfinite in zip(
-            lowest, highest, means.tolist(), channels, nonfinite, strict=True
-        )
-    ]
-
-
-def _numbers(values: Tensor) -> NDArray[Any]:
-    return (values if values.is_cpu else values.cpu()).numpy()
-
-
-def _finite(value: float) -> float | None:
-    return value if isfinite(value) else None

@@ -5,32 +5,29 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from fmapviz.core import registry
 from fmapviz.core.members import LayerView, ModelView, ReducedView, load
 from fmapviz.draw.colormaps import HEAT_COLORMAP
-from fmapviz.features.attention import AttentionView, FlowView
-from fmapviz.features.cam import CamView
-from fmapviz.features.diff import PairView
 from fmapviz.observe.targets import TOP1, parse
 from fmapviz.views.base import draw_reduced
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
+    from typing import Any
 
-    from torch import Tensor
-
+    from fmapviz.config import Style
+    from fmapviz.core.members import View
     from fmapviz.draw.grid import Shared
     from fmapviz.draw.picture import Composed, Sheet
     from fmapviz.observe.targets import Wanted
-    from fmapviz.types import Of
-    from fmapviz.views import base
-    from fmapviz.views.base import DrawLayer, DrawWeights, ReadWeights
+    from fmapviz.run.observers import PassObserver
+    from fmapviz.types import Model
+    from fmapviz.views.base import DrawWeights, ReadWeights
 
-    # None: the view is requested, but no requested format shows pictures.
-    Draw = DrawLayer | None
-    DrawPair = base.DrawPair | None
+    # Any: what is drawn of one network, or of two; None: no requested format shows pictures.
+    Draw = Callable[[Any, Style], Any] | None
 
 
 class ModelDrawing(NamedTuple):
@@ -40,54 +37,59 @@ class ModelDrawing(NamedTuple):
     draw: DrawWeights
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Method:
-    """How a heat map is computed.
-
-    Attributes:
-        attribute: Returns the signed map, float32 `(N, h, w)`.
-        needs: The names of its parameters: `activations`, `gradients`, `weights`, `pixel_gradients`.
-        targets: The classes; empty if it is independent of classes.
-        over: Whether its pictures are drawn over the input.
-        colormap: Used unless the style names one.
-        sheet: Whether the maps of several layers and classes are one picture.
-    """
-
-    attribute: Callable[..., Tensor]
-    needs: tuple[str, ...]
-    targets: tuple[Wanted, ...]
-    over: bool = True
-    colormap: str = HEAT_COLORMAP
-    sheet: bool = False
+class Observation(Protocol):
+    """What views that name one function need of a pass: it starts a `PassObserver` for each copy of the network."""
 
     @property
-    def of_pixels(self) -> bool:
-        """Whether it needs gradients at the network's input, not at a layer."""
-        return "pixel_gradients" in self.needs
+    def views(self) -> Collection[str]:
+        """Names of the views."""
 
     @property
-    def exact(self) -> bool:
-        """Whether it needs the weights of a linear layer behind global average pooling."""
-        return "weights" in self.needs
+    def targets(self) -> Sequence[Wanted]:
+        """The classes by whose scores something is differentiated."""
 
-    def apply(self, **captured: Tensor) -> Tensor:
-        """Compute the map from those of the captured tensors that it needs."""
-        return self.attribute(**{name: captured[name] for name in self.needs})
+    @property
+    def differentiates(self) -> bool:
+        """Whether the pass is recorded by autograd."""
+
+    @property
+    def from_pixels(self) -> bool:
+        """Whether gradients are needed before the first layer."""
+
+    @property
+    def of_layers(self) -> bool:
+        """Whether it draws layers: those that the user chose, or layers that it chooses itself."""
+
+    @property
+    def of_modules(self) -> bool:
+        """Whether it draws what modules compute within them, which it finds by running the network."""
+
+    @property
+    def captioned(self) -> bool:
+        """Whether its pictures name a class."""
+
+    def without_pictures(self, *, values: bool) -> Observation | None:
+        """Return what is left if no format shows pictures; None if nothing is.
+
+        Args:
+            values: Whether a format stores what is drawn as values.
+        """
+
+    def start(self, model: Model, plan: Plan, style: Style) -> PassObserver:
+        """Return an observer of one copy of the network."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class TokenFlow:
-    """How attention is followed through all blocks, see `fmapviz.features.attention.rollout`.
+class PlanObservation(Protocol):
+    """The function that a view names: plans the views that name it."""
 
-    Attributes:
-        flow: Follows it.
-        flow_of_class: Follows it weighted by the gradients of a class's score.
-        targets: The classes; empty if none was requested.
-    """
+    def __call__(self, views: Sequence[View], *, targets: Sequence[Wanted], automatic: bool) -> Observation:
+        """Plan views.
 
-    flow: Callable[..., Tensor]
-    flow_of_class: Callable[..., Tensor]
-    targets: tuple[Wanted, ...]
+        Args:
+            views: Those of a run that name this function.
+            targets: The classes that the user asked for; empty: the default of each view.
+            automatic: Whether the layers are chosen by the observation.
+        """
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -95,11 +97,11 @@ class Plan:
     """The views of a run, sorted by what they capture.
 
     Attributes:
-        draws: The views of a layer by what they draw of it: from name to `draw` function.
-        pairs: The views of two networks.
-        methods: Views that are class activation maps.
-        flows: Views of attention through all blocks.
-        attending: Names of the modules whose attention is requested; None for all.
+        draws: The views of a layer by what they draw of it, such as `output`: from name to `draw` function, of which the
+            argument is None if the view is requested, but no requested format shows pictures.
+        observations: What other views see of a pass.
+        modules: Names of the modules that an observation may draw, if it finds them itself; None for all.
+        networks: How many networks are drawn beside each other.
         of_model: Views of a layer's weights, which need no image.
         sheets: Views that compose the maps of all layers into one picture.
         reductions: The views of a layer whose content are values too, not only a picture.
@@ -117,15 +119,14 @@ class Plan:
         whole: Whether all channels are requested, for what all images share.
         anchor_path: Path of the image in which the anchor is; empty if it is in each image.
         drawn: Whether pictures are requested.
-        of_maps: Whether there are heat maps of layers.
+        of_maps: Whether an observation draws layers.
         of_classes: Whether the whole forward pass is needed, and its output.
     """
 
-    draws: Mapping[Of, Mapping[str, Draw]] = field(default_factory=dict)
-    pairs: Mapping[str, DrawPair] = field(default_factory=dict)
-    methods: Mapping[str, Method] = field(default_factory=dict)
-    flows: Mapping[str, TokenFlow] = field(default_factory=dict)
-    attending: frozenset[str] | None = None
+    draws: Mapping[str, Mapping[str, Draw]] = field(default_factory=dict)
+    observations: tuple[Observation, ...] = ()
+    modules: frozenset[str] | None = None
+    networks: int = 1
     of_model: Mapping[str, ModelDrawing] = field(default_factory=dict)
     sheets: Mapping[str, Callable[[Sheet], Composed]] = field(default_factory=dict)
     reductions: frozenset[str] = frozenset()
@@ -147,22 +148,24 @@ class Plan:
     of_classes: bool = field(init=False)
 
     def __post_init__(self) -> None:  # these are asked for at each layer
-        object.__setattr__(self, "of_maps", any(not method.of_pixels for method in self.methods.values()))
-        object.__setattr__(self, "of_classes", bool(self.methods or self.of_gradients or self._weighs_flows))
+        object.__setattr__(self, "of_maps", any(each.of_layers for each in self.observations))
+        differentiates = self.of_gradients or any(each.differentiates for each in self.observations)
+        object.__setattr__(self, "of_classes", differentiates)
 
     @property
     def of_layers(self) -> bool:
         """Whether some view draws every chosen layer."""
-        return bool(self.pairs) or any(views for of, views in self.draws.items() if of != "attention")
+        observed = {view for each in self.observations for view in each.views}
+        return any(view not in observed for views in self.draws.values() for view in views)
 
     @property
-    def of_attention(self) -> bool:
-        """Whether some view draws attention, whose modules are found by running the network."""
-        return bool(self.draws.get("attention") or self.flows)
+    def of_modules(self) -> bool:
+        """Whether an observation finds what it draws by running the network."""
+        return any(each.of_modules for each in self.observations)
 
     @property
     def of_channels(self) -> bool:
-        """Whether some view draws values that have channels: of layers, or of the heads of their attention."""
+        """Whether some view draws values that have channels."""
         return any(self.draws.values())
 
     @property
@@ -173,28 +176,23 @@ class Plan:
     @property
     def of_images(self) -> bool:
         """Whether some view needs an image."""
-        return self.of_layers or self.of_attention or bool(self.methods)
+        return self.of_layers or bool(self.observations)
 
     @property
     def of_outputs(self) -> bool:
         """Whether what layers return is all that is needed to draw."""
-        return not (self.of_classes or self.of_maps or self.of_attention or self.draws.get("input"))
+        return not (self.of_classes or self.observations or self.draws.get("input"))
 
     @property
     def from_pixels(self) -> bool:
         """Whether gradients are needed before the first layer."""
-        of_pixels = any(method.of_pixels for method in self.methods.values())
-        return bool(self.draws.get("input gradient")) or of_pixels or self._weighs_flows
-
-    @property
-    def _weighs_flows(self) -> bool:
-        return any(flow.targets for flow in self.flows.values())
+        return bool(self.draws.get("input gradient")) or any(each.from_pixels for each in self.observations)
 
     @property
     def wanted(self) -> tuple[Wanted, ...]:
         """Every class that some view needs, each once."""
         asked = [self.targets] if self.of_gradients else []
-        asked += [method.targets for method in self.methods.values()] + [flow.targets for flow in self.flows.values()]
+        asked += [tuple(each.targets) for each in self.observations]
         return tuple(dict.fromkeys(wanted for targets in asked for wanted in targets))
 
     def without_pictures(self) -> Plan:
@@ -203,7 +201,7 @@ class Plan:
             of: {view: draw if view in self.reductions else None for view, draw in views.items()}
             for of, views in self.draws.items()
         }
-        return replace(self, draws=draws, pairs=dict.fromkeys(self.pairs), drawn=False)
+        return replace(self, draws=draws, drawn=False)
 
     def to_survey(self, *, whole: bool, ranges: bool) -> Plan:
         """Return a plan for what the images of a run share: ranges, also of heat maps, and what is made of all channels."""
@@ -216,11 +214,14 @@ class Plan:
             }
             for of, views in plan.draws.items()
         }
-        return replace(plan, draws=draws, moments=False, kept=None, methods=plan.methods if ranges else {}, whole=whole)
+        # Of the observations those that choose no modules have ranges.
+        observations = tuple(each for each in plan.observations if each.of_modules or ranges)
+        return replace(plan, draws=draws, moments=False, kept=None, observations=observations, whole=whole)
 
     def has(self, view: str) -> bool:
         """Return True if a view draws or captures anything."""
-        return any(view in views for views in (*self.draws.values(), self.pairs, self.methods, self.flows, self.of_model))
+        observed = (each.views for each in self.observations)
+        return any(view in views for views in (*self.draws.values(), self.of_model, *observed))
 
 
 def make_plan(
@@ -249,38 +250,27 @@ def make_plan(
     """
     chosen = [registry.view(view) for view in views]
     asked = parse(targets, classes, outputs=outputs) if targets else ()
-    draws: dict[Of, dict[str, Draw]] = defaultdict(dict)
-    pairs: dict[str, DrawPair] = {}
-    methods: dict[str, Method] = {}
-    flows: dict[str, TokenFlow] = {}
+    draws: dict[str, dict[str, Draw]] = defaultdict(dict)
     of_model: dict[str, ModelDrawing] = {}
+    observed: dict[str, list[View]] = defaultdict(list)
     for view in chosen:
+        if view.observe:
+            observed[view.observe].append(view)
         match view:
-            case CamView():
-                methods[view.name] = make_method(view, asked)
-            case PairView():
-                pairs[view.name] = load(view.draw)
-            case FlowView():
-                flows[view.name] = TokenFlow(load(view.flow), load(view.flow_of_class), asked)
             case ModelView():
                 of_model[view.name] = ModelDrawing(load(view.read), load(view.draw))
             case ReducedView():
                 colormap = view.colormap or HEAT_COLORMAP
                 reduced = partial(draw_reduced, load(view.reduce), over=view.over, colormap=colormap, sharp=view.sharp)
                 draws[view.captures][view.name] = reduced
-            case AttentionView():
-                draws["attention"][view.name] = load(view.draw)
             case LayerView():
                 draws[view.captures][view.name] = load(view.draw) if view.draw else None
     return Plan(
         dict(draws),
-        pairs=pairs,
-        methods=methods,
-        flows=flows,
+        observations=tuple(load(plan)(own, targets=asked, automatic=automatic) for plan, own in observed.items()),
+        networks=max(view.networks for view in chosen),
         of_model=of_model,
-        sheets={
-            view.name: load(view.compose) for view in chosen if isinstance(view, CamView | ReducedView) and view.compose
-        },
+        sheets={view.name: load(view.compose) for view in chosen if view.compose},
         reductions=frozenset(view.name for view in chosen if isinstance(view, ReducedView) or view.values),
         placed=frozenset(view.name for view in chosen if view.placed),
         second_pass=any(view.paged for view in chosen),
@@ -289,22 +279,4 @@ def make_plan(
         output=output,
         scores=scores,
         automatic=automatic,
-    )
-
-
-def make_method(view: CamView, targets: Sequence[Wanted] = ()) -> Method:
-    """Build a method from a view.
-
-    Args:
-        view: A class activation map.
-        targets: The requested classes; empty: its default.
-    """
-    classless = view.needs == ("activations",)
-    return Method(
-        load(view.formula),
-        view.needs,
-        () if classless else tuple(targets) or parse([view.targets], ()),
-        over=view.over,
-        colormap=view.colormap or HEAT_COLORMAP,
-        sheet=bool(view.compose),
     )

@@ -22,7 +22,6 @@ from fmapviz.core.members import load
 from fmapviz.core.urls import is_url
 from fmapviz.core.version import __version__
 from fmapviz.errors import RequestError, quote
-from fmapviz.features.cam.cam_layers import Choices
 from fmapviz.images.films import FrameChoice
 from fmapviz.models.load import load_model
 from fmapviz.models.network import input_type, with_axes
@@ -35,8 +34,8 @@ from fmapviz.observe.layers import (
     notice_blocks,
     notice_left_out,
     scripted_parts,
-    select_attention,
     select_layers,
+    select_modules,
     unwrap,
 )
 from fmapviz.observe.layouts.find import LayoutCache
@@ -44,6 +43,7 @@ from fmapviz.observe.meta_copy import copy_to_meta
 from fmapviz.observe.outputs import part_of, scores_in
 from fmapviz.observe.predictions import DEFAULT_COUNT
 from fmapviz.observe.randomness import all_undisturbed
+from fmapviz.observe.score_reader import ScoreReader
 from fmapviz.observe.targets import INDEX, canonical
 from fmapviz.run.batch import describe_given
 from fmapviz.run.findings import findings_of
@@ -105,7 +105,7 @@ class Session:
         output: The destination of all runs.
         directory: The run's directory; of a remote run, of its local copy.
         several: Whether more than one image is expected.
-        choices: Remembers the layers that were chosen automatically.
+        reader: Remembers how the network ends.
         layouts: Remembers the layouts of layers.
         kept: Remembers what layers returned when the images were surveyed.
         pair: The second network, if two are compared; the model's module then holds both.
@@ -128,7 +128,7 @@ class Session:
     output: Destination = field(default_factory=lambda: LocalDestination(Path()))
     directory: Path = Path()
     several: bool = True
-    choices: Choices = field(default_factory=Choices)
+    reader: ScoreReader = field(default_factory=ScoreReader)
     layouts: LayoutCache = field(default_factory=LayoutCache)
     kept: KeptPasses | None = None
     pair: PairSetup | None = None
@@ -208,8 +208,8 @@ def load_session(config: RunConfig, *, pair: bool = False) -> tuple[Session, lis
     if plan.of_layers or plan.of_model or (plan.of_maps and not plan.automatic):
         any_type = plan.of_maps and not config.types
         chosen = select_layers(existing, types=types, include=config.layers, exclude=config.exclude, any_type=any_type)
-    if plan.of_attention and (narrowed or config.types):
-        plan = replace(plan, attending=select_attention(existing, config.types, config.layers, config.exclude))
+    if plan.of_modules and (narrowed or config.types):
+        plan = replace(plan, modules=select_modules(existing, config.types, config.layers, config.exclude))
     resolved = replace(
         config,
         model=loaded.name,
@@ -226,7 +226,7 @@ def load_session(config: RunConfig, *, pair: bool = False) -> tuple[Session, lis
         dtype=plan.kept or "float32",
     )
     info = _identify(config, resolved, loaded)
-    stops = bool(chosen) and not plan.of_attention
+    stops = bool(chosen) and not plan.of_modules
     session = Session(
         request=config,
         info=info,
@@ -348,13 +348,14 @@ def _adapt(plan: Plan, formats: Sequence[str], dtype: str, views: Sequence[str])
     """
     needs = {need for form in formats for need in needs_of(form)}
     for form in formats:
-        if "differences" in needs_of(form) and not plan.pairs:
+        if registry.form(form).networks == 2 and plan.networks == 1:
             raise RequestError(
                 f"the format {quote(form)} is of two networks", hint="fmapviz.diff(one, other, images) compares two"
             )
-        if plan.pairs and not {"pictures", "differences"} & {*needs_of(form)}:
-            raise RequestError(f"the format {quote(form)} is of one network", hint="to='numbers' has those of two")
-    if plan.pairs:
+        if plan.networks == 2 and registry.form(form).networks == 1 and "pictures" not in needs_of(form):
+            of_two = next(name for name, each in registry.formats().items() if each.networks == 2)
+            raise RequestError(f"the format {quote(form)} is of one network", hint=f"to={of_two!r} has those of two")
+    if plan.networks == 2:
         return plan if "pictures" in needs else plan.without_pictures()
     if not plan.of_images and "pictures" not in needs:
         raise RequestError(f"{', '.join(views)} gives pictures only", hint="to='png', to='html' or to='tensorboard'")
@@ -363,10 +364,8 @@ def _adapt(plan: Plan, formats: Sequence[str], dtype: str, views: Sequence[str])
     plan = replace(plan, moments="measures" in needs, kept=dtype if "values" in needs else None, fields="fields" in needs)
     if "pictures" in needs:
         return plan
-    kept = "values" in needs
-    return replace(
-        plan.without_pictures(), of_model={}, methods=plan.methods if kept else {}, flows=plan.flows if kept else {}
-    )
+    left = (each.without_pictures(values="values" in needs) for each in plan.observations)
+    return replace(plan.without_pictures(), of_model={}, observations=tuple(filter(None, left)))
 
 
 def needs_of(form: str) -> tuple[Need, ...]:

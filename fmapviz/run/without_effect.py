@@ -44,10 +44,10 @@ def _rules(config: RunConfig, plan: Plan, *, predicts: bool) -> Iterator[tuple[C
     views = ", ".join(config.views)
     if not plan.drawn:
         yield _LOOKS, f"on {', '.join(config.to)}: no pictures are written"
-    elif not plan.pairs and not _has_text(config, plan):
+    elif plan.networks == 1 and not _has_text(config, plan):
         lettered = ["text_size"] if _has_ground(config) else ["text_size", "background"]
         yield lettered, "without a text: labels=True or colorbar=True draws one"
-    if plan.kept is None and not plan.pairs:
+    if plan.kept is None and plan.networks == 1:
         storing = [name for name, form in registry.formats().items() if "values" in form.needs]
         yield ["dtype"], f"on {', '.join(config.to)}: only {', '.join(storing)} store values"
     if not plan.of_images:
@@ -55,7 +55,7 @@ def _rules(config: RunConfig, plan: Plan, *, predicts: bool) -> Iterator[tuple[C
     elif not (plan.of_classes or predicts):
         directory = "; out= is the directory of the results" if config.output else ""
         yield ["output", "scores"], f"while no class is shown or predicted; predictions=3 predicts{directory}"
-    if plan.of_images and not (plan.of_layers or plan.of_model or plan.of_maps or plan.of_attention):
+    if plan.of_images and not (plan.of_layers or plan.of_model or plan.of_maps or plan.of_modules):
         yield ["layers", "exclude", "types"], f"on {views}: it is of the input, not of layers"
 
 
@@ -81,8 +81,7 @@ def _has_text(config: RunConfig, plan: Plan) -> bool:
     if style.labels or (style.colorbar and "colorbar" in looks):
         return True
     numbers = style.strongest and "channels" in looks
-    of_classes = any(method.targets and not method.sheet for method in plan.methods.values())
-    return style.labels is None and bool(numbers or of_classes or any(flow.targets for flow in plan.flows.values()))
+    return style.labels is None and bool(numbers or any(each.captioned for each in plan.observations))
 
 
 def _has_ground(config: RunConfig) -> bool:

@@ -17,8 +17,8 @@ from fmapviz.errors import FmapvizError
 from fmapviz.observe.early_stop import EarlyStop
 from fmapviz.observe.gradients import is_out_of_memory
 from fmapviz.observe.layers import find_layers, select_layers
+from fmapviz.run.batch_results import MixedBatchError
 from fmapviz.run.forward_pass import Drawer, ForwardError
-from fmapviz.run.layer_results import MixedBatchError
 from fmapviz.run.plan import Plan
 from fmapviz.run.tile import tile
 from fmapviz.types import Statistics

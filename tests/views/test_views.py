@@ -19,10 +19,9 @@ from fmapviz.core import registry
 from fmapviz.core.members import load
 from fmapviz.draw.grid import measure
 from fmapviz.events import Notice
-from fmapviz.features.cam import CamView
 from fmapviz.observe.layers import find_layers, select_layers
 from fmapviz.run.forward_pass import Drawer
-from fmapviz.run.plan import Plan, make_method, make_plan
+from fmapviz.run.plan import Plan, make_plan
 from fmapviz.run.tile import tile
 from fmapviz.views import maps as maps_view
 from fmapviz.views.base import LayerMaps
@@ -31,9 +30,9 @@ VIEWS = registry.views()
 OF_ANY = [name for name, view in VIEWS.items() if view.networks == 1 and name not in {"attention", "rollout"}]  # network
 DRAWN = {"maps": "output", "inputs": "input", "grads": "gradient", "grad-inputs": "input gradient", "histogram": "output"}
 OF_TOKENS = {"similarity", "clusters", "correspondence"}  # drawings that are values too
-DRAWN |= {"pca": "output", "top": "output"} | dict.fromkeys(OF_TOKENS, "output")
+DRAWN |= {"pca": "output", "top": "output", "diff": "output", "attention": "attention"} | dict.fromkeys(OF_TOKENS, "output")
 REDUCED = {"mean", "max", "contact"}
-OTHERS = {"attention", "rollout", "diff", "kernels", *DRAWN, *REDUCED}
+OTHERS = {"rollout", "kernels", *DRAWN, *REDUCED}
 
 # --- the family
 
@@ -108,14 +107,15 @@ def test_a_plan_sorts_views_by_what_they_need():
     assert plan.reductions == REDUCED | OF_TOKENS
     assert (plan.unscaled, plan.sheets.keys()) == ({"histogram", "top"} | OF_TOKENS, {"contact", "sheet"})
     assert plan.second_pass
-    assert plan.pairs == {"diff": load(VIEWS["diff"].draw)}
+    assert plan.networks == 2
     assert plan.of_model.keys() == {"kernels"}
-    assert plan.methods.keys() == VIEWS.keys() - OTHERS
-    assert plan.flows.keys() == {"rollout"}
-    assert plan.flows["rollout"].targets == plan.targets
+    cams, attention = sorted(plan.observations, key=lambda each: each.of_modules)
+    assert cams.methods.keys() == VIEWS.keys() - OTHERS
+    assert (attention.heads, attention.flows.keys()) == ({"attention"}, {"rollout"})
+    assert attention.targets == plan.targets
     assert [each.label for each in plan.targets] == ["top1", "top2", "star"]
     assert (plan.output, plan.automatic) == ("out", True)
-    for name, method in plan.methods.items():
+    for name, method in cams.methods.items():
         assert method.targets == (() if name == "eigencam" else plan.targets)
         assert method.of_pixels == (name == "saliency")
         assert method.over == (name != "saliency")
@@ -125,21 +125,11 @@ def test_a_plan_sorts_views_by_what_they_need():
 def test_only_a_sheet_has_more_than_one_class_unasked():
     plan = make_plan(list(VIEWS), targets=(), classes=(), output=None, automatic=True)
     assert [each.label for each in plan.targets] == ["top1"]
-    for name, method in plan.methods.items():
+    cams = next(each for each in plan.observations if each.of_layers)
+    for name, method in cams.methods.items():
         labels = {"sheet": ["top1", "top2", "top3"], "eigencam": []}.get(name, ["top1"])
         assert [each.label for each in method.targets] == labels
     assert [each.label for each in plan.wanted] == ["top1", "top2", "top3"]
-
-
-def mean_gradient(gradients):
-    return gradients.mean(1)
-
-
-def test_a_method_is_given_what_it_needs_and_nothing_else():
-    view = CamView(name="mean", help="", needs=("gradients",), formula=f"{__name__}:mean_gradient")
-    method = make_method(view)
-    given = torch.rand(2, 3, 4, 5)
-    assert torch.equal(method.apply(gradients=given, activations=torch.zeros(1)), given.mean(1))
 
 
 # --- what goes into a layer

@@ -2,18 +2,9 @@
 
 from dataclasses import dataclass
 
-from fmapviz.core.members import GRID_LOOKS, HEAT_LOOKS, Contribution, View
+from fmapviz.core.members import GRID_LOOKS, HEAT_LOOKS, Contribution, LayerView, View
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttentionView(View):
-    """A view of the attention of each head.
-
-    Attributes:
-        draw: Reference of the function that draws a head as a channel, see `fmapviz.views.base.DrawLayer`.
-    """
-
-    draw: str
+_OBSERVE = "fmapviz.features.attention.observer:observe_attention"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,10 +14,12 @@ class FlowView(View):
     Attributes:
         ranged: As of `View`.
         placed: Likewise.
+        observe: Likewise.
         flow: Reference of the function that follows attention.
         flow_of_class: Reference of the function that follows what speaks for a class; it is drawn if classes are requested.
     """
 
+    observe: str = _OBSERVE
     ranged: bool = True
     placed: bool = True
     flow: str
@@ -35,10 +28,13 @@ class FlowView(View):
 
 CONTRIBUTION = Contribution(
     views=(
-        AttentionView(
+        # A head is drawn as a channel.
+        LayerView(
             name="attention",
             help="Attention of each head: how much the class token, or the patch at `--query`, looks at each patch.",
             looks=(*GRID_LOOKS, "query"),
+            observe=_OBSERVE,
+            captures="attention",
             draw="fmapviz.views.maps:draw",
         ),
         FlowView(

@@ -2,26 +2,56 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from fmapviz.features.attention.capture.blocks import flow_through
 from fmapviz.features.attention.capture.placement import Query
 from fmapviz.observe.reshape import NotAMapError, picture_size
-from fmapviz.run.layer_results import LayerBatch
+from fmapviz.run.batch_results import LayerBatch
 from fmapviz.types import LayerResult
 from fmapviz.views.base import draw_map
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from torch import Tensor
 
     from fmapviz.config import Style
-    from fmapviz.features.attention.capture.blocks import Flow
+    from fmapviz.features.attention.capture.blocks import Block, Flow
+    from fmapviz.features.attention.capture.placement import Picture
     from fmapviz.observe.forward_record import ForwardRecord
-    from fmapviz.run.layer_results import BatchResults
-    from fmapviz.run.plan import Plan, TokenFlow
+    from fmapviz.run.batch_results import BatchResults
+    from fmapviz.run.plan import Plan
     from fmapviz.types import Target
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TokenFlow:
+    """How attention is followed through all blocks, see `fmapviz.features.attention.rollout`.
+
+    Attributes:
+        flow: Follows it.
+        flow_of_class: Follows it weighted by the gradients of a class's score.
+    """
+
+    flow: Callable[..., Tensor]
+    flow_of_class: Callable[..., Tensor]
+
+
+@dataclass(slots=True, eq=False)
+class SeenAttention:
+    """The attention that a pass has computed.
+
+    Attributes:
+        picture: The input that tokens come from.
+        modules: Names of the modules that computed one, of chosen blocks and others.
+        blocks: The attention of each chosen block, if something is to flow through them.
+    """
+
+    picture: Picture | None = None
+    modules: list[str] = field(default_factory=list)
+    blocks: list[Block] = field(default_factory=list)
 
 
 def query_of(style: Style) -> Query:
@@ -31,6 +61,8 @@ def query_of(style: Style) -> Query:
 
 def draw_flow(
     view: str,
+    token_flow: TokenFlow,
+    seen: SeenAttention,
     plan: Plan,
     style: Style,
     *,
@@ -43,25 +75,27 @@ def draw_flow(
 
     Args:
         view: Its name.
-        plan: Has the view.
+        token_flow: Follows attention through blocks.
+        seen: The attention of the pass.
+        plan: What the images of a run share.
         style: How the picture looks, and whose attention it shows.
         record: The forward pass.
         results: Receives the map, or the reason why there is none.
         targets: The class of each image, if it is weighted by gradients.
         gradients: Of the scores of these classes at the blocks, by the blocks' identity.
     """
-    token_flow = plan.flows[view]
+    blocks, count = seen.blocks, len(seen.modules)
     try:
-        assert record.picture
-        flow = flow_through(record.blocks, record.picture, query_of(style), record.pixels.device)
+        assert seen.picture
+        flow = flow_through(blocks, seen.picture, query_of(style), record.pixels.device)
         maps = flow.as_maps(_follow(flow, token_flow, gradients))
     except NotAMapError as reason:
         results.undrawn[view] = str(reason)
         return
     centres = record.places.of_grid(view, flow.tokens) if record.places else None
     shown = flow.shown
-    if len(record.blocks) < record.attentions:
-        part = f"{len(record.blocks)} of {record.attentions} blocks"
+    if len(blocks) < count:
+        part = f"{len(blocks)} of {count} blocks"
         shown = f"{shown}, through {part}"
         results.remarks.append(f"{view} goes through the chosen layers only, {part}")
     layer = LayerResult("", "", call=1, index=0, shape=tuple(maps.shape[1:]), query=shown, centres=centres)

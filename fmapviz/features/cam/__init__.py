@@ -12,20 +12,20 @@ class CamView(View):
     Attributes:
         ranged: As of `View`.
         placed: Likewise.
+        observe: Likewise.
         needs: The parameters of the formula: `activations`, `gradients`, `weights` of the classifier, `pixel_gradients`.
         formula: Reference of the function that computes it, see `fmapviz.features.cam.formulas`.
         targets: Its classes if the user names none.
         colormap: Colour map unless the style names one; empty: that of all heat maps.
-        compose: Reference of a function that composes the maps of all layers and classes to one picture.
     """
 
+    observe: str = "fmapviz.features.cam.observer:observe_cams"
     ranged: bool = True
     placed: bool = True
     needs: tuple[str, ...] = ("activations", "gradients")
     formula: str
     targets: str = "top1"
     colormap: str = ""
-    compose: str = ""
 
 
 CONTRIBUTION = Contribution(

@@ -22,8 +22,8 @@ from fmapviz.draw.heatmap import gray_of, overlay
 from fmapviz.draw.png import encode
 from fmapviz.errors import FmapvizError, RequestError, first_few, quote, suggest
 from fmapviz.features.cam import CamView
-from fmapviz.features.cam.cam_layers import Choices
-from fmapviz.features.cam.class_maps import NOT_FINITE, ClassMaps
+from fmapviz.features.cam.method import Method
+from fmapviz.features.cam.observer import CamObservation
 from fmapviz.features.fields.fields import PlaceCache, Places
 from fmapviz.images.seen import Seen
 from fmapviz.models.network import with_axes
@@ -33,10 +33,12 @@ from fmapviz.observe.hooks import describe_training, observe, undisturbed
 from fmapviz.observe.lasting_state import LastingState
 from fmapviz.observe.layers import unwrap
 from fmapviz.observe.layouts.find import LayoutFinder, MissingLayoutError
+from fmapviz.observe.score_reader import ScoreReader
 from fmapviz.observe.targets import INDEX, Wanted, parse
 from fmapviz.run.batch import make_batch
+from fmapviz.run.class_gradients import NOT_FINITE, ClassGradients
 from fmapviz.run.findings import findings_of
-from fmapviz.run.plan import Plan, make_method
+from fmapviz.run.plan import Plan
 from fmapviz.types import Layer, Model
 
 if TYPE_CHECKING:
@@ -47,8 +49,8 @@ if TYPE_CHECKING:
 
     from fmapviz.observe.forward_record import ForwardRecord
     from fmapviz.observe.layouts.find import LayoutCache
+    from fmapviz.run.batch_results import BatchResults
     from fmapviz.run.findings import Findings
-    from fmapviz.run.layer_results import BatchResults
     from fmapviz.types import FeatureMap, Inputs, Preparation
 
 _AUTO = "auto"
@@ -178,22 +180,23 @@ def cam(
     model = replace(model, module=unwrap(model.module))
     layer = _name_of(layer, model.module)
     wanted = _read_target(target, model.classes, images=len(batch))
+    shown, used = findings_of(model), Method.of(view, [wanted])
+    reader, chosen = shown.others.setdefault(("class activation maps", used.exact), (ScoreReader(), {}))
     plan = Plan(
-        methods={method: make_method(view, [wanted])},
+        observations=(CamObservation({method: used}, layer == _AUTO, chosen),),
         targets=(wanted,),
         output=None if output is None else str(output),
         scores=scores,
         automatic=layer == _AUTO,
         placed=frozenset({method}),
     )
-    shown = findings_of(model)
-    choices, layouts = shown.choices.setdefault(plan.methods[method].exact, Choices()), shown.layouts
-    places = None if plan.methods[method].of_pixels else _places(model, shown, tuple(batch.shape[1:]))
-    learnt = plan.automatic and batch.shape[1:] in choices.layers
-    found = _differentiate(model, batch, plan, layer, choices=choices, layouts=layouts, places=places)
+    places = None if used.of_pixels else _places(model, shown, tuple(batch.shape[1:]))
+    learnt = plan.automatic and batch.shape[1:] in chosen
+    differentiate = partial(_differentiate, model, batch, plan, layer, reader=reader, layouts=shown.layouts, places=places)
+    found = differentiate()
     if learnt and not found.layers:  # another class may depend on other layers
-        choices.layers.pop(batch.shape[1:], None)
-        found = _differentiate(model, batch, plan, layer, choices=choices, layouts=layouts, places=places)
+        chosen.pop(batch.shape[1:], None)
+        found = differentiate()
     if not found.layers:
         if all(found.missing):
             raise _missing(found, 0, wanted)
@@ -245,10 +248,10 @@ def _all_of(numbers: Sequence[float | None], device: torch.device) -> Tensor | N
 
 
 def _differentiate(
-    model: Model, batch: Tensor, plan: Plan, layer: str, *, choices: Choices, layouts: LayoutCache, places: Places | None
+    model: Model, batch: Tensor, plan: Plan, layer: str, *, reader: ScoreReader, layouts: LayoutCache, places: Places | None
 ) -> BatchResults:
     """Run the network under hooks, and draw."""
-    attempt = partial(_attempt, model, batch, plan, layer, choices=choices, layouts=layouts, places=places)
+    attempt = partial(_attempt, model, batch, plan, layer, reader=reader, layouts=layouts, places=places)
     again: AbstractContextManager[object] = nullcontext()
     try:
         return attempt()
@@ -265,13 +268,15 @@ def _differentiate(
 
 
 def _attempt(
-    model: Model, batch: Tensor, plan: Plan, layer: str, *, choices: Choices, layouts: LayoutCache, places: Places | None
+    model: Model, batch: Tensor, plan: Plan, layer: str, *, reader: ScoreReader, layouts: LayoutCache, places: Places | None
 ) -> BatchResults:
     network = model.module
     modules = dict(network.named_modules())  # once: listing them takes as long as some layers
-    class_maps = ClassMaps(model, plan, Style(), choices)
+    (observation,) = plan.observations
+    observer = observation.start(model, plan, Style())
+    gradients = ClassGradients(model, plan, Style(), [observer], reader)
     with LastingState(network) as lasting, frozen(network), recording(), ExitStack() as hooks:
-        for record, given, results in class_maps.passes(batch):
+        for record, given, results in gradients.passes(batch):
             record.places = places
 
             def receive(feature_map: FeatureMap, record: ForwardRecord = record) -> None:
@@ -289,16 +294,16 @@ def _attempt(
 
             hooks.close()  # those of an earlier pass; the last ones stay for the backward passes, which may run layers again
             names = record.names if layer == _AUTO else {layer}
-            layers = _layers(modules, names, heads=class_maps.exact)
+            layers = _layers(modules, names, heads=observer.keeps_heads)
             finder = LayoutFinder(network, layers, layouts, given=model.layout)
             hooks.enter_context(observe(network, layers, receive, refuse=refuse, attached=True, layouts=finder))
             left = describe_training(network)
             # What the forward does may be switched in between.
-            record.endings = None if choices.in_graph else Endings()
+            record.endings = None if reader.in_graph else Endings()
             kept = lasting.one_pass(given)
             with kept, undisturbed(batch.device), record.endings or nullcontext(), finder.following(given):
                 record.output = model.forward(network, given)
-                class_maps.note_layout(record, finder, needed=True)
+                gradients.note_layout(record, finder, needed=True)
             record.over = True
     results.remarks += [left] if left else []
     return results

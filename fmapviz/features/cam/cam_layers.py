@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import groupby, islice
 from typing import TYPE_CHECKING
 
 from fmapviz.errors import quote
-from fmapviz.observe.class_scores import class_scores, scores_at
-from fmapviz.observe.endings import SOFT, Ending, Endings, is_product
+from fmapviz.observe.class_scores import scores_at
 from fmapviz.observe.gradients import gradients_at
 from fmapviz.observe.layouts.find import known_by_type
 from fmapviz.observe.reshape import NotAMapError
@@ -17,10 +16,9 @@ from fmapviz.observe.reshape import NotAMapError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    import torch
     from torch import Tensor
 
-    from fmapviz.observe.class_scores import ClassScores, Head
+    from fmapviz.observe.class_scores import ClassScores
     from fmapviz.observe.forward_record import ForwardRecord, GraphPoint
 
 ROWS = 6  # of a sheet
@@ -47,64 +45,6 @@ class Chosen:
     def names(self) -> frozenset[str]:
         """All of them."""
         return frozenset({self.layer, self.pooled, *self.rows} - {""})
-
-
-@dataclass(slots=True, eq=False)
-class Choices:
-    """What earlier passes have shown about a network, for all threads.
-
-    Attributes:
-        early: Whether graphs have to begin at the input.
-        layers: Those chosen for images of a shape. The first choice is that of all threads.
-        ending: The operation by which the network ends, see `fmapviz.observe.endings`; None if it is not known yet.
-        in_graph: Whether the graph alone shows that this is a linear layer, so that the next pass can be checked by it.
-    """
-
-    early: bool = False
-    layers: dict[torch.Size, Chosen] = field(default_factory=dict)
-    ending: str | None = None
-    in_graph: bool = False
-
-    def endings(self) -> Endings | None:
-        """Return what records by which operation a forward pass ends; None if nothing new would come of it.
-
-        Of a softmax or a sigmoid, each pass's logits are needed.
-        """
-        return Endings() if self.ending is None or self.ending in SOFT else None
-
-    def read_scores(self, record: ForwardRecord, *, key: str | None, head: Head) -> ClassScores:
-        """Find the class scores in the output of a forward pass; see `class_scores`.
-
-        Raises:
-            OtherEndingError: The network does not end as in an earlier pass, so that the pass has to be repeated.
-        """
-
-        def ending_of(values: Tensor) -> Ending:
-            shown = is_product(values)
-            if record.endings is None:
-                if self.in_graph and not shown:
-                    self.ending, self.in_graph = None, False
-                    raise OtherEndingError
-                return Ending(self.ending or "")
-            found = record.endings.of(values)
-            self.ending, self.in_graph = found.kind, shown and found.kind == "linear"
-            return found
-
-        if record.scores is None:
-            record.scores = class_scores(
-                record.output,
-                key=key,
-                images=record.images,
-                head=head,
-                ending_of=ending_of,
-                layout=record.score_layout,
-            )
-            record.endings = None  # it keeps tensors
-        return record.scores
-
-
-class OtherEndingError(Exception):
-    """A network ends in another way than before: a flag may switch it, or another of its outputs is asked for."""
 
 
 class NoMapError(Exception):

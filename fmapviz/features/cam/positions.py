@@ -10,21 +10,23 @@ from fmapviz.features.cam.exact_cam import refuse
 from fmapviz.observe.reshape import NotAMapError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
-    from fmapviz.features.cam.class_maps import Pass
+    from fmapviz.features.cam.exact_cam import Pooling
+    from fmapviz.features.cam.method import Method
     from fmapviz.observe.forward_record import GraphPoint
+    from fmapviz.run.observers import ClassPass
 
     Points = Mapping[str, Sequence[GraphPoint]]  # by view
 
 
-def requested_points(current: Pass) -> Points:
+def requested_points(methods: Mapping[str, Method], pooling: Pooling | None, current: ClassPass) -> Points:
     """Return the layers that the user chose, for each view; note those without a map.
 
     Raises:
         RequestError: None of them enters the pooling, see `fmapviz.features.cam.exact_cam`.
     """
-    methods, record, pooling, results = current.maps.of_layers, current.record, current.pooling, current.results
+    record, results = current.record, current.results
     maps = []
     for point in record.outputs if methods else ():
         try:
@@ -45,45 +47,48 @@ def requested_points(current: Pass) -> Points:
     return points
 
 
-def chosen_points(current: Pass, chosen: Chosen) -> Points:
+def chosen_points(methods: Mapping[str, Method], pooling: Pooling | None, current: ClassPass, chosen: Chosen) -> Points:
     """Return the recorded layers that were chosen automatically, for each view."""
     kept = {point.name: point for point in current.record.kept}
-    pooled = chosen.pooled if current.pooling else ""  # the scores of these images may not be finite
+    pooled = chosen.pooled if pooling else ""  # the scores of these images may not be finite
     points = {}
-    for view, method in current.maps.of_layers.items():
+    for view, method in methods.items():
         names = chosen.rows if method.sheet else [pooled if method.exact else chosen.layer]
         points[view] = [kept[name] for name in names if name in kept]
     return points
 
 
-def choose_layers(current: Pass, indices: Sequence[int | None]) -> Chosen:
-    """Choose layers after a forward pass that recorded all of them, and release the others.
-
-    A choice that another thread has made meanwhile wins.
+def choose_layers(
+    methods: Collection[Method], pooling: Pooling | None, current: ClassPass, indices: Sequence[int | None]
+) -> tuple[Chosen, bool]:
+    """Choose layers after a forward pass that recorded all of them.
 
     Args:
+        methods: What is drawn.
+        pooling: The maps that are averaged for the class scores, if they are known.
         current: The pass.
         indices: A class for each image, whose gradient decides.
+
+    Returns:
+        The layers, and whether other images have the same.
 
     Raises:
         NoMapError: No layer can be chosen.
     """
-    record, scores, methods = current.record, current.scores, current.maps.of_layers.values()
+    record, scores = current.record, current.scores
     assert scores
-    chosen, certain = Chosen(), True
+    chosen, is_certain = Chosen(), True
     if any(not method.exact for method in methods):
         last = find_last(record, scores, indices)
-        chosen, certain = Chosen(layer=last.point.name), last.certain
+        chosen, is_certain = Chosen(layer=last.point.name), last.certain
         record.known[last.point.identity, tuple(indices)] = last.gradient
     if any(method.sheet for method in methods):
         maps = [point for point in find_maps(record, scores) if point.edge is not None][::-1]
         maps = maps[: [point.name for point in maps].index(chosen.layer) + 1]
         rows = choose_rows([point for point in maps if point.intact or point is maps[-1]], record)
         chosen = replace(chosen, rows=tuple(point.name for point in rows))
-    if current.pooling:
-        chosen = replace(chosen, pooled=current.pooling.choose(find_maps(record, scores)).name)
-    elif current.maps.exact:
-        certain = False  # the scores of other images may be finite
-    chosen = current.maps.choices.layers.setdefault(record.pixels.shape[1:], chosen) if certain else chosen
-    record.keep_only(chosen.names, find_maps(record, scores))
-    return chosen
+    if pooling:
+        chosen = replace(chosen, pooled=pooling.choose(find_maps(record, scores)).name)
+    elif any(method.exact for method in methods):
+        is_certain = False  # the scores of other images may be finite
+    return chosen, is_certain

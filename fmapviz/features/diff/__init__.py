@@ -1,27 +1,12 @@
 """Compare two networks, or one at the steps of its training."""
 
-from dataclasses import dataclass
-
-from fmapviz.core.members import Aggregate, Contribution, Format, View
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PairView(View):
-    """A view of a layer of two networks.
-
-    Attributes:
-        networks: Two.
-        draw: Reference of the function that draws them, see `fmapviz.views.base.DrawPair`.
-    """
-
-    networks: int = 2
-    draw: str
-
+from fmapviz.core.members import Aggregate, Contribution, Format, LayerView
 
 CONTRIBUTION = Contribution(
     views=(
-        PairView(
+        LayerView(
             name="diff",
+            networks=2,
             help="Two networks: A, B and B - A beside each other; `fmapviz diff` draws it.",
             looks=("norm", "columns", "padding", "channels", "scale", "colormap", "labels"),
             aggregates=("differences",),
@@ -33,7 +18,8 @@ CONTRIBUTION = Contribution(
         Format(
             name="numbers",
             help="How two networks differ, as tables: diff.csv for each image, layer and channel, and cka.csv.",
-            needs=("differences",),
+            needs=(),
+            networks=2,
             unit_files=("diff.safetensors",),
             aggregates=("differences",),
             open_writer="fmapviz.features.diff.numbers:open_writer",

@@ -24,8 +24,8 @@ from fmapviz.observe.hooks import Numbers, describe_training, observe, undisturb
 from fmapviz.observe.lasting_state import LastingState
 from fmapviz.observe.layouts.find import LayoutCache, LayoutFinder
 from fmapviz.observe.reshape import NotAMapError, frames_of
+from fmapviz.run.batch_results import statistics_of
 from fmapviz.run.forward_pass import ForwardError
-from fmapviz.run.layer_results import statistics_of
 from fmapviz.types import DIFFERENCES, Difference, FeatureMap, ImageResult, LayerResult
 from fmapviz.views.base import PairMaps
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from fmapviz.config import Style
     from fmapviz.features.diff.networks import Compared
     from fmapviz.features.tokens.survey.kept_passes import KeptPasses
-    from fmapviz.run.plan import DrawPair, Plan
+    from fmapviz.run.plan import Draw, Plan
     from fmapviz.run.session import PairSetup, Session
     from fmapviz.types import Layer, Model
 
@@ -49,7 +49,7 @@ def draw_pair(
     result: LayerResult,
     maps: tuple[Tensor, Tensor],
     difference: Difference,
-    draws: Mapping[str, DrawPair],
+    draws: Mapping[str, Draw],
     style: Style,
     *,
     compared: Compared,
@@ -162,7 +162,7 @@ class PairDrawer:
         self.receive: Callable[[LayerResult, Tensor, Tensor], None] | None = None
         self._compared = compared
         self._layers = layers
-        self._draws = plan.pairs
+        self._draws = plan.draws["output"]
         self._style = style
         self._check = check
         self._types = [input_type(each.module) for each in (compared.first, compared.second)]

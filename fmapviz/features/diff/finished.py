@@ -299,7 +299,12 @@ def _draw(session: Session, key: UnitKey, first: Mapping[str, KeptValues], secon
             continue
         difference = replace(compare(maps[0], maps[1]), indices=indices)
         drawn, reason = draw_pair(
-            result, (maps[0], maps[1]), difference, session.plan.pairs, session.config.style, compared=setup.compared
+            result,
+            (maps[0], maps[1]),
+            difference,
+            session.plan.draws["output"],
+            session.config.style,
+            compared=setup.compared,
         )
         layers.append(drawn)
         if reason:

@@ -212,8 +212,8 @@ def forward_again(
     Raises:
         OutputError: The output could not be written.
     """
-    plan = replace(session.plan.without_pictures(), methods={}, of_model={}, sheets={}, kept=None, moments=True, whole=True)
-    plan = replace(plan, draws={"output": dict.fromkeys(session.config.views)})
+    plan = replace(session.plan.without_pictures(), of_model={}, sheets={}, kept=None, moments=True, whole=True)
+    plan = replace(plan, draws={"output": dict.fromkeys(session.config.views)}, observations=())
     config = replace(session.config, predictions=0)  # the output is not needed
     alone = replace(
         session,

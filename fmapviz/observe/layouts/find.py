@@ -6,7 +6,7 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from torch import Size, Tensor, nn
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
-    from fmapviz.features.attention.capture.observe import Attention
     from fmapviz.observe.layouts.axes import Dim
     from fmapviz.types import Layer, UserLayouts
 
@@ -119,7 +118,7 @@ class Found:
 
     Attributes:
         layouts: By the names of feature maps.
-        grids: Of the queries and the keys of each attention, by its name.
+        grids: Of both sequences of tokens between which weights are computed, by the name of these.
     """
 
     layouts: dict[str, Layout] = field(default_factory=dict)
@@ -163,7 +162,7 @@ class LayoutFinder:
         layers: Whose outputs it is asked for.
         cache: What earlier passes have shown.
         given: What the user says, by globs of names, or as a function of name and shape.
-        attention: Whether it is asked for attention.
+        tokens: Whether it is asked for `token_grids`.
 
     Attributes:
         cache: Likewise.
@@ -180,7 +179,7 @@ class LayoutFinder:
         cache: LayoutCache | None = None,
         *,
         given: UserLayouts | None = None,
-        attention: bool = False,
+        tokens: bool = False,
     ) -> None:
         self.assumed: dict[str, str] = {}
         self.unlike: dict[str, str] = {}
@@ -188,7 +187,7 @@ class LayoutFinder:
         self.followed = False
         self._network = network
         self._given = given
-        self._attention = attention
+        self._tokens = tokens
         self.cache = cache or LayoutCache()
         self._scope = frozenset(layer.name for layer in layers)
         self._found: Found | None = None
@@ -207,7 +206,7 @@ class LayoutFinder:
         """Surround a forward pass over a batch of images `(N, ...)`."""
         self._images = len(pixels)
         self._picture = (pixels.shape[-2], pixels.shape[-1]) if pixels.ndim > 2 else (1, 1)
-        self._key = (pixels.shape[1:], len(pixels) > 1, self._scope, self._attention)
+        self._key = (pixels.shape[1:], len(pixels) > 1, self._scope, self._tokens)
         self._found, self.followed = self.cache.known.get(self._key), False
         if self._found is not None or self.cache.broken:
             yield
@@ -331,32 +330,39 @@ class LayoutFinder:
             self._derived[id(axes)] = (axes, layout_of(axes))
         return self._derived[id(axes)][1]
 
-    def grids(self, attention: Attention) -> tuple[TokenGrid, TokenGrid]:
-        """Return where the queries and the keys of an attention are.
+    def token_grids(
+        self, name: str, layer: Layer, tensors: Sequence[Tensor], *, lengths: tuple[int, int]
+    ) -> tuple[TokenGrid, TokenGrid] | None:
+        """Return where the two sequences of tokens between which a module computes weights are; None if it is not known.
+
+        Args:
+            name: Of the weights.
+            layer: The module.
+            tensors: Both sequences, or the weights `(..., L, S)` alone.
+            lengths: L and S.
 
         Raises:
-            MissingLayoutError: It was not computed when axes were followed.
+            MissingLayoutError: They were not computed when axes were followed.
         """
-        _, _, queries, keys = attention.weights.shape
-        if self._given is not None and (text := self._text(attention.name, attention.layer, (self._images, keys, 1))):
+        queries, keys = lengths
+        if self._given is not None and (text := self._text(name, layer, (self._images, keys, 1))):
             said = [grid_as_said(text, length, images=self._images, picture=self._picture) for length in (queries, keys)]
             if said[1] is not None:
                 return said[0] or TokenGrid(queries, refused="queries that the layout does not fit"), said[1]
-        if self._found is not None and attention.name in self._found.grids:
-            return self._found.grids[attention.name]
+        if self._found is not None and name in self._found.grids:
+            return self._found.grids[name]
         if self._tracking is None or self._found is None:
             if self._found is not None and not self.cache.broken:
                 raise MissingLayoutError
-            return attention.grids
-        weights: Any = attention.weights
-        if hasattr(weights, "key"):
-            pair = self._tracking.axes(weights.query), self._tracking.axes(weights.key)
+            return None
+        first = self._tracking.axes(tensors[0])
+        if len(tensors) == 2:
+            pair = first, self._tracking.axes(tensors[1])
         else:
-            axes = self._tracking.axes(weights.values)
-            pair = (axes.pair if axes else None) or (None, None)
+            pair = (first.pair if first else None) or (None, None)
         grids = [grid_of(axes, images=self._images) for axes in pair]
-        lengths = [replace(grid, length=length) for grid, length in zip(grids, (queries, keys), strict=True)]
-        self._found.grids[attention.name] = found = lengths[0], lengths[1]
+        sized = [replace(grid, length=length) for grid, length in zip(grids, lengths, strict=True)]
+        self._found.grids[name] = found = sized[0], sized[1]
         return found
 
     def _said(self, layer: Layer, name: str, values: Tensor) -> Layout | None:

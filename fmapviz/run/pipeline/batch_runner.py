@@ -33,9 +33,9 @@ from fmapviz.observe.hooks import evaluating
 from fmapviz.observe.layers import call_of
 from fmapviz.observe.outside_state import OutsideState
 from fmapviz.observe.randomness import gate, python_states, seeded_by
+from fmapviz.run.batch_results import MixedBatchError
 from fmapviz.run.findings import findings_of
 from fmapviz.run.forward_pass import Drawer, ForwardError
-from fmapviz.run.layer_results import MixedBatchError
 from fmapviz.run.pipeline.batching import is_mixed
 from fmapviz.run.pipeline.scheduler import Limits, Processed
 from fmapviz.store.shards.grouping import Failed
@@ -237,7 +237,7 @@ class BatchRunner:
                 session.info.config.style,
                 predictions=session.predictions,
                 early_stop=session.early_stop,
-                choices=session.choices,
+                reader=session.reader,
                 layouts=session.layouts,
                 check=self._check,
                 places=self._places,

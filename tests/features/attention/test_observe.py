@@ -9,14 +9,14 @@ from torch.nn import functional
 
 import fmapviz
 from fmapviz.errors import LayerKeyError
-from fmapviz.features.attention.capture.observe import AttentionObserver
+from fmapviz.features.attention.capture.observe import AttentionMode
 from fmapviz.observe.hooks import observe
 
 
 def observed(network, *inputs):
     """Return every attention of a forward pass, and the output with and without hooks."""
     found = []
-    observer = AttentionObserver(found.append)
+    observer = AttentionMode(found.append)
     network.eval()
     torch.manual_seed(0)
     with torch.no_grad():

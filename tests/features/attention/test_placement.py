@@ -1,7 +1,5 @@
 """Where in the picture the tokens of an attention are."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 import torchvision
@@ -10,8 +8,9 @@ from torch import nn
 from torch.nn import functional
 
 import fmapviz
-from fmapviz.features.attention.capture.observe import AttentionObserver
+from fmapviz.features.attention.capture.observe import AttentionMode
 from fmapviz.features.attention.capture.placement import Picture, Query, has_class_token, map_of
+from fmapviz.features.attention.observer import with_grids
 from fmapviz.observe.layouts.find import LayoutFinder
 from fmapviz.observe.reshape import NotAMapError
 
@@ -19,16 +18,16 @@ from fmapviz.observe.reshape import NotAMapError
 def placed(network, x, query=None):
     """Return the map of every attention, or why there is none, by name."""
     picture, found = Picture.of(x, has_class=has_class_token(network)), {}
-    finder = LayoutFinder(network, [], attention=True)
+    finder = LayoutFinder(network, [], tokens=True)
 
     def receive(attention):
         with finder.paused():
             try:
-                found[attention.name] = map_of(replace(attention, grids=finder.grids(attention)), picture, query or Query())
+                found[attention.name] = map_of(with_grids(attention, finder), picture, query or Query())
             except NotAMapError as reason:
                 found[attention.name] = str(reason)
 
-    observer = AttentionObserver(receive)
+    observer = AttentionMode(receive)
     network.eval()
     with torch.no_grad(), observer.attached(network), observer.watching(), finder.following(x):
         network(x)

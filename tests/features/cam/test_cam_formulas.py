@@ -21,6 +21,7 @@ from fmapviz.core.members import load
 from fmapviz.draw.heatmap import heat_of
 from fmapviz.features.cam import CamView
 from fmapviz.features.cam.formulas import cam, eigencam, gradcam, gradcam_pp, hirescam, layercam, saliency, xgradcam
+from fmapviz.features.cam.method import Method
 
 CLASSES = [3, 717]
 SIZE = (96, 128)
@@ -342,3 +343,14 @@ def test_the_others_are_computed_in_float32_too(dtype):
 @pytest.mark.parametrize("view", OF_GRADIENTS, ids=named)
 def test_no_gradient_gives_a_zero_map(captured, view):
     assert not view(captured.activations, torch.zeros_like(captured.gradients)).any()
+
+
+def mean_gradient(gradients):
+    return gradients.mean(1)
+
+
+def test_a_method_is_given_what_it_needs_and_nothing_else():
+    view = CamView(name="mean", help="", needs=("gradients",), formula=f"{__name__}:mean_gradient")
+    method = Method.of(view)
+    given = torch.rand(2, 3, 4, 5)
+    assert torch.equal(method.apply(gradients=given, activations=torch.zeros(1)), given.mean(1))

@@ -10,9 +10,9 @@ import torch
 
 from fmapviz.config import check_type, explain_arguments, split
 from fmapviz.errors import LayerKeyError, first_few, quote, suggest
-from fmapviz.features.attention.capture.observe import AttentionObserver
+from fmapviz.features.attention.capture.observe import AttentionMode
 from fmapviz.observe.hooks import observe
-from fmapviz.observe.layers import find_layers, select_attention, unwrap
+from fmapviz.observe.layers import find_layers, select_modules, unwrap
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -59,7 +59,7 @@ def capture_attention(
     network = unwrap(model)
     layers = split(check_type("layers", layers, Sequence[str], hint="names or globs, such as 'blocks.*'"))
     exclude = split(check_type("exclude", exclude, Sequence[str], hint="names or globs, such as 'blocks.0'"))
-    chosen = select_attention(find_layers(network), (), layers, exclude) if layers or exclude else None
+    chosen = select_modules(find_layers(network), (), layers, exclude) if layers or exclude else None
     captured = CapturedAttention()
 
     def receive(attention: Attention) -> None:
@@ -67,7 +67,7 @@ def capture_attention(
             with torch.no_grad():
                 captured[attention.name] = torch.stack(list(attention.weights.of_heads()), 1)
 
-    observer = AttentionObserver(receive, begin=captured.clear)
+    observer = AttentionMode(receive, begin=captured.clear)
     with observe(network, [], lambda _: None), observer.attached(network), observer.watching():
         yield captured
 

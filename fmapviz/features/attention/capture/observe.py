@@ -80,7 +80,7 @@ class Attention:
 
 
 @dataclass(slots=True, eq=False)
-class AttentionObserver:
+class AttentionMode:
     """Passes every attention of a network to a function, while `watching` is active.
 
     Its hooks record which modules are running.
@@ -184,7 +184,7 @@ class AttentionObserver:
 class _Mode(TorchFunctionMode):
     """Sees the functions of PyTorch that compute attention; active in this thread only."""
 
-    def __init__(self, observer: AttentionObserver) -> None:
+    def __init__(self, observer: AttentionMode) -> None:
         super().__init__()
         self._observer = observer
 

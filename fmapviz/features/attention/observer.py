@@ -1,0 +1,213 @@
+"""Draw the attention of each module when it has been computed, and what flows through all blocks after the pass."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import torch
+
+from fmapviz.core import registry
+from fmapviz.core.members import load
+from fmapviz.errors import RequestError, first_few
+from fmapviz.features.attention.capture.blocks import Block
+from fmapviz.features.attention.capture.observe import AttentionMode
+from fmapviz.features.attention.capture.placement import Picture, has_class_token, map_of
+from fmapviz.features.attention.capture.weights import Fused
+from fmapviz.features.attention.flow import SeenAttention, TokenFlow, draw_flow, query_of
+from fmapviz.observe.reshape import NotAMapError
+from fmapviz.run.layer_results import draw_feature_map
+from fmapviz.run.observers import PassObserver
+from fmapviz.types import FeatureMap
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from contextlib import AbstractContextManager
+
+    from torch import nn
+
+    from fmapviz.config import Style
+    from fmapviz.core.members import View
+    from fmapviz.features.attention.capture.observe import Attention
+    from fmapviz.observe.layouts.find import LayoutFinder
+    from fmapviz.observe.targets import Wanted
+    from fmapviz.run.observers import ClassPass, Differentiable
+    from fmapviz.run.plan import Plan
+    from fmapviz.run.running_pass import RunningPass
+    from fmapviz.types import Model, Target
+
+CAPTURED = "attention"  # what the views of heads draw
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AttentionObservation:
+    """The attention that a run draws; see `fmapviz.run.plan.Observation`.
+
+    Attributes:
+        heads: Names of the views that draw heads.
+        flows: Views of attention through all blocks.
+        classes: The classes by whose gradients flows are weighted; empty if none was requested.
+    """
+
+    heads: frozenset[str]
+    flows: Mapping[str, TokenFlow]
+    classes: tuple[Wanted, ...]
+
+    of_modules = True
+    of_layers = False
+
+    @property
+    def views(self) -> Collection[str]:
+        """Names of the views."""
+        return self.heads | self.flows.keys()
+
+    @property
+    def targets(self) -> tuple[Wanted, ...]:
+        """The classes by whose scores flows are weighted."""
+        return self.classes if self.flows else ()
+
+    @property
+    def differentiates(self) -> bool:
+        """Whether flows are weighted by gradients."""
+        return bool(self.targets)
+
+    from_pixels = captioned = differentiates
+
+    def without_pictures(self, *, values: bool) -> AttentionObservation | None:
+        """Return the views of heads, which have channels, and flows if a format stores them; None if nothing is left."""
+        left = replace(self, flows=self.flows if values else {})
+        return left if left.views else None
+
+    def start(self, model: Model, plan: Plan, style: Style) -> AttentionObserver:
+        """Return an observer of one copy of the network."""
+        return AttentionObserver(self, model, plan, style)
+
+
+def observe_attention(
+    views: Sequence[View],
+    *,
+    targets: Sequence[Wanted],
+    automatic: bool,  # noqa: ARG001
+) -> AttentionObservation:
+    """Plan views of attention; see `fmapviz.run.plan.PlanObservation`."""
+    from fmapviz.features.attention import FlowView  # noqa: PLC0415  which names this module
+
+    flows = [view for view in views if isinstance(view, FlowView)]
+    return AttentionObservation(
+        frozenset(view.name for view in views if view not in flows),
+        {view.name: TokenFlow(load(view.flow), load(view.flow_of_class)) for view in flows},
+        tuple(targets),
+    )
+
+
+def with_grids(attention: Attention, layouts: LayoutFinder) -> Attention:
+    """Return an attention with the places of its queries and keys, if they are known."""
+    weights, (queries, keys) = attention.weights, attention.weights.shape[2:]
+    tensors = [weights.query, weights.key] if isinstance(weights, Fused) else [attention.output]  # which are the weights
+    grids = layouts.token_grids(attention.name, attention.layer, tensors, lengths=(queries, keys))
+    return replace(attention, grids=grids) if grids else attention
+
+
+class AttentionObserver(PassObserver):
+    """Draws the attention of passes."""
+
+    def __init__(self, observation: AttentionObservation, model: Model, plan: Plan, style: Style) -> None:
+        self._seen = SeenAttention()
+        self._observation, self._plan, self._style = observation, plan, style
+        self._mode = AttentionMode(self._receive)
+        self._has_class = has_class_token(model.module)
+        self._current: RunningPass | None = None
+        self._drawn = 0
+
+    def attached(self, network: nn.Module) -> AbstractContextManager[object]:
+        """Attach hooks that know which module is running."""
+        return self._mode.attached(network)
+
+    def watching(self) -> AbstractContextManager[object]:
+        """See the attention that is computed."""
+        return self._mode.watching()
+
+    def begin(self, current: RunningPass) -> None:
+        """Begin a forward pass.
+
+        Raises:
+            RequestError: The requested position is outside of the network's input.
+        """
+        picture = Picture.of(current.record.pixels, has_class=self._has_class)
+        picture.check(query_of(self._style))
+        self._current, self._seen, self._drawn = current, SeenAttention(picture), 0
+
+    def end(self) -> None:
+        """Release the attention of the pass."""
+        self._seen, self._current = SeenAttention(), None
+
+    def _receive(self, attention: Attention) -> None:
+        """Draw an attention that has been computed; called within the network's pass."""
+        current = self._current
+        if current is None:
+            return
+        with current.hook(attention.name) as is_running:
+            if is_running:
+                self._draw_heads(with_grids(attention, current.layouts), current)
+
+    @torch.no_grad()
+    def _draw_heads(self, attention: Attention, current: RunningPass) -> None:
+        name, plan = attention.layer.name, self._plan
+        self._seen.modules.append(name)
+        if plan.modules is not None and name not in plan.modules:
+            return
+        if self._observation.flows:
+            self._seen.blocks.append(Block.of(attention, differentiated=self._observation.differentiates))
+        if views := plan.draws.get(CAPTURED):
+            assert self._seen.picture
+            try:
+                maps, query = map_of(attention, self._seen.picture, query_of(self._style))
+            except NotAMapError as reason:
+                current.results.note(views, attention.name, str(reason))
+                return
+            index = self._drawn if current.position is None else current.position
+            drawn = FeatureMap(attention.layer, attention.name, attention.call, index, maps)
+            self._drawn += 1
+            current.results.add(
+                draw_feature_map(drawn, maps, plan, self._style, record=current.record, of=CAPTURED, query=query)
+            )
+
+    def finish(self, current: RunningPass) -> None:
+        """Draw the flow through all blocks, unless it is weighted by gradients.
+
+        Raises:
+            RequestError: The network has computed no attention, or the chosen modules have not.
+        """
+        modules, seen = self._plan.modules, self._seen.modules
+        if not seen:
+            known = [view.name for view in registry.views().values() if view.networks == 1]
+            others = [name for name in known if registry.view(name).observe != registry.view("attention").observe]
+            raise RequestError(
+                f"no attention is computed in {current.model}, or none that can be seen",
+                hint=f"other views: {', '.join(others)}",
+            )
+        if modules is not None and modules.isdisjoint(seen):
+            raise RequestError("none of the chosen layers computes attention", hint=f"these do: {first_few(seen)}")
+        if not self._observation.differentiates:
+            for view, flow in self._observation.flows.items():
+                draw_flow(view, flow, self._seen, self._plan, self._style, record=current.record, results=current.results)
+
+    def points(self, alike: Collection[Wanted]) -> Iterable[Differentiable]:
+        """Return the blocks, at which the gradients of a class weigh flows."""
+        return self._seen.blocks if not set(alike).isdisjoint(self._observation.targets) else ()
+
+    def draw_class(self, current: ClassPass, wanted: Wanted, targets: Sequence[Target | None]) -> None:
+        """Draw the flows of a class."""
+        gradients = {id(block): current.gradients.get(id(block)) for block in self._seen.blocks}
+        for view, flow in self._observation.flows.items() if wanted in self._observation.targets else ():
+            draw_flow(
+                view,
+                flow,
+                self._seen,
+                self._plan,
+                self._style,
+                record=current.record,
+                results=current.results,
+                targets=targets,
+                gradients=gradients,
+            )

@@ -1,0 +1,285 @@
+"""Draw class activation maps of a pass."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fmapviz.core.drawings import HeatMap
+from fmapviz.draw.heatmap import heat_and_ends
+from fmapviz.features.cam.cam_layers import Chosen, NoMapError, find_maps
+from fmapviz.features.cam.exact_cam import Pooling
+from fmapviz.features.cam.method import Method
+from fmapviz.features.cam.positions import choose_layers, chosen_points, requested_points
+from fmapviz.observe.gradients import edge_of
+from fmapviz.observe.reshape import frames_of, picture_size
+from fmapviz.run.batch_results import LayerBatch
+from fmapviz.run.class_gradients import NOT_FINITE
+from fmapviz.run.observers import PassObserver
+from fmapviz.types import LayerResult
+from fmapviz.views.base import BatchContent
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+    import torch
+    from numpy.typing import NDArray
+    from torch import Tensor
+    from torch.autograd.graph import GradientEdge
+
+    from fmapviz.config import Style
+    from fmapviz.core.members import View
+    from fmapviz.features.cam.positions import Points
+    from fmapviz.observe.forward_record import GraphPoint
+    from fmapviz.observe.targets import Wanted
+    from fmapviz.run.observers import ClassPass, Differentiable, Indices
+    from fmapviz.run.plan import Plan
+    from fmapviz.types import Model, Target
+
+    Targets = Sequence[Target | None]  # of a class in each image; None if the image does not have it
+
+_OF_CLIPS = "a class activation map of a clip or volume is the mean over its frames or slices, laid over a single one"
+_PIXELS_OF_CLIPS = "saliency of a clip or volume is the largest of its frames or slices, laid over a single one"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CamObservation:
+    """The class activation maps of a run; see `fmapviz.run.plan.Observation`.
+
+    Attributes:
+        methods: By view.
+        automatic: Whether layers are chosen automatically.
+        chosen: The layers that were chosen for images of a shape, by all threads: the first choice is that of all.
+    """
+
+    methods: Mapping[str, Method]
+    automatic: bool
+    chosen: dict[torch.Size, Chosen] = field(default_factory=dict)
+
+    differentiates = True
+    of_modules = False
+
+    @property
+    def views(self) -> Collection[str]:
+        """Names of the views."""
+        return self.methods.keys()
+
+    @property
+    def targets(self) -> tuple[Wanted, ...]:
+        """The classes of all methods."""
+        return tuple(wanted for method in self.methods.values() for wanted in method.targets)
+
+    @property
+    def from_pixels(self) -> bool:
+        """Whether gradients are needed before the first layer."""
+        return any(method.of_pixels for method in self.methods.values())
+
+    @property
+    def of_layers(self) -> bool:
+        """Whether there are maps of layers, not only of pixels."""
+        return any(not method.of_pixels for method in self.methods.values())
+
+    @property
+    def captioned(self) -> bool:
+        """Whether a picture, beside a sheet, names a class."""
+        return any(method.targets and not method.sheet for method in self.methods.values())
+
+    def without_pictures(self, *, values: bool) -> CamObservation | None:
+        """Return all maps, which are values; None if no format stores values."""
+        return self if values else None
+
+    def start(self, model: Model, plan: Plan, style: Style) -> CamObserver:  # noqa: ARG002
+        """Return an observer of one copy of the network."""
+        return CamObserver(self, plan, style)
+
+
+def observe_cams(views: Sequence[View], *, targets: Sequence[Wanted], automatic: bool) -> CamObservation:
+    """Plan class activation maps; see `fmapviz.run.plan.PlanObservation`."""
+    from fmapviz.features.cam import CamView  # noqa: PLC0415  which names this module
+
+    return CamObservation(
+        {view.name: Method.of(view, targets) for view in views if isinstance(view, CamView)}, automatic=automatic
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class InputPoint:
+    """The input of a network, at which a gradient is computed.
+
+    Attributes:
+        edge: Its position in the graph.
+    """
+
+    edge: GradientEdge | None
+
+
+class CamObserver(PassObserver):
+    """Draws class activation maps of passes.
+
+    Attributes:
+        observation: What is drawn.
+        of_layers: The methods of layers, by view.
+        exact: Whether the weights of a classifier are needed.
+        automatic: Whether layers are to be chosen.
+        pooling: The maps of exact class activation maps of the pass, if some view draws them.
+    """
+
+    def __init__(self, observation: CamObservation, plan: Plan, style: Style) -> None:
+        methods = observation.methods
+        self.observation = observation
+        self.of_layers = {view: method for view, method in methods.items() if not method.of_pixels}
+        self._of_pixels = {view: method for view, method in methods.items() if method.of_pixels}
+        self.exact = self.keeps_heads = any(method.exact for method in methods.values())
+        self.automatic = self.needs_scores = bool(observation.automatic and self.of_layers)
+        self.keeps_layers = bool(self.of_layers)
+        self.pooling: Pooling | None = None
+        self._plan, self._style = plan, style
+        self._chosen = Chosen()
+        self._again: Chosen | None = None  # the layers with which the pass is repeated
+        self._points: Points = {}
+        self._pixels = InputPoint(None)
+
+    def end(self) -> None:
+        """Release the recorded layers."""
+        self.pooling, self._again, self._points, self._pixels = None, None, {}, InputPoint(None)
+
+    def layers_of(self, shape: torch.Size, *, again: bool) -> Collection[str] | None:
+        """Return the layers that were chosen for images of a shape; None before."""
+        if not self.automatic:
+            return ()
+        self._again = self._again if again else None
+        chosen = self._again or self.observation.chosen.get(shape)
+        return None if chosen is None else chosen.names
+
+    def choose(self, current: ClassPass) -> bool:
+        """Choose layers by the first class that some image has, unless that is done."""
+        record = current.record
+        self._prepare(current)
+        if not self.automatic or record.names is not None:
+            self._chosen = self._again or self.observation.chosen.get(record.pixels.shape[1:], Chosen())
+            return True
+        indices = current.present
+        try:
+            self._chosen = Chosen() if indices is None else self._choose_layers(current, indices)
+        except NoMapError as reason:
+            current.results.undrawn[", ".join(self.of_layers)] = str(reason)
+            self._chosen = Chosen()
+        is_intact = all(point.intact for point in record.kept if point.name in self._chosen.names)
+        self._again = None if is_intact else self._chosen
+        return is_intact
+
+    def _choose_layers(self, current: ClassPass, indices: Indices) -> Chosen:
+        """Choose layers, and release the others; a choice that another thread has made meanwhile wins."""
+        record, scores = current.record, current.scores
+        assert scores
+        chosen, is_certain = choose_layers(self.of_layers.values(), self.pooling, current, indices)
+        if is_certain:
+            chosen = self.observation.chosen.setdefault(record.pixels.shape[1:], chosen)
+        record.keep_only(chosen.names, find_maps(record, scores))
+        return chosen
+
+    def _prepare(self, current: ClassPass) -> None:
+        """Find the maps that are averaged for the class scores, if some view draws them."""
+        scores, self.pooling = current.scores, None
+        if self.exact and scores and bool(scores.values.isfinite().all()):
+            self.pooling = Pooling(current.record, scores)
+        elif self.exact and scores:
+            exact = ", ".join(view for view, method in self.of_layers.items() if method.exact)
+            current.results.notify_all(f"no {exact}: {NOT_FINITE}")
+
+    def draw(self, current: ClassPass) -> None:
+        """Draw the maps of no class.
+
+        Raises:
+            RequestError: No chosen layer has a map.
+        """
+        self._pixels = InputPoint(edge_of(current.record.pixels) if self._of_pixels else None)
+        if self.automatic:
+            chosen = self._chosen if current.present else Chosen()
+            self._points = chosen_points(self.of_layers, self.pooling, current, chosen)
+        else:
+            self._points = requested_points(self.of_layers, self.pooling, current)
+        for view, method in self.of_layers.items():
+            for point in () if method.targets else self._points[view]:
+                self._draw_layer(current, view, point, [None] * current.record.images)
+
+    def points(self, alike: Collection[Wanted]) -> Iterable[Differentiable]:
+        """Return the layers, and the input, at which some view needs the gradient of a class."""
+        for view, method in self.of_layers.items():
+            if "gradients" in method.needs and not set(alike).isdisjoint(method.targets):
+                yield from self._points[view]
+        if any(not set(alike).isdisjoint(method.targets) for method in self._of_pixels.values()):
+            yield self._pixels
+
+    def draw_class(self, current: ClassPass, wanted: Wanted, targets: Targets) -> None:
+        """Draw the maps of a class."""
+        for view, method in self.of_layers.items():
+            for point in self._points[view] if wanted in method.targets else ():
+                self._draw_layer(current, view, point, targets)
+        for view, method in self._of_pixels.items():
+            if wanted in method.targets:
+                self._draw_pixels(current, view, targets)
+
+    def _draw_layer(self, current: ClassPass, view: str, point: GraphPoint, targets: Targets) -> None:
+        record, results, method = current.record, current.results, self.of_layers[view]
+        captured = {"activations": record.maps(point, point.values)}
+        if method.exact and self.pooling:
+            captured |= self.pooling.of(point, [target.index if target else 0 for target in targets])
+        if "gradients" in method.needs:
+            gradient = current.gradients.get(id(point))
+            if gradient is None:
+                results.note([view], point.name, point.why_no_gradient())
+                return
+            captured["gradients"] = record.maps(point, gradient)
+            if bool(gradient.any()) and not bool(captured["gradients"].any()):
+                results.note([view], point.name, record.why_only_prefix())
+                return
+        raw = method.apply(**captured)
+        own = point.feature_map
+        frames = len(frames_of(own, point.values))
+        layer = LayerResult(own.name, own.layer.type, own.call, own.index, own.shape[1:], automatic=self.automatic)
+        raw = raw.reshape(*raw.shape[:2], frames, -1).mean(2)
+        if frames > 1 and _OF_CLIPS not in results.remarks:
+            results.remarks.append(_OF_CLIPS)
+        layer = replace(layer, frame=own.layout.frame(0, count=1) if own.layout else None)
+        if record.places:
+            raw = record.places.upright(own, raw)
+            layer = replace(layer, centres=record.places.of(own, (raw.shape[1], raw.shape[2])))
+            if record.pixels.ndim == 5 and frames == 1 and layer.frame is None:
+                record.places.unframed[own.name] = None
+        self._add(current, view, raw, layer, targets)
+
+    def _draw_pixels(self, current: ClassPass, view: str, targets: Targets) -> None:
+        gradient, results = current.gradients.get(id(self._pixels)), current.results
+        if gradient is None:
+            results.undrawn[view] = "the class score does not depend on the input, or not differentiably"
+            return
+        raw = self._of_pixels[view].apply(pixel_gradients=gradient)
+        if current.record.pixels.ndim == 5 and _PIXELS_OF_CLIPS not in results.remarks:
+            results.remarks.append(_PIXELS_OF_CLIPS)
+        self._add(current, view, raw, LayerResult("", "", call=1, index=0, shape=tuple(raw.shape[1:])), targets)
+
+    def _add(self, current: ClassPass, view: str, raw: Tensor, layer: LayerResult, targets: Targets) -> None:
+        method, record = self.observation.methods[view], current.record
+        size = picture_size(record.pixels) or (raw.shape[1], raw.shape[2])
+        limits = self._limits(view, layer, targets)
+        heat, low, high = heat_and_ends(raw, size, layer.centres, limits=limits)
+
+        def make(raw: NDArray[np.float32], heat: NDArray[np.float32], *, low: float, high: float) -> HeatMap:
+            pixels = (heat * np.float32(255) + np.float32(0.5)).astype(np.uint8)
+            return HeatMap(raw, pixels, method.over, method.colormap, common=limits, ends=(low, high))
+
+        content = BatchContent(make, {"raw": raw, "heat": heat, "low": low, "high": high})
+        drawings: dict[str, BatchContent | None] = {view: content}
+        given = targets if method.targets else None
+        current.results.layers.append(LayerBatch(record.images, layer, given, drawings=drawings))
+
+    def _limits(self, view: str, layer: LayerResult, targets: Targets) -> tuple[float, float] | None:
+        """Return the values at the ends of the scale of a map, if all images of the run share it."""
+        if self._style.scope != "run" or self.observation.methods[view].sheet:
+            return None
+        label = next((target.label for target in targets if target), "")
+        shared = self._plan.shared.get((view, layer.layer, label))
+        return (shared.low, shared.high) if shared else None

@@ -1,0 +1,71 @@
+"""Read the class scores of a network's passes, and remember how the network ends."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fmapviz.observe.class_scores import class_scores
+from fmapviz.observe.endings import SOFT, Ending, Endings, is_product
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from fmapviz.observe.class_scores import ClassScores, Head
+    from fmapviz.observe.forward_record import ForwardRecord
+
+
+class OtherEndingError(Exception):
+    """A network ends in another way than before: a flag may switch it, or another of its outputs is asked for."""
+
+
+@dataclass(slots=True, eq=False)
+class ScoreReader:
+    """Finds class scores in the output of a network; shared by all threads that run it.
+
+    Attributes:
+        early: Whether graphs have to begin at the input.
+        ending: The operation by which the network ends, see `fmapviz.observe.endings`; None if it is not known yet.
+        in_graph: Whether the graph alone shows that this is a linear layer, so that the next pass can be checked by it.
+    """
+
+    early: bool = False
+    ending: str | None = None
+    in_graph: bool = False
+
+    def endings(self) -> Endings | None:
+        """Return what records by which operation a forward pass ends; None if nothing new would come of it.
+
+        Of a softmax or a sigmoid, each pass's logits are needed.
+        """
+        return Endings() if self.ending is None or self.ending in SOFT else None
+
+    def read(self, record: ForwardRecord, *, key: str | None, head: Head) -> ClassScores:
+        """Find the class scores in the output of a forward pass; see `class_scores`.
+
+        Raises:
+            OtherEndingError: The network does not end as in an earlier pass, so that the pass has to be repeated.
+        """
+
+        def ending_of(values: Tensor) -> Ending:
+            shown = is_product(values)
+            if record.endings is None:
+                if self.in_graph and not shown:
+                    self.ending, self.in_graph = None, False
+                    raise OtherEndingError
+                return Ending(self.ending or "")
+            found = record.endings.of(values)
+            self.ending, self.in_graph = found.kind, shown and found.kind == "linear"
+            return found
+
+        if record.scores is None:
+            record.scores = class_scores(
+                record.output,
+                key=key,
+                images=record.images,
+                head=head,
+                ending_of=ending_of,
+                layout=record.score_layout,
+            )
+            record.endings = None  # it keeps tensors
+        return record.scores

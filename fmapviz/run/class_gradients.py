@@ -1,0 +1,214 @@
+"""Differentiate class scores after a forward pass, for views of gradients and for observers of the pass."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fmapviz.observe.class_scores import Head, indices_of, scores_at, scores_of_pixels
+from fmapviz.observe.forward_record import ForwardRecord, GraphPoint
+from fmapviz.observe.gradients import BackwardError, begin_graph, gradients_at
+from fmapviz.observe.score_reader import OtherEndingError
+from fmapviz.observe.targets import TOP1
+from fmapviz.run.batch_results import BatchResults
+from fmapviz.run.layer_results import draw_feature_map
+from fmapviz.run.observers import ClassPass
+from fmapviz.types import Target
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from torch import Tensor
+
+    from fmapviz.config import Style
+    from fmapviz.observe.class_scores import ClassScores
+    from fmapviz.observe.layouts.find import LayoutFinder
+    from fmapviz.observe.score_reader import ScoreReader
+    from fmapviz.observe.targets import Wanted
+    from fmapviz.run.observers import Differentiable, Indices, PassObserver
+    from fmapviz.run.plan import Plan
+    from fmapviz.types import Model, Of
+
+NOT_FINITE = "the class scores are not finite"
+
+# At most: another ending, chosen layers that were overwritten, a graph that cannot begin late, a backward pass that fails.
+_PASSES = 5
+
+
+class ClassGradients:
+    """Runs passes whose class scores are differentiated.
+
+    Args:
+        model: The network, and the names of its classes.
+        plan: The views.
+        style: How gradients are drawn.
+        observers: What else is drawn.
+        reader: What earlier passes have shown of the network's scores.
+
+    Attributes:
+        head: What is known of the network's scores.
+    """
+
+    def __init__(
+        self, model: Model, plan: Plan, style: Style, observers: Sequence[PassObserver], reader: ScoreReader
+    ) -> None:
+        self.model = model
+        self.plan = plan
+        self.style = style
+        self.observers = observers
+        self.reader = reader
+        self.head = Head.of(model, plan.scores)
+
+    def note_layout(self, record: ForwardRecord, finder: LayoutFinder, *, needed: bool) -> None:
+        """Note where the classes are in scores of pixels, if these are needed, at the end of a pass that a finder follows.
+
+        Raises:
+            MissingLayoutError: The pass has to be repeated, with axes followed.
+        """
+        if not needed:
+            return
+        key = self.plan.output
+        values = scores_of_pixels(record.output, key=key, images=record.images, head=self.head)
+        if values is not None:
+            record.score_layout = finder.of_scores(values, key)
+
+    def passes(self, batch: Tensor) -> Iterator[tuple[ForwardRecord, Tensor, BatchResults]]:
+        """Yield what the caller has to run on prepared images `(N, ...)`, and draw after each pass.
+
+        Which layers to record, and whether the graph may begin late, is unknown for the first images of some networks. The
+        first pass then is a probe, whose answers are remembered. It is also the final pass, unless a chosen layer was
+        overwritten, the graph could not begin late, or a late graph cannot be differentiated.
+
+        Yields:
+            A record that hooks fill in while the network runs, the network's input, and the results; those of the last pass
+            count.
+
+        Raises:
+            RequestError: No class scores in the output, no gradient, no map, or no such class or layer.
+            BackwardError: The backward pass failed.
+        """
+        reader, heads = self.reader, any(each.keeps_heads for each in self.observers)
+        for number in range(_PASSES):
+            layers = [each.layers_of(batch.shape[1:], again=number > 0) for each in self.observers]
+            names = None if None in layers else {name for own in layers if own is not None for name in own}
+            late = not (names is None or self.plan.from_pixels or reader.early)
+            start, given = (batch, batch) if late else begin_graph(batch)
+            record = ForwardRecord(self.model.module, start, late=late, names=names, heads=heads)
+            results = BatchResults(record.images)
+            yield record, given, results
+            if record.disconnected:
+                reader.early = True
+                continue
+            current = ClassPass(record, results)
+            try:
+                self._score(current)
+            except OtherEndingError:
+                continue
+            chosen = [each.choose(current) for each in self.observers]
+            if not all(chosen):
+                continue
+            try:
+                self._draw(current)
+            except BackwardError:
+                if not late:
+                    raise
+                reader.early = True  # a late graph may begin within `torch.utils.checkpoint`, for example
+                continue
+            return
+        raise AssertionError("the same reason twice")
+
+    def _score(self, current: ClassPass) -> None:
+        """Find the class scores, if views need them, and the requested classes."""
+        wanted = self.plan.wanted
+        if not wanted and not any(each.needs_scores for each in self.observers):
+            return
+        current.scores = self.reader.read(current.record, key=self.plan.output, head=self.head)
+        for each in wanted or (TOP1,):
+            current.classes[tuple(indices_of(current.scores, each))].append(each)
+
+    def _draw(self, current: ClassPass) -> None:
+        """Draw what observers see, and gradients.
+
+        Raises:
+            RequestError: No gradient, no map, or no such class.
+            BackwardError: The backward pass failed.
+        """
+        for each in self.observers:
+            each.draw(current)
+        results, scores = current.results, current.scores
+        if scores is None or not self.plan.wanted:
+            return
+        results.remarks += scores.remarks
+        if scores.ended:
+            results.remarks.append("the network ends with a softmax or sigmoid: the logits before it are differentiated")
+        for number, (indices, alike) in enumerate(current.classes.items(), 1):
+            for wanted in alike:
+                results.miss(wanted.label, [index is None for index in indices])
+            if any(index is not None for index in indices):
+                self._draw_class(current, scores, alike, indices, more=number < len(current.classes))
+        results.notify_missing(_why_missing(scores))
+
+    def _draw_class(
+        self, current: ClassPass, scores: ClassScores, alike: Sequence[Wanted], indices: Indices, *, more: bool
+    ) -> None:
+        """Draw one class of each image, which was requested in one or several ways, by one backward pass."""
+        values, record, plan = scores_at(scores, indices), current.record, self.plan
+        points: list[Differentiable] = [point for each in self.observers for point in each.points(alike)]
+        if not set(alike).isdisjoint(plan.targets):
+            points += record.outputs if plan.draws.get("gradient") else []
+            points += record.inputs if plan.draws.get("input gradient") else []
+        current.gradients = {id(point): record.known.get((_identity_of(point), indices)) for point in points}
+        edges = {id(point): point.edge for point in points}
+        if any(current.gradients.get(key) is None for key in edges):
+            found = gradients_at(values, list(edges.values()), more=more)
+            current.gradients = dict(zip(edges, found, strict=True))
+        for wanted in alike:
+            targets = [_target(wanted, image, index, scores) for image, index in enumerate(indices)]
+            if wanted in plan.targets:
+                self._draw_gradients(current, "gradient", record.outputs, targets)
+                self._draw_gradients(current, "input gradient", record.inputs, targets)
+            for each in self.observers:
+                each.draw_class(current, wanted, targets)
+
+    def _draw_gradients(
+        self, current: ClassPass, of: Of, points: Sequence[GraphPoint], targets: Sequence[Target | None]
+    ) -> None:
+        plan, style, record, results = self.plan, self.style, current.record, current.results
+        views = plan.draws.get(of, {})
+        for point in points if views else ():
+            gradient = current.gradients.get(id(point))
+            if gradient is None:
+                results.note(views, point.name, point.why_no_gradient())
+                continue
+            for batch in draw_feature_map(point.feature_map, gradient, plan, style, record=record, of=of, targets=targets):
+                results.layers.append(batch)
+                for why in batch.undrawn.values():
+                    results.note(views, point.name, why)
+
+
+def _target(wanted: Wanted, image: int, index: int | None, scores: ClassScores) -> Target | None:
+    return None if index is None else Target(wanted.label, index, scores.name(index), **scores.numbers(image, index))
+
+
+def _why_missing(scores: ClassScores) -> list[str]:
+    """Return why each image does not have a class."""
+    if scores.kind == "ordinal":
+        reason = "its probability is zero: the thresholds of the network are out of order"
+    elif scores.of_pixels:
+        reason = "no pixel is predicted as that class"
+    elif scores.open_ended:
+        reason = "the network finds no such class in the image"
+    else:
+        count, what = scores.values.shape[1], "output" if scores.kind == "value" else "class"
+        plural = {"output": "outputs", "class": "classes"}[what] if count > 1 else what
+        reason = f"the network has only {count} {plural}"
+    finite = (scores.values.detach().isfinite() & scores.ranking.isfinite()).all(1).tolist()
+    unknown = [0.0] * len(finite) if scores.unknown is None else scores.unknown.tolist()
+    partly = f"{reason}, or only where its scores are not finite"
+    return [
+        NOT_FINITE if not known or share == 1 else partly if share else reason
+        for known, share in zip(finite, unknown, strict=True)
+    ]
+
+
+def _identity_of(point: Differentiable) -> object:
+    return point.identity if isinstance(point, GraphPoint) else None

@@ -1,0 +1,123 @@
+"""What views see of a forward or backward pass beside the outputs and inputs of chosen layers."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from contextlib import AbstractContextManager
+
+    import torch
+    from torch import Tensor, nn
+    from torch.autograd.graph import GradientEdge
+
+    from fmapviz.observe.class_scores import ClassScores
+    from fmapviz.observe.forward_record import ForwardRecord
+    from fmapviz.observe.targets import Wanted
+    from fmapviz.run.batch_results import BatchResults
+    from fmapviz.run.running_pass import RunningPass
+    from fmapviz.types import Target
+
+    Indices = tuple[int | None, ...]  # of a class in each image; None if the image does not have it
+
+
+class Differentiable(Protocol):
+    """A tensor of a forward pass at which a gradient is computed."""
+
+    @property
+    def edge(self) -> GradientEdge | None:
+        """Its position in the graph; None if it is outside of it."""
+
+
+@dataclass(slots=True, eq=False)
+class ClassPass:
+    """A forward pass that is over, and the classes whose scores are differentiated.
+
+    Attributes:
+        record: For its backward passes.
+        results: Receives what is drawn.
+        scores: Of all classes, None if no view needs them.
+        classes: The requested classes, by their indices in each image: `top1` and a name may be the same class.
+        gradients: Of the class that is drawn, by the identity of the points.
+    """
+
+    record: ForwardRecord
+    results: BatchResults
+    scores: ClassScores | None = None
+    classes: dict[Indices, list[Wanted]] = field(default_factory=lambda: defaultdict(list))
+    gradients: Mapping[int, Tensor | None] = field(default_factory=dict)
+
+    @property
+    def present(self) -> Indices | None:
+        """The first requested class that some image has; None if no image has one, as when a detector found nothing."""
+        return next((each for each in self.classes if any(index is not None for index in each)), None)
+
+
+class PassObserver:
+    """Sees passes of one copy of a network; a subclass defines what it needs of this.
+
+    Attributes:
+        keeps_layers: Whether outputs of layers are recorded in the graph, see `layers_of`.
+        keeps_heads: Whether vectors that may hold the class scores are recorded.
+        needs_scores: Whether class scores are needed though no class is differentiated.
+    """
+
+    keeps_layers = False
+    keeps_heads = False
+    needs_scores = False
+
+    def attached(self, network: nn.Module) -> AbstractContextManager[object]:  # noqa: ARG002
+        """Attach hooks of its own to the network."""
+        return nullcontext()
+
+    def begin(self, current: RunningPass) -> None:
+        """Begin a forward pass.
+
+        Raises:
+            RequestError: What is requested does not fit the input.
+        """
+
+    def watching(self) -> AbstractContextManager[object]:
+        """Watch the forward pass that has begun."""
+        return nullcontext()
+
+    def finish(self, current: RunningPass) -> None:
+        """Draw what needs no gradients, after the forward pass.
+
+        Raises:
+            RequestError: What is requested was not in the pass.
+        """
+
+    def end(self) -> None:
+        """Release everything of the pass, also after a failure."""
+
+    def layers_of(self, shape: torch.Size, *, again: bool) -> Collection[str] | None:  # noqa: ARG002
+        """Return the feature maps whose outputs are recorded; None: all, to choose among them.
+
+        Args:
+            shape: Of an image.
+            again: Whether the pass of a batch is repeated.
+        """
+        return ()
+
+    def choose(self, current: ClassPass) -> bool:  # noqa: ARG002
+        """Choose layers after a pass; return False if the pass has to be repeated with these."""
+        return True
+
+    def draw(self, current: ClassPass) -> None:
+        """Draw what no class is needed for.
+
+        Raises:
+            RequestError: None of the layers can be drawn.
+        """
+
+    def points(self, alike: Collection[Wanted]) -> Iterable[Differentiable]:  # noqa: ARG002
+        """Return where gradients of a class are needed, which was requested in one or several ways."""
+        return ()
+
+    def draw_class(self, current: ClassPass, wanted: Wanted, targets: Sequence[Target | None]) -> None:
+        """Draw a class of each image; `current.gradients` has the gradients at `points`."""

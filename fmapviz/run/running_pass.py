@@ -1,0 +1,124 @@
+"""A forward pass while it runs: what hooks share."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from fmapviz.errors import FmapvizError
+from fmapviz.models.user_code import one_line
+from fmapviz.observe.gradients import is_out_of_memory
+from fmapviz.run.batch_results import MixedBatchError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from fmapviz.features.tokens.survey.kept_passes import KeptPass
+    from fmapviz.observe.early_stop import ReadDetector
+    from fmapviz.observe.forward_record import ForwardRecord
+    from fmapviz.observe.layouts.find import LayoutFinder
+    from fmapviz.run.batch_results import BatchResults
+
+
+class EnoughError(Exception):
+    """The last requested layer has run."""
+
+
+@dataclass(slots=True, eq=False)
+class RunningPass:
+    """One forward pass.
+
+    Attributes:
+        record: For its backward passes.
+        results: Of these.
+        layouts: Finds the axes of what layers return.
+        check: Called in each hook; its exception ends the pass.
+        model: Name of the model.
+        enough: Number of outputs after which it ends, None if it runs to its end.
+        reads: Detects decisions by the values of tensors, if the number of outputs is to be learnt.
+        draws_layers: Whether there are layers to draw.
+        received: Number of outputs so far.
+        seen: Layers that returned a tensor.
+        indices: Of the feature maps so far, by their names.
+        last: The last feature map.
+        complete: Whether it has been ended early.
+        error: An exception of ours within the network's pass, also if the network has caught it.
+        kept: Copies of what the layers return, if it is to be drawn again.
+        ran: Names of the layers that ran.
+    """
+
+    record: ForwardRecord
+    results: BatchResults
+    layouts: LayoutFinder
+    check: Callable[[], object]
+    model: str
+    enough: int | None = None
+    reads: ReadDetector | None = None
+    draws_layers: bool = True
+    received: int = 0
+    seen: set[str] = field(default_factory=set)
+    indices: dict[str, int] = field(default_factory=dict)
+    last: str = ""
+    complete: bool = False
+    error: Exception | None = None
+    kept: KeptPass | None = None
+    ran: frozenset[str] = frozenset()
+
+    @property
+    def position(self) -> int | None:
+        """Number of layers drawn so far, among which what an observer draws is sorted; None if no layers are drawn."""
+        return self.received if self.draws_layers else None
+
+    @contextmanager
+    def hook(self, name: str) -> Iterator[bool]:
+        """Draw within a hook; a layer that cannot be drawn is reported, and the network goes on.
+
+        Args:
+            name: What is drawn.
+
+        Yields:
+            Whether the forward pass is still running.
+        """
+        with self.drawing() as is_running, self.layouts.paused():
+            if not is_running:
+                yield False
+                return
+            self.check()
+            with self.surviving(name):
+                yield True
+
+    @contextmanager
+    def surviving(self, name: str) -> Iterator[None]:
+        """Report a layer that cannot be drawn, for whatever reason, and let the network go on."""
+        try:
+            yield
+        except (FmapvizError, MixedBatchError, RecursionError):
+            raise
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise
+            self.results.undrawn[name] = f"cannot be drawn: {one_line(error)}"
+
+    @contextmanager
+    def drawing(self) -> Iterator[bool]:
+        """Separate what is done in a hook from what the network does itself.
+
+        Yields:
+            Whether the forward pass is still running.
+        """
+        if self.reads:
+            self.reads.paused = True
+        try:
+            yield not self.record.over
+        except EnoughError:  # not stored: its traceback would keep every tensor of the pass
+            self.complete = True
+            raise
+        except RecursionError:  # the model's: hooks are never deep
+            raise
+        except Exception as error:
+            self.error = error
+            raise
+        finally:
+            if self.reads:
+                self.reads.paused = False
