@@ -71,7 +71,8 @@ def test_an_unknown_model_is_an_error_with_the_nearest_ones(spec, nearest):
 def test_names_are_checked_without_torch():
     code = """
 import sys
-from fmapviz.core import errors, registry, types
+from fmapviz import errors, types
+from fmapviz.core import registry
 from fmapviz.models import load
 assert len(load.model_names("vgg1*")) == 8
 load.check_name("alexnet")

@@ -101,6 +101,7 @@ def test_a_grey_network_gets_a_picture_as_grey(tmp_path, picture):
         assert np.array_equal(np.asarray(seen), grey)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("channels", [1, 4])
 def test_torchvisions_networks_take_other_channels_with_weights_for_them(channels, tmp_path, picture):
     torch.manual_seed(0)
@@ -284,6 +285,7 @@ def test_complex_outputs_are_reported_and_the_others_are_drawn(tmp_path, picture
     assert dict(summary.undrawn) == {"part": "complex values (1, 4, 222, 222)"}
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
 def test_half_and_double_precision_are_drawn_as_computed(tmp_path, picture, dtype):
     network = small(3).to(dtype)

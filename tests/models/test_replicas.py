@@ -165,6 +165,7 @@ def test_a_copy_gives_what_the_original_gives(make):
     assert_same(run(replicate(network), images()), run(network, images()))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("name", "options"),
     [

@@ -89,6 +89,7 @@ def test_the_sample_pictures_are_recognised(network, samples):
         assert probabilities[CLASSES.index(path.stem)] > 0.95, path
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("seed", range(3))
 def test_random_weights_know_nothing(fresh, seed):
     torch.manual_seed(seed)

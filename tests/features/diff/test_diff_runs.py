@@ -126,6 +126,7 @@ def test_it_is_continued_and_a_change_of_the_other_weights_is_another_run(checkp
     assert any("against" in str(message) for message in told)
 
 
+@pytest.mark.thorough
 def test_two_equal_comparisons_have_equal_files(checkpoints, tmp_path):
     trees = []
     for name in ("one", "two"):
@@ -339,6 +340,7 @@ def test_each_checkpoint_may_be_compared_with_the_one_before(checkpoints, tmp_pa
     assert all({**one[name], "step": "20"} == at[name] for name in one)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("damaged", [0, 10, 20])
 def test_a_damaged_checkpoint_is_named_and_the_others_are_drawn(checkpoints, tmp_path, damaged):
     folder = shutil.copytree(checkpoints, tmp_path / "ckpt")
@@ -423,6 +425,7 @@ def finished(request, checkpoints, tmp_path_factory):
     return place
 
 
+@pytest.mark.sampled(1)
 def test_two_finished_runs_give_the_numbers_of_their_networks(finished, checkpoints, tmp_path):
     summary, told = compare(tmp_path, model=str(finished / "e0"), inputs=[str(finished / "e20")])
     assert (summary.done, summary.exit_code) == (4, 0)

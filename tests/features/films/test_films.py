@@ -270,6 +270,7 @@ def begins_of(path):
         return [round(float(1000 * frame.time)) for frame in container.decode(video=0)]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["phone.mp4", "phone.mkv", "phone.gif"])
 @pytest.mark.parametrize("every", [1, 3])
 def test_films_of_a_film_whose_rate_varies_keep_its_times(tmp_path, name, every):

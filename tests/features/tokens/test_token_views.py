@@ -150,6 +150,7 @@ def test_a_range_of_all_images_is_that_of_cosines(folder, look, norm):
         assert text_of(one)["Scaling"] == text_of(two)["Scaling"]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("anchor", ["2,2", "b.png:2,2"])
 @pytest.mark.parametrize("norm", ["layer", "signed", "signed-layer", "fixed:0.2,0.9"])
 def test_a_picture_may_have_a_range_of_its_own(folder, look, norm, anchor):
@@ -405,6 +406,7 @@ ALL = {
 }
 
 
+@pytest.mark.thorough
 def test_workers_orders_and_shards_change_no_byte(folder, look, tmp_path):
     plain = contents(look([folder], out=tmp_path / "plain", workers=1, **ALL).directory)
     assert len(plain) == 4 * (2 * 4 + 1 + 1) + 1
@@ -415,6 +417,7 @@ def test_workers_orders_and_shards_change_no_byte(folder, look, tmp_path):
         assert contents(look(inputs, out=tmp_path / str(number), **options, **ALL).directory) == plain
 
 
+@pytest.mark.thorough
 @needs("pyarrow", "scale")
 def test_shards_hold_the_same_values(folder, look, tmp_path):
     plain = look([folder], out=tmp_path / "plain", to="png", **ALL).directory
@@ -435,6 +438,7 @@ def test_an_interrupted_run_continues_with_the_same_pictures(folder, look, tmp_p
     assert contents(summary.directory) == whole
 
 
+@pytest.mark.thorough
 def test_pictures_of_a_seed_can_be_continued_without_its_image(folder, look, tmp_path):
     whole = contents(look([folder], views="correspondence", anchor="c.png", out=tmp_path / "whole").directory)
     look([folder / "c.png"], views="correspondence", anchor="c.png")
@@ -457,6 +461,7 @@ def test_the_image_of_a_seed_is_the_only_one_that_is_read_first(folder, look, mo
     assert sum(passes) == 5
 
 
+@pytest.mark.thorough
 def test_raw_values_alone_are_the_same(folder, look, tmp_path):
     both = look([folder], out=tmp_path / "both", **ALL)
     alone = look([folder], out=tmp_path / "alone", to="raw", **ALL)

@@ -98,6 +98,7 @@ def in_order(rows):
     return sorted(rows, key=lambda row: row[:3])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("name", "by"), [("max", np.max), ("mean", np.mean), ("min", np.min)])
 def test_the_table_is_that_of_a_sort_of_all_values(pictures, tmp_path, name, by):
     run = draw(pictures, tmp_path / "out", views=["maps"], to=["raw", "stats"]).directory
@@ -134,6 +135,7 @@ WAYS = {
 }
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("way", WAYS)
 def test_it_does_not_matter_how_a_run_is_executed(pictures, tmp_path, way):
     plain = draw(pictures, tmp_path / "plain").directory
@@ -141,6 +143,7 @@ def test_it_does_not_matter_how_a_run_is_executed(pictures, tmp_path, way):
     assert (plain / "top.csv").read_bytes() == (other / "top.csv").read_bytes()
 
 
+@pytest.mark.sampled(1)
 @needs("pyarrow", "scale")
 @pytest.mark.parametrize("size", [1, 3, 100])
 def test_shards_keep_who_was_who(pictures, tmp_path, size):
@@ -181,16 +184,18 @@ def test_new_images_are_ranked_among_the_old_ones(pictures, tmp_path):
 @needs("ray", "ray")
 @pytest.mark.thorough
 def test_ray_makes_the_same_table(pictures, tmp_path):
-    plain = visualize("shapesnet", pictures, out=tmp_path / "plain", views="top", to="stats").directory
+    plain = visualize("shapesnet", pictures, out=tmp_path / "plain", views="top", to="stats", layers="*.3.conv").directory
     engine = facade.Engine(workers=2)
-    spread = visualize("shapesnet", pictures, out=tmp_path / "ray", views="top", to="stats", engine=engine).directory
+    spread = visualize(
+        "shapesnet", pictures, out=tmp_path / "ray", views="top", to="stats", engine=engine, layers="*.3.conv"
+    ).directory
     assert (plain / "top.csv").read_bytes() == (spread / "top.csv").read_bytes()
 
 
 @needs("moto", "oracles")
 def test_a_remote_run_has_the_same_table(bucket, pictures, tmp_path):
-    plain = visualize("shapesnet", pictures, out=tmp_path / "plain", views="top", to="stats").directory
-    remote = visualize("shapesnet", pictures, out="s3://photos/runs", to="stats").directory
+    plain = visualize("shapesnet", pictures, out=tmp_path / "plain", views="top", to="stats", layers="*.3.conv").directory
+    remote = visualize("shapesnet", pictures, out="s3://photos/runs", to="stats", layers="*.3.conv").directory
     summary = top_images(str(remote))
     assert str(summary.table) == "s3://photos/runs/shapesnet/top.csv"
     assert bucket.get("runs/shapesnet/top.csv") == (plain / "top.csv").read_bytes()
@@ -271,7 +276,7 @@ def test_a_constant_channel_has_no_top_images(pictures, tmp_path):
 
 
 def test_an_image_that_is_gone_is_named(pictures, tmp_path):
-    run = visualize("shapesnet", pictures, out=tmp_path / "out", to="stats").directory
+    run = visualize("shapesnet", pictures, out=tmp_path / "out", to="stats", layers="*.3.conv").directory
     (pictures / "x3.png").unlink()
     summary = top_images(run)
     assert summary.lost == ("x3.png",)
@@ -284,10 +289,11 @@ def test_an_image_that_is_gone_is_named(pictures, tmp_path):
     assert any("x3.png" in notice for notice in summary.notices)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("inside", [False, True])
 @pytest.mark.parametrize("size", [None, 3])
 def test_an_image_that_has_changed_is_not_taken_for_the_ranked_one(pictures, tmp_path, inside, size):
-    run = visualize("shapesnet", pictures, out=tmp_path / "out", to="stats", shard=size).directory
+    run = visualize("shapesnet", pictures, out=tmp_path / "out", to="stats", shard=size, layers="*.3.conv").directory
     before = (pictures / "x3.png").stat()
     kept = (pictures / "x3.png").read_bytes()
     shutil.copy(pictures / "x4.png", pictures / "x3.png")
@@ -303,7 +309,7 @@ def test_an_image_that_has_changed_is_not_taken_for_the_ranked_one(pictures, tmp
 
 
 def test_where_all_images_are_gone_nothing_is_said_to_be_done(pictures, tmp_path):
-    run = visualize("shapesnet", pictures, out=tmp_path / "out", to="stats").directory
+    run = visualize("shapesnet", pictures, out=tmp_path / "out", to="stats", layers="*.3.conv").directory
     shutil.rmtree(pictures)
     with pytest.raises(NothingToDoError):
         top_images(run, inside=True)
@@ -311,7 +317,7 @@ def test_where_all_images_are_gone_nothing_is_said_to_be_done(pictures, tmp_path
 
 
 def test_channels_that_do_not_exist_are_refused(pictures, tmp_path):
-    run = visualize("shapesnet", pictures, out=tmp_path / "out", to="stats").directory
+    run = visualize("shapesnet", pictures, out=tmp_path / "out", to="stats", layers="*.3.conv").directory
     with pytest.raises(RequestError, match="no layer has channel 999"):
         top_images(run, channels="999")
 
@@ -376,6 +382,7 @@ def test_what_is_shown_of_an_image_may_be_chosen(samples, tmp_path):
     assert 0.7 < same < 1  # all but the contour
 
 
+@pytest.mark.thorough
 def test_a_killed_command_is_completed_by_the_next(begin, fmapviz, pictures, tmp_path):
     arguments = ["shapesnet", pictures, "--view", "top", "--to", "png,html", "--out"]
     assert fmapviz(*arguments, "plain").returncode == 0
@@ -404,6 +411,7 @@ def test_a_damaged_page_is_drawn_again(fmapviz, pictures, tmp_path):
     assert sorted(path.name for path in (run / "_top").iterdir()) == names
 
 
+@pytest.mark.thorough
 def test_a_run_in_a_store_draws_them_as_it_ends(bucket, pictures, tmp_path):
     options = {"views": ["top"], "to": ["png"], "layers": "*.3.conv"}
     plain = visualize("shapesnet", pictures, out=tmp_path / "plain", **options).directory
@@ -450,7 +458,7 @@ def test_a_network_of_a_file_is_found_again(fmapviz, pictures, tmp_path):
 
 
 def test_other_weights_are_refused(pictures, tmp_path):
-    run = visualize("shapesnet", pictures, out=tmp_path / "out", to="stats").directory
+    run = visualize("shapesnet", pictures, out=tmp_path / "out", to="stats", layers="*.3.conv").directory
     with pytest.raises(RefusedError, match="drawn with something else"):
         top_images(run, weights="random")
     assert not (run / "_top").exists()
