@@ -77,6 +77,7 @@ def test_input_and_layers_are_in_order_and_scaled_as_by_pillow(seen):
         assert np.array_equal(pixels[top:bottom, left:right], shown if shown.ndim == 3 else np.stack([shown] * 3, -1))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("count", "seen"), each_once([1, 5, 20, 53, 120, 299], [(224, 224), (180, 320), (320, 240)]))
 def test_a_contact_sheet_is_landscape_with_few_empty_cells(count, seen):
     pixels = sheet(count, seen=seen, shape=seen)
@@ -100,6 +101,7 @@ def test_more_layers_are_drawn_smaller():
     assert 140 <= widths[1] <= 200
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("name", "count"),
     [*((name, 3) for name in ("conv1", LONG, LONG * 4, "\u4f60" * 300, "x" * 5000, "a b " * 500, "")), (LONG * 4, 120)],

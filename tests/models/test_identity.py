@@ -164,6 +164,7 @@ def test_code_that_was_typed_is_covered():
     assert digest_of_network(typed(operation="+")) != first
 
 
+@pytest.mark.thorough
 def test_another_process_has_the_same_digest():
     code = CELL.format(gain=1, operation="*") + (
         "\nfrom fmapviz.models.identity import digest_of_network\nprint(digest_of_network(network))"

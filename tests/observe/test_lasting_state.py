@@ -177,7 +177,7 @@ def keeping(request):
     return request.param().eval()
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 def test_each_image_has_the_maps_that_it_has_alone(keeping, tmp_path):
     alone = {}
     for index in range(4):

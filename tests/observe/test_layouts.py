@@ -643,6 +643,7 @@ MORE = {
 }
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("name", "size", "layer"), [*TABLE, *thorough(*MORE)])
 def test_layouts_of_real_networks_are_known(name, size, layer):
     kind = {"img_size": size} if name.startswith(("vit", "deit")) else {}

@@ -118,7 +118,7 @@ def drawn(network, images, out, **options):
     return values, [notice for notice in run.notices if "code changes" in notice]
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("options", [{}, {"batch_size": 2}])
 def test_state_outside_of_the_network_is_said(kind, options, make, tmp_path):
@@ -130,6 +130,7 @@ def test_state_outside_of_the_network_is_said(kind, options, make, tmp_path):
     assert notice.endswith(" when it runs: an image may depend on those before it")
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("state", "body"),
     [

@@ -66,6 +66,7 @@ def draw_cam(network, _out):
     return fmapviz.cam(network, image(), target=1, layer="act")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("draw", [draw_maps, draw_class_maps, draw_cam])
 def test_a_second_call_follows_nothing(draw, followed, tmp_path):

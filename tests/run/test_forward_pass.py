@@ -401,6 +401,7 @@ def test_statistics_are_those_that_numpy_computes(values):
         assert all(type(channel) is int for channel in drawing.statistics.constant)
 
 
+@pytest.mark.thorough
 def test_more_values_than_float32_can_count_are_counted():
     values = torch.full((1, 1, 4097, 4097), NAN)  # 16785409, an odd number above 2**24
     (drawing,) = draw_values(values)

@@ -163,6 +163,7 @@ def test_a_run_tells_what_was_asked_for_and_what_with(finished):
     assert document["fingerprint"] == events[0].info.fingerprint
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("is_frozen", [False, True], ids=["nothing frozen", "frozen by the user"])
 def test_garbage_collection_is_afterwards_as_before(is_frozen, pictures, look):
     (gc.freeze if is_frozen else gc.unfreeze)()
@@ -464,6 +465,7 @@ def test_an_image_that_fails_now_keeps_what_was_made_of_it(pictures, look):
     assert (directory / "one.png/unit.json").is_file()
 
 
+@pytest.mark.thorough
 def test_other_settings_never_mix(pictures, look):
     settings = [
         {},
@@ -828,6 +830,7 @@ def test_a_network_whose_description_names_an_address_finds_its_run_again(pictur
     assert look(pictures, Lambda()).directory == look(pictures, Lambda()).directory
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
 def test_a_network_of_another_precision(dtype, pictures, look):
     summary = look(pictures, Net().to(dtype), batch_size=2)

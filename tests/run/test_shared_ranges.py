@@ -169,6 +169,7 @@ def _high(values):
 OF = {"inputs": "input", "grads": "gradient", "grad-inputs": "input gradient", "maps": "output"}
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("views", [["inputs"], ["grads"], ["grad-inputs", "maps"]])
 def test_inputs_and_gradients_have_one_scale_too(folder, look, views):
     summary = look([folder], views=views, targets=["top1", 3], layers="second")

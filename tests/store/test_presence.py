@@ -96,7 +96,7 @@ def test_a_shard_that_is_removed_is_missed(tmp_path):
         damaging(tmp_path, remove, 6, shard=2, to=["tar"])
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.thorough
 @needs("obstore", "remote")
 @pytest.mark.parametrize("lost", ["0.png/unit.json", "run.json"])
 def test_a_unit_that_is_removed_from_a_store_is_missed(lost, tmp_path, bucket):

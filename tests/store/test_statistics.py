@@ -281,6 +281,7 @@ def test_values_that_are_not_finite_are_counted_and_take_no_part(look, pictures)
         assert layer["min"][4] is layer["max"][5] is layer["mean"][4] is layer["std"][5] is None
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("bad", [NAN, INF, -INF])
 def test_one_bad_value_in_one_image_changes_nothing_of_the_others(look, pictures, bad):
     def make(x):
@@ -437,6 +438,7 @@ def test_clips(look, pictures):
         assert_rows(rows, [channels_first(each["clip.1"][:, :, time]) for each in seen])
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64], ids=str)
 def test_networks_of_other_types(look, pictures, dtype):
     model = Ordinary().to(dtype)

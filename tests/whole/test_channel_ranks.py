@@ -120,6 +120,7 @@ def test_without_a_word_the_maximum_counts(look, pictures):
     assert shown(one.directory / "0.png") == shown(other.directory / "0.png") == expected
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("rank", RANKS)
 def test_more_than_there_are_is_all_of_them_ranked(look, pictures, rank):
     model = Shows(lambda x: torch.cat([x, x.abs(), x * 3 - 1], 1))
@@ -197,6 +198,7 @@ def test_very_large_and_very_small_values_are_ranked_like_others(look, pictures,
     assert shown(summary.directory / "0.png") == {"maps": ranked(outputs(model, pictures[0])["maps"], rank)}
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("rank", RANKS)
 def test_numbers_of_a_vector(look, pictures, rank):
     model = Shows(lambda x: x.flatten(1)[:, :9])

@@ -68,7 +68,7 @@ ELSEWHERE = {
     ),
 }
 RUNNABLE = [name for name in DOCUMENTS if any(block.kind in {"sh", "console", "python"} for block in blocks_of(name))]
-OFTEN = {"README", "weights", "exit-codes"}  # what the others show, other tests check, too
+OFTEN = {"README", "exit-codes"}  # what the others show, other tests check, too
 NEEDED = {
     "many-images": [needs("pyarrow", "scale")],
     "films": [needs("av", "video")],

@@ -302,6 +302,7 @@ def last_object(output):
     return json.loads(output.splitlines()[-1])
 
 
+@pytest.mark.thorough
 def test_a_full_disk_is_one_line_and_exit_code_5_and_the_same_command_continues(begin_disturbed, tmp_path):
     with begin_disturbed("failing writer") as process:
         output, errors = ended(process, tmp_path)
@@ -321,6 +322,7 @@ def test_a_full_disk_is_one_line_and_exit_code_5_and_the_same_command_continues(
     assert_whole(tmp_path / "runs")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("what", "number", "code"),
     [

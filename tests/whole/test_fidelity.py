@@ -122,6 +122,7 @@ def as_saved_by_torchvision(maps, path):
 # --- grids
 
 
+@pytest.mark.sampled(1)
 def test_every_grid_is_the_truth_pixel_for_pixel(case):
     batch = pictures(2)
     truth, _ = oracle(case.model.module, batch)

@@ -571,6 +571,7 @@ ANY = st.text(st.characters(exclude_categories=()), min_size=1, max_size=12) | O
 NAMES = ANY.filter(lambda name: not hasattr(nn.Module(), name) and name != "_orig_mod")  # that is what torch.compile wraps
 
 
+@pytest.mark.thorough
 @settings(SHORT, max_examples=15)
 @given(names=st.lists(NAMES, min_size=1, max_size=4, unique=True))
 @example(names=["a" * 70_000])
@@ -603,6 +604,7 @@ FILE_NAMES = st.binary(min_size=1, max_size=20) | st.sampled_from(
 )  # fmt: skip
 
 
+@pytest.mark.thorough
 @settings(SHORT, max_examples=10)
 @given(
     st.lists(

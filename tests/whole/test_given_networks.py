@@ -212,6 +212,7 @@ ENTRIES = {
 }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("entry", ENTRIES)
 def test_every_entry_says_that_the_preprocessing_is_an_assumption_once_and_in_the_same_words(entry, tmp_path):
     network, path = plain(), str(paint(tmp_path / "a.png"))
@@ -314,6 +315,7 @@ def test_the_command_says_what_it_assumes(fmapviz_command, tmp_path):
 # --- networks of libraries
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("name", "entry"),
     [

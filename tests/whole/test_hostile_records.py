@@ -225,13 +225,13 @@ def test_these_cases_exist():
     assert CASES.keys() >= TYPICAL
 
 
-@pytest.mark.sampled(7)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("case", often(sorted(TYPICAL), of=CASES))
 def test_whatever_a_record_says(case, whole, tmp_path):
     read_and_go_on(case, whole, tmp_path)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("option", ["repair", *thorough("force")])
 @pytest.mark.parametrize("case", often(sorted(TYPICAL), of=CASES))
 def test_whatever_a_record_says_a_run_can_be_forced_and_repaired(case, option, whole, tmp_path):

@@ -136,6 +136,7 @@ def test_files_of_the_cache_are_no_download(machine):
     assert machine.make(".venv/.runtime") == ""
 
 
+@pytest.mark.thorough
 def test_the_indexes_are_those_of_pip(machine, tmp_path):
     (tmp_path / "pip.conf").write_text(
         "[global]\nindex-url = https://one/simple\nextra-index-url =\n  https://two/simple\n  https://three/simple\n"
@@ -218,6 +219,7 @@ def test_there_is_no_network(machine):
     )
 
 
+@pytest.mark.thorough
 def test_without_a_network_uvs_cache_is_enough(machine):
     machine.uv_plans(UNREACHABLE, offline=CACHED)
     assert machine.make(".venv/.runtime") == ""

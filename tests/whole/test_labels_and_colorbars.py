@@ -100,6 +100,7 @@ def test_grey_stays_grey_and_colour_stays_colour(look, style):
     assert {opened(unit / f"{name}.maps.png")[1] for name in ("00_first", "01_second")} == {"RGB"}
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("style", "numbered", "headed"),
     [
@@ -207,6 +208,7 @@ def test_a_colour_bar_stands_beside_the_grid(look, norm):
     assert levels[-1] < 20
 
 
+@pytest.mark.thorough
 def test_bars_marks_differ_with_the_scale(look):
     """What is written beside the bar is not read here; but two scales are not told alike, and one scale always is."""
     beside = {}

@@ -75,6 +75,7 @@ class EnoughError(Exception):
 STYLES = {"each image by itself": Style(), "by all images": Style(norm="run")}
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("style", "workers", "batch_size"), often(each_once(STYLES, [4, 1], [8, 1]), of=product(STYLES, [1, 4], [8, 1]))
 )

@@ -89,6 +89,7 @@ COLOURS = {
 GROUND_STYLES = [{}, {"colormap": "viridis", "channels": "top:5", "padding": 5, "columns": 3}]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("name", "style"), often(each_once(COLOURS, GROUND_STYLES), of=product(COLOURS, GROUND_STYLES)), ids=str
 )
@@ -171,6 +172,7 @@ def test_texts_have_the_chosen_size(look):
     assert look(name="s13", labels=True) == look(name="plain", labels=True).parent.parent / "s13/a.png"  # 13 is the default
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("style", [{}, {"labels": True, "colorbar": True, "background": "white"}, {"scale": 3}], ids=str)
 def test_the_input_is_before_the_first_tile(look, style):
     unit = look(with_input=True, views=["maps", "mean"], **style)

@@ -66,6 +66,7 @@ def expected(norm, every, image, channel):
     return (-largest, largest) if norm.startswith("signed") else (low, high)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("norm", "channels"),
     [pytest.param(*each, marks=[] if each[1] == "4,1" else [pytest.mark.thorough]) for each in product(NORMS, CHANNELS)],

@@ -210,6 +210,7 @@ def test_a_web_server_need_not_tell_the_length():
         server.shutdown()
 
 
+@pytest.mark.thorough
 def test_the_output_is_not_an_input(bucket):
     bucket.put("in/a.png", png())
     for out in (f"{IN}/runs", IN, f"{IN}/other", f"{IN}/runs", IN):
@@ -341,6 +342,7 @@ def test_extract_reads_one_picture_of_a_shard_only(bucket, proxy, inputs, tmp_pa
     assert f"fmapviz extract {OUT}/run --image 2.png --layer second" in caught.value.hint
 
 
+@pytest.mark.thorough
 def test_other_runs_and_foreign_files_are_left_alone(bucket, inputs):
     visualize(Net(), inputs, out=OUT, to=["png"], preprocessing=InputOptions(fit="none"))
     bucket.put("runs/net-2/notes.txt", b"mine")
@@ -466,6 +468,7 @@ def test_the_report_finds_the_pictures_of_a_redrawn_image(bucket, inputs):
     assert "1.png/report.js" in objects
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("options", [{}, *thorough({"to": ["tar", "stats"], "shard": 3})], ids=["images", "shards"])
 def test_damage_is_found_and_repaired(bucket, inputs, tmp_path, options):
     draw([inputs], OUT, **options)
@@ -512,6 +515,7 @@ def test_concurrent_commands_share_the_work(bucket, inputs, tmp_path):
         assert problems(OUT) == []
 
 
+@pytest.mark.thorough
 def test_parts_make_one_run(bucket, inputs, tmp_path):
     (inputs / "damaged.png").write_bytes(b"no image")
     draw([inputs], tmp_path / "here", to=["tar", "stats"], shard=2)

@@ -115,6 +115,7 @@ def test_html_alone_is_the_same_run_as_html_and_png(folder, look):
         assert stamps(run) == before
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("formats", [["html"], ["html", "stats"], ["stats"]])
 def test_nothing_is_written_anew_when_nothing_has_changed(folder, look, formats):
     (folder / "bad.png").write_bytes(b"no image")

@@ -704,7 +704,7 @@ def test_they_are_drawn_beside_images(tmp_path, look):
     assert (grown.done, grown.skipped, grown.pictures) == (1, 1, 5)
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["_model", "_model/a.png", "_model/x/a.png"])
 @pytest.mark.parametrize("kernels_first", [False, True])
 def test_an_image_or_a_folder_of_that_name_loses_nothing(tmp_path, look, name, kernels_first):
@@ -743,7 +743,7 @@ def test_a_run_in_which_nothing_could_be_drawn_does_not_end_well(look):
     assert summary.exit_code != 0
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("labels", [None, True, False])
 @pytest.mark.parametrize("layer", ["first", "second"])
 def test_the_largest_filters_are_drawn_and_numbered(look, labels, layer):

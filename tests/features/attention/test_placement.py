@@ -102,7 +102,7 @@ class Inner(nn.Module):
         return (x @ x.mT * 100).softmax(-1)[:, None].clone(), (x @ x.mT * 100)[:, None].softmax(-1)
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("window", [(4, 4), (3, 5), (7, 2)])
 @pytest.mark.parametrize("shift", [(0, 0), (2, 1), (1, 0)])
 @pytest.mark.parametrize("grid", [(8, 12), (9, 11)])

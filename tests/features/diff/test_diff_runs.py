@@ -262,6 +262,7 @@ def test_a_run_of_one_network_takes_no_view_or_format_of_two(tmp_path):
 # --- A series
 
 
+@pytest.mark.thorough
 def test_the_panels_of_a_series_are_those_of_two_networks(checkpoints, tmp_path):
     summary, told = compare(tmp_path, weights=str(checkpoints / "epoch_*.pt"), to="png,html,tensorboard")
     assert (summary.done, summary.exit_code) == (12, 0)

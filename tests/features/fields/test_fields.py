@@ -144,6 +144,7 @@ def test_a_clip_has_the_fields_of_its_pictures():
     assert {field.size for field in fields.values()} == {(7 + 4, 7 + 4), (15, 15), (19, 19), (23, 23)}
 
 
+@pytest.mark.thorough
 def test_a_detector_is_followed_from_the_picture_that_it_resizes():
     fields = receptive_field("ssdlite320_mobilenet_v3_large", layers="backbone.features.0.0.*", types="Conv2d")
     field = fields["backbone.features.0.0.0"]

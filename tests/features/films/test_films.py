@@ -80,6 +80,7 @@ def test_verify_knows_the_films(run):
     assert [problem for verified in verify(run) for problem in verified.problems] == []
 
 
+@pytest.mark.thorough
 def test_films_are_written_again_only_if_there_are_other_frames(tmp_path):
     film, notices = write_film(tmp_path / "clip.mp4", 12), []
 
@@ -218,6 +219,7 @@ def test_numbers_are_told_by_frames(run):
     assert number_of(Image.fromarray(np.zeros((48, 112, 3), np.uint8))) == 0
 
 
+@pytest.mark.thorough
 def test_the_frames_of_all_clips_of_a_video_model_are_one_film(tmp_path):
     film = write_film(tmp_path / "clip.mp4", 32)
     options = {"weights": "random", "layers": "layer1.0.conv1.0", "workers": 2}

@@ -428,6 +428,7 @@ def test_shards_hold_the_same_values(folder, look, tmp_path):
     assert problems(sharded) == []
 
 
+@pytest.mark.thorough
 def test_an_interrupted_run_continues_with_the_same_pictures(folder, look, tmp_path):
     whole = contents(look([folder], out=tmp_path / "whole", **ALL).directory)
 

@@ -160,6 +160,7 @@ def test_batches_round_in_another_way_and_that_is_no_difference(pictures, tmp_pa
     assert not any(row["note"] for row in table(run))
 
 
+@pytest.mark.thorough
 def test_parts_make_the_table_of_the_whole(pictures, tmp_path):
     plain = draw(pictures, tmp_path / "plain").directory
     for number in (2, 1, 3):
@@ -192,6 +193,7 @@ def test_ray_makes_the_same_table(pictures, tmp_path):
     assert (plain / "top.csv").read_bytes() == (spread / "top.csv").read_bytes()
 
 
+@pytest.mark.thorough
 @needs("moto", "oracles")
 def test_a_remote_run_has_the_same_table(bucket, pictures, tmp_path):
     plain = visualize("shapesnet", pictures, out=tmp_path / "plain", views="top", to="stats", layers="*.3.conv").directory
@@ -289,7 +291,7 @@ def test_an_image_that_is_gone_is_named(pictures, tmp_path):
     assert any("x3.png" in notice for notice in summary.notices)
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("inside", [False, True])
 @pytest.mark.parametrize("size", [None, 3])
 def test_an_image_that_has_changed_is_not_taken_for_the_ranked_one(pictures, tmp_path, inside, size):

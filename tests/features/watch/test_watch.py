@@ -130,7 +130,7 @@ def draw_steps(make, steps, *, before=bool):
 # --- the training
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "options",
     [
@@ -223,6 +223,7 @@ def test_no_hook_is_left(picture, tmp_path):
     assert [set(vars(module)) for module in net.modules()] == attributes
 
 
+@pytest.mark.thorough
 def test_a_compiled_network_is_not_compiled_again(picture, tmp_path):
     counted = []
 
@@ -513,6 +514,7 @@ def test_a_full_disk_is_one_warning_and_the_training_goes_on(picture):
         trained(watch=watching(picture, FullWriter(), every=1))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("number", [30, 100, 200, 300])
 @pytest.mark.parametrize("fault", [FULL, PART])
 def test_a_disk_that_fills_up_in_a_run_is_one_warning_and_the_run_can_go_on(picture, tmp_path, monkeypatch, number, fault):
@@ -924,6 +926,7 @@ def take_part(rank, port, out, picture):
         torch.distributed.destroy_process_group()
 
 
+@pytest.mark.thorough
 def test_of_two_processes_one_draws_and_both_end(picture, tmp_path):
     import socket
 

@@ -201,6 +201,7 @@ def test_a_pipe_is_refused_without_waiting_for_it(path):
     assert threading.active_count() == before
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("old", [True, False])
 def test_a_long_pickle_of_real_weights_is_read(old, path):
     state = {f"blocks.{number}.a_long_name_of_a_layer.weight": torch.zeros(1) for number in range(3000)}

@@ -61,6 +61,7 @@ def test_weights_of_another_model_are_refused_before_a_download(spec, member, hi
     assert caught.value.hint == hint
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("wrap", [dict, MappingProxyType, lambda state: {"state_dict": state, "epoch": 3}])
 def test_a_state_dict_fills_a_network_as_its_file(wrap, tmp_path):
     state = build("resnet18").state_dict()
@@ -107,6 +108,7 @@ def test_other_numbers_are_another_run(tmp_path):
     assert other.directory != first.directory == again.directory
 
 
+@pytest.mark.thorough
 def test_a_run_of_a_state_dict_needs_it_again_for_its_top_images(tmp_path):
     state = fmapviz.load_model("shapesnet").module.state_dict()
     stars = ["sample_images/shapes/star.jpg", "sample_images/shapes/ring.jpg"]

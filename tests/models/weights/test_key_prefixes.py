@@ -167,6 +167,7 @@ MORE = ["alexnet", "googlenet", "ssdlite320_mobilenet_v3_large", "r3d_18", "dens
         "retinanet_resnet50_fpn", "s3d"]  # fmt: skip
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", [*HEADS, *thorough(*MORE)])
 def test_weights_for_other_classes(name, save):
     state = constant(shapes_of(name, num_classes=5))
@@ -198,6 +199,7 @@ def test_a_network_for_other_classes_computes_what_torchvisions_does(save):
         assert torch.equal(model.forward(model.module, pixels), trained(pixels))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("name", "channels"),
     [
@@ -325,6 +327,7 @@ def test_weights_with_batch_normalisation_for_a_network_without(save):
     assert "with batch normalisation, and this one has none" in refusal(save(small().state_dict()), small(norm=False))[1]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("name", "other", "cause"),
     [

@@ -392,6 +392,7 @@ def test_an_optimizer_of_many_parameters_is_not_too_much(save, state):
 # What is damaged
 
 
+@pytest.mark.thorough
 def test_no_damaged_byte_of_an_archive_goes_into_the_weights(save, state):
     path = save(state)
     whole, refused = path.read_bytes(), 0

@@ -221,6 +221,7 @@ wandb.finish()
 """
 
 
+@pytest.mark.thorough
 @needs("wandb", "trainers")
 def test_wandb_copies_what_tensorboard_gets(tmp_path):
     done = subprocess.run(
