@@ -199,7 +199,7 @@ class Source(Member):
     Attributes:
         names: Names of models that need no prefix.
         spelling: A regular expression that matches all other names, with their prefix; empty: there are none.
-        is_code: Whether such a name is a reference to user code, as `fmapviz.models.user_code` parses it.
+        is_code: Whether such a name is a reference to user code, as `fmapviz.core.user_code` parses it.
         takes_arguments: Whether arguments may follow a name, as in `resnet18(num_classes=5)`.
         module: Name of the module.
     """

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, cast
 from fmapviz.config import InputOptions, check_type, check_weights, explain_arguments, renamed
 from fmapviz.core import registry
 from fmapviz.core.synonyms import meant_model
+from fmapviz.core.user_code import check_reference, split_call
 from fmapviz.errors import RequestError, WeightsError, nearest, quote, suggest
-from fmapviz.models.user_code import check_reference, split_call
 
 if TYPE_CHECKING:
     from fmapviz.models.sources.base import ModelSource

@@ -8,9 +8,9 @@ import torch
 from PIL import Image as PillowImage
 from torch import Tensor
 
+from fmapviz.core.user_code import one_line
 from fmapviz.errors import RequestError
 from fmapviz.images.preprocess import by_callable, standard
-from fmapviz.models.user_code import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -16,10 +16,10 @@ from fmapviz.core.bands import Bands
 from fmapviz.core.layout import Layout
 from fmapviz.core.lazy_torchvision import uncompiled
 from fmapviz.core.samples import Samples
+from fmapviz.core.user_code import report_of
 from fmapviz.models.homes import find_homes
 from fmapviz.models.load import load_model, outline_model
 from fmapviz.models.network import describe_network
-from fmapviz.models.user_code import report_of
 from fmapviz.models.weights.fit import LoadedWeights
 from fmapviz.observe.class_scores import is_detection
 from fmapviz.observe.hooks import observe

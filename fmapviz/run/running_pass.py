@@ -6,8 +6,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from fmapviz.core.user_code import one_line
 from fmapviz.errors import FmapvizError
-from fmapviz.models.user_code import one_line
 from fmapviz.observe.gradients import is_out_of_memory
 from fmapviz.run.batch_results import MixedBatchError
 

@@ -17,13 +17,13 @@ import torch
 from torch import nn
 
 from fmapviz.config import sides_of
+from fmapviz.core.user_code import one_line, split_call
 from fmapviz.core.words import counted
 from fmapviz.errors import RequestError, WeightsError, first_few, quote, suggest
 from fmapviz.images.preprocess import standard
 from fmapviz.models.initialization import read_seed, seeded
 from fmapviz.models.network import input_channels
 from fmapviz.models.processor import by_processor
-from fmapviz.models.user_code import one_line, split_call
 from fmapviz.models.weights import given
 from fmapviz.models.weights.file import DAMAGED, INDEX, digesting, find_weights, read_index
 from fmapviz.models.weights.fit import LoadedWeights, load_weights

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from torch import hub, nn
 
+from fmapviz.core.user_code import import_module_of, imported_files_beside, parse_reference, running_user_code, split_call
 from fmapviz.errors import RequestError, WeightsError, first_few, quote, suggest
 from fmapviz.models.initialization import NoInitialization, read_seed, seeded
 from fmapviz.models.network import check_network, describe_network
-from fmapviz.models.user_code import import_module_of, imported_files_beside, parse_reference, running_user_code, split_call
 from fmapviz.models.weights.file import weights_only
 from fmapviz.models.weights.fit import LoadedWeights, load_weights
 from fmapviz.observe.layers import unwrap

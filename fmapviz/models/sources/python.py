@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 from torch import nn
 
+from fmapviz.core.user_code import Reference, import_module_of, imported_files_beside, parse_reference, running_user_code
 from fmapviz.errors import RequestError, printable, quote, suggest
 from fmapviz.models.initialization import NoInitialization, read_seed, seeded
 from fmapviz.models.network import check_network, check_values, describe_network, find_inputs
-from fmapviz.models.user_code import Reference, import_module_of, imported_files_beside, parse_reference, running_user_code
 from fmapviz.models.weights.fit import LoadedWeights, load_weights
 from fmapviz.observe.layers import unwrap
 

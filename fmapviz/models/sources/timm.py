@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 from PIL import Image as PillowImage
 
 from fmapviz.config import sides_of
+from fmapviz.core.user_code import one_line, split_call
 from fmapviz.errors import RequestError, WeightsError, quote, suggest
 from fmapviz.images.preprocess import GREY_MEAN, GREY_STD, by_callable, standard
 from fmapviz.models.network import input_channels
-from fmapviz.models.user_code import one_line, split_call
 from fmapviz.models.weights.download import fetch
 from fmapviz.models.weights.file import DAMAGED, digesting
 from fmapviz.models.weights.fit import LoadedWeights, load_weights

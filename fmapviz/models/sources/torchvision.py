@@ -17,12 +17,12 @@ from torch import Tensor, nn
 from fmapviz.config import sides_of
 from fmapviz.core import registry
 from fmapviz.core.lazy_torchvision import models
+from fmapviz.core.user_code import one_line, split_call
 from fmapviz.core.words import counted
 from fmapviz.errors import RequestError, WeightsError, quote, suggest
 from fmapviz.images import preprocess
 from fmapviz.models.initialization import NoInitialization, read_seed
 from fmapviz.models.network import input_channels
-from fmapviz.models.user_code import one_line, split_call
 from fmapviz.models.weights.download import fetch
 from fmapviz.models.weights.file import DAMAGED, digesting, weights_only
 from fmapviz.models.weights.fit import LoadedWeights, load_weights

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from PIL import Image
 
+from fmapviz.core.user_code import one_line, split_call
 from fmapviz.errors import RequestError, quote, suggest
 from fmapviz.images.preprocess import standard
 from fmapviz.models.network import input_channels
-from fmapviz.models.user_code import one_line, split_call
 from fmapviz.models.weights.fit import load_weights
 from fmapviz.types import Model
 

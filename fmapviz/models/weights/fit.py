@@ -7,9 +7,9 @@ from collections import OrderedDict
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from fmapviz.core.user_code import one_line
 from fmapviz.errors import WeightsError, first_few, quote
 from fmapviz.models.initialization import NoInitialization, read_seed, seeded
-from fmapviz.models.user_code import one_line
 from fmapviz.models.weights import given
 from fmapviz.models.weights.file import digesting, find_weights
 from fmapviz.models.weights.key_prefixes import strip_prefixes

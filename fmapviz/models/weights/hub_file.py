@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import huggingface_hub
 from huggingface_hub import constants, errors
 
+from fmapviz.core.user_code import one_line
 from fmapviz.errors import WeightsError, printable, quote
-from fmapviz.models.user_code import one_line
 from fmapviz.models.weights.download import unreachable
 
 if TYPE_CHECKING:

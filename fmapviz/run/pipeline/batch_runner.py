@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from fmapviz.core.user_code import report_of
 from fmapviz.core.words import counted
 from fmapviz.draw.records import remark_on_channels
 from fmapviz.errors import PositionError, RequestError, first_few, quote
@@ -27,7 +28,6 @@ from fmapviz.images.seen import shown_range
 from fmapviz.models.network import input_type
 from fmapviz.models.onednn import with_onednn
 from fmapviz.models.replicas import replicate
-from fmapviz.models.user_code import report_of
 from fmapviz.observe.gradients import is_out_of_memory
 from fmapviz.observe.hooks import evaluating
 from fmapviz.observe.layers import call_of

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from fmapviz.core.user_code import report_of
 from fmapviz.errors import InputError
 from fmapviz.events import Notice, Outcome
 from fmapviz.images.clips import read_clip, read_fitting
 from fmapviz.images.frames import frames_of
 from fmapviz.images.memory.image import memory_image
 from fmapviz.images.memory.pixels import read_memory_image
-from fmapviz.models.user_code import report_of
 from fmapviz.observe.randomness import gate, seeded_by
 from fmapviz.run.pipeline.scheduler import Preprocessed
 from fmapviz.store.shards.grouping import Failed

@@ -5,9 +5,9 @@ import sys
 
 import pytest
 
+from fmapviz.core.user_code import Reference, check_reference, import_module_of, parse_arguments, parse_reference
 from fmapviz.errors import RequestError, UserCodeError
 from fmapviz.models.load import check_name
-from fmapviz.models.user_code import Reference, check_reference, import_module_of, parse_arguments, parse_reference
 
 
 @pytest.mark.parametrize(
