@@ -237,7 +237,7 @@ class _OpenFilm:
         stream, worker = self._begin()
         if worker:
             return worker.ask_film(stream, question, number)
-        return ask_film(self._decode_here, _reopened(stream), question, number)
+        return ask_film(self._decode_here, open(stream.fileno(), "rb", closefd=False), question, number)
 
     def read(self, number: int, *, channels: int) -> Frame:
         stream, worker = self._begin()
@@ -336,10 +336,6 @@ def _has(path: str, number: int) -> bool:
         return bool(ask(path, "has", number)[0])
     except InputError:
         return False
-
-
-def _reopened(stream: BinaryIO) -> BinaryIO:
-    return open(stream.fileno(), "rb", closefd=False)
 
 
 @cache

@@ -290,17 +290,13 @@ def _list_names(folder: Path, left_out: Counter[str]) -> list[str]:
     names = []
     with os.scandir(folder) as entries:
         for entry in entries:
-            is_folder = _is_visible_folder(entry)
+            is_folder = not entry.name.startswith(".") and _is_folder(entry)
             if is_folder or is_candidate(entry.name):
                 names.append(f"{entry.name}/" if is_folder else entry.name)
             else:
                 _count_left_out(left_out, entry.name, is_folder=entry.name.startswith(".") and _is_folder(entry))
     names.sort(key=lambda name: f"{natural(name.removesuffix('/'))}\0{name.removesuffix('/')}")
     return names
-
-
-def _is_visible_folder(entry: os.DirEntry[str]) -> bool:
-    return not entry.name.startswith(".") and _is_folder(entry)
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:

@@ -241,7 +241,11 @@ def repeated_block(layers: Sequence[Layer]) -> tuple[str, int] | None:
     for layer in layers:
         if any(layer.module.children()) and not isinstance(layer.module, _LISTS):
             found[layer.type].append(layer.module)
-    sizes = {name: sum(map(_size, modules)) for name, modules in found.items() if len(modules) > 1}
+    sizes = {
+        name: sum(values.numel() for module in modules for values in module.parameters())
+        for name, modules in found.items()
+        if len(modules) > 1
+    }
     counts = (
         Counter(type(each).__name__ for each in layer.module.children())
         for layer in layers
@@ -353,10 +357,6 @@ def has_weights(layer: Layer) -> bool:
 def is_in(name: str, outer: str) -> bool:
     """Return True if a dotted name is another one, or of something inside it."""
     return name == outer or name.startswith(f"{outer}.")
-
-
-def _size(module: nn.Module) -> int:
-    return sum(values.numel() for values in module.parameters())
 
 
 def _matches(layer: Layer, patterns: Iterable[str]) -> bool:

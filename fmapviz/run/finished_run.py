@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from fmapviz.config import RunInfo
     from fmapviz.run.session import Session
     from fmapviz.types import Model, Weights
 
@@ -61,7 +60,7 @@ def open_finished_run(
         known = [session.info]
         if session.info.sha256 is not None:  # the same weights may lie in a file of another name by now
             known.append(replace(session.info, weights=str(record["settings"]["weights"])))
-        info = next((each for each in known if _is_same(each, record)), None)
+        info = next((each for each in known if each.fingerprint == record.get("fingerprint")), None)
         if info is None:
             different = describe_contents(directory, session.info).partition(" (")[2].removesuffix(")")
             raise RefusedError(
@@ -171,7 +170,3 @@ def _weights_of(record: Mapping[str, Any], run: str | Path) -> str:
     if record["settings"]["sha256"] is None:
         return described
     raise RequestError(f"{quote(run)} does not record where its weights are from", hint=f"weights= names them: {described}")
-
-
-def _is_same(info: RunInfo, record: Mapping[str, Any]) -> bool:
-    return bool(info.fingerprint == record.get("fingerprint"))

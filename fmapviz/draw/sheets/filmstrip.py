@@ -45,7 +45,7 @@ def draw_filmstrip(
     times = max(1, CELL // max(levels.shape[2:]))
     levels = levels.repeat(times, 2).repeat(times, 3)
     height, width = levels.shape[2:]
-    across, down = max(width, _widest(channels)) + _GAP, max(height, _NUMBER.leading) + _GAP
+    across, down = max([width, *(_text(str(each)).width for each in channels)]) + _GAP, max(height, _NUMBER.leading) + _GAP
     labels = [_text(f"{step:,}") for step in steps]
     left = max((label.width for label in labels), default=0) + _BESIDE
     page_width = left + across * len(channels)
@@ -70,10 +70,6 @@ def _scale_columns(maps: NDArray[np.float32]) -> NDArray[np.uint8]:
     levels = ((known - np.where(np.isfinite(low), low, 0)) / span * 255 + 0.5).clip(0, 255).astype(np.uint8)
     rows, columns = np.indices(maps.shape[2:])
     return np.where(finite, levels, np.where((rows + columns) % 2, 255, 0).astype(np.uint8))
-
-
-def _widest(channels: Sequence[int]) -> int:
-    return max((_text(str(each)).width for each in channels), default=0)
 
 
 def _text(text: str) -> Box:

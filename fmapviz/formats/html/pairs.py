@@ -35,7 +35,7 @@ def pair_images(
     partners = _match(first, second)
     rows: list[_Pair] = [(image, second[partners[at]] if at in partners else None) for at, image in enumerate(first)]
     alone: list[_Pair] = [(None, image) for at, image in enumerate(second) if at not in partners.values()]
-    pairs = sorted([*rows, *alone], key=_order)
+    pairs = sorted([*rows, *alone], key=lambda pair: in_natural_order(_one_of(pair).identity[0].parts))
     names = name_images([_one_of(pair).identity for pair in pairs])
     return [_entry(name, pair) for name, pair in zip(names, pairs, strict=True)]
 
@@ -98,10 +98,6 @@ def _match(first: Sequence[_Image], second: Sequence[_Image]) -> dict[int, int]:
 
 def _one_of(pair: _Pair) -> _Image:
     return next(image for image in pair if image)
-
-
-def _order(pair: _Pair) -> Any:  # Any: as `in_natural_order` returns it
-    return in_natural_order(_one_of(pair).identity[0].parts)
 
 
 def _entry(name: str, pair: _Pair) -> dict[str, Any]:
