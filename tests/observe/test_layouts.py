@@ -5,10 +5,10 @@ from __future__ import annotations
 from contextlib import contextmanager
 from dataclasses import replace
 
+import extras
 import pytest
 import torch
 from cases import thorough
-from extras import timm
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_models import as_model
@@ -647,7 +647,7 @@ MORE = {
 @pytest.mark.parametrize(("name", "size", "layer"), [*TABLE, *thorough(*MORE)])
 def test_layouts_of_real_networks_are_known(name, size, layer):
     kind = {"img_size": size} if name.startswith(("vit", "deit")) else {}
-    net = timm.create_model(name, **kind).eval()
+    net = extras.timm.create_model(name, **kind).eval()
     with torch.no_grad(), fmapviz.capture(net, layers=layer, types="Module") as found:
         net(torch.randn(2, 3, *size))
     assert found[layer].layout.text == (TABLE | MORE)[name, size, layer]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import csv
 import json
 
+import extras
 import numpy as np
 import pytest
 import torch
-from extras import timm
 from image_files import prepared, save_pixels
 from PIL import Image
 from safetensors.numpy import load_file
@@ -34,7 +34,7 @@ def network(**options):
         "weight_init": "",
         **options,
     }
-    net = timm.models.vision_transformer.VisionTransformer(**settings)
+    net = extras.timm.models.vision_transformer.VisionTransformer(**settings)
     for value in net.parameters():  # far from uniform attention
         nn.init.normal_(value, std=0.2)
     return net.eval()

@@ -1,9 +1,9 @@
 """Attention weights against what PyTorch, timm and an own loop compute: the same to rounding, and no output changes."""
 
+import extras
 import pytest
 import torch
 import torchvision
-from extras import timm
 from torch import nn
 from torch.nn import functional
 
@@ -36,10 +36,10 @@ NETWORKS = {
     "swin_t": torchvision.models.swin_t,
     "swin_v2_t": torchvision.models.swin_v2_t,
     "maxvit_t": torchvision.models.maxvit_t,
-    "timm vit": lambda: timm.create_model("vit_tiny_patch16_224"),
-    "timm beit": lambda: timm.create_model("beit_base_patch16_224"),
-    "timm cait": lambda: timm.create_model("cait_xxs24_224"),
-    "timm pvt": lambda: timm.create_model("pvt_v2_b0"),
+    "timm vit": lambda: extras.timm.create_model("vit_tiny_patch16_224"),
+    "timm beit": lambda: extras.timm.create_model("beit_base_patch16_224"),
+    "timm cait": lambda: extras.timm.create_model("cait_xxs24_224"),
+    "timm pvt": lambda: extras.timm.create_model("pvt_v2_b0"),
 }
 
 
@@ -130,7 +130,7 @@ def test_heads_may_share_keys_and_masks_may_be_boolean():
 
 
 def test_the_weights_of_timm_are_those_of_its_explicit_attention():
-    network, x = timm.create_model("vit_tiny_patch16_224"), torch.randn(2, 3, 224, 224)
+    network, x = extras.timm.create_model("vit_tiny_patch16_224"), torch.randn(2, 3, 224, 224)
     fused, *_ = observed(network, x)
     for block in network.blocks:
         block.attn.fused_attn = False
@@ -178,7 +178,7 @@ def test_an_exception_within_the_network_leaves_no_hook_and_no_mode():
     class Net(nn.Module):
         def __init__(self):
             super().__init__()
-            self.inner = timm.create_model("vit_tiny_patch16_224")
+            self.inner = extras.timm.create_model("vit_tiny_patch16_224")
 
         def forward(self, x):
             self.inner(x)
@@ -199,7 +199,7 @@ def test_an_exception_within_the_network_leaves_no_hook_and_no_mode():
 
 
 def test_which_modules_are_captured_may_be_chosen():
-    network = timm.create_model("vit_tiny_patch16_224")
+    network = extras.timm.create_model("vit_tiny_patch16_224")
     with fmapviz.capture_attention(network, layers=["blocks.1*", "blocks.3.attn"], exclude="blocks.10") as attention:
         network(torch.randn(1, 3, 224, 224))
     assert list(attention) == [f"blocks.{number}.attn" for number in (1, 3, 11)]
@@ -208,7 +208,7 @@ def test_which_modules_are_captured_may_be_chosen():
 
 
 def test_weights_of_halves_are_computed_in_float32():
-    network = timm.create_model("vit_tiny_patch16_224").bfloat16()
+    network = extras.timm.create_model("vit_tiny_patch16_224").bfloat16()
     with fmapviz.capture_attention(network) as attention:
         network(torch.randn(1, 3, 224, 224).bfloat16())
     weights = attention["blocks.11.attn"]
@@ -217,11 +217,11 @@ def test_weights_of_halves_are_computed_in_float32():
 
 
 def test_fused_attention_may_be_disabled_for_a_whole_process():
-    timm.layers.set_fused_attn(enable=False)
+    extras.timm.layers.set_fused_attn(enable=False)
     try:
-        network = timm.create_model("vit_tiny_patch16_224")
+        network = extras.timm.create_model("vit_tiny_patch16_224")
     finally:
-        timm.layers.set_fused_attn(enable=True)
+        extras.timm.layers.set_fused_attn(enable=True)
     found, *_ = observed(network, torch.randn(1, 3, 224, 224))
     assert all(each.value is None for each in found)
 
@@ -235,7 +235,7 @@ def three_implementations():
     theirs = torchvision.models.VisionTransformer(64, 16, depth, heads, width, 2 * width, num_classes=classes)
     for value in theirs.parameters():
         nn.init.normal_(value, std=0.4)
-    own = timm.models.VisionTransformer(
+    own = extras.timm.models.VisionTransformer(
         64, 16, embed_dim=width, depth=depth, num_heads=heads, mlp_ratio=2, num_classes=classes
     )
     config = transformers.ViTConfig(

@@ -1,9 +1,9 @@
 """Where in the picture the tokens of an attention are."""
 
+import extras
 import pytest
 import torch
 import torchvision
-from extras import timm
 from torch import nn
 from torch.nn import functional
 
@@ -53,7 +53,7 @@ def weights_of(network, x):
     ],
 )
 def test_the_class_token_looks_at_the_patches_without_other_tokens(name, options, prefix, shown):
-    network, x = timm.create_model(name, **options), torch.randn(2, 3, 224, 224)
+    network, x = extras.timm.create_model(name, **options), torch.randn(2, 3, 224, 224)
     weights, found = weights_of(network, x), placed(network, x)
     assert found.keys() == weights.keys() != set()
     for layer, (maps, query) in found.items():
@@ -64,7 +64,7 @@ def test_the_class_token_looks_at_the_patches_without_other_tokens(name, options
 
 
 def test_a_position_is_the_patch_at_that_pixel():
-    network, x = timm.create_model("vit_tiny_patch16_224", img_size=(96, 160)), torch.randn(1, 3, 96, 160)
+    network, x = extras.timm.create_model("vit_tiny_patch16_224", img_size=(96, 160)), torch.randn(1, 3, 96, 160)
     weights, found = weights_of(network, x), placed(network, x, Query((95, 16)))
     for layer, (maps, query) in found.items():
         assert query == "the patch at row 95, column 16 (patch 5, 1 of 6 x 10)"
@@ -127,7 +127,7 @@ def test_windows_are_put_back_where_the_modules_say(window, shift, grid):
 )
 @pytest.mark.parametrize("size", [(224, 224), (160, 288)])
 def test_swin_windows_of_torchvision_and_timm_are_put_back(network, size):
-    built = timm.create_model(network, img_size=size) if isinstance(network, str) else network()
+    built = extras.timm.create_model(network, img_size=size) if isinstance(network, str) else network()
     x = torch.randn(2, 3, *size)
     found, weights = placed(built, x), weights_of(built, x)
     assert len(found) == 12
@@ -160,7 +160,7 @@ def test_swin_windows_of_torchvision_and_timm_are_put_back(network, size):
 
 
 def test_attention_between_channels_is_refused():
-    found = placed(timm.create_model("xcit_nano_12_p16_224"), torch.randn(1, 3, 224, 224))
+    found = placed(extras.timm.create_model("xcit_nano_12_p16_224"), torch.randn(1, 3, 224, 224))
     refused = [each for each in found.values() if isinstance(each, str)]
     assert len(refused) == 12  # it ends with a class attention over all patches
     assert all("between 32 channels, not between patches" in each for each in refused)
@@ -192,18 +192,18 @@ def test_attention_of_other_parts_of_the_picture_is_put_back_too():
 
 
 def test_pooled_keys_have_a_grid_of_their_own():
-    network = timm.create_model("pvt_v2_b0")
+    network = extras.timm.create_model("pvt_v2_b0")
     found = placed(network, torch.randn(1, 3, 224, 224), Query((100, 100)))
     assert {tuple(maps.shape[2:]) for maps, _ in found.values()} == {(7, 7)}
     assert "patch 25, 25 of 56 x 56" in found["stages.0.blocks.0.attn"][1]
 
 
 def test_a_class_attention_has_one_query():
-    found = placed(timm.create_model("cait_xxs24_224"), torch.randn(1, 3, 224, 224))
+    found = placed(extras.timm.create_model("cait_xxs24_224"), torch.randn(1, 3, 224, 224))
     maps, shown = found["blocks_token_only.0.attn"]
     assert maps.shape == (1, 4, 14, 14)
     assert shown == "its only query"
-    found = placed(timm.create_model("cait_xxs24_224"), torch.randn(1, 3, 224, 224), Query((0, 0)))
+    found = placed(extras.timm.create_model("cait_xxs24_224"), torch.randn(1, 3, 224, 224), Query((0, 0)))
     assert found["blocks_token_only.0.attn"] == "its only query is one token, not the patches"
 
 

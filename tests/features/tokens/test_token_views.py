@@ -7,10 +7,11 @@ import re
 import shutil
 from functools import partial
 
+import extras
 import numpy as np
 import pytest
 import torch
-from extras import metrics, needs
+from extras import needs
 from image_files import pixels_of, text_of
 from PIL import Image, ImageFilter
 from safetensors.numpy import load_file
@@ -223,7 +224,7 @@ def test_planted_clusters_have_one_colour_in_all_images(tmp_path, look):
     summary = look([tmp_path / "in"], Colours(), views="clusters", clusters=4, preprocessing=PLAIN)
     found = {name: values(summary, name)["clusters/conv"] for name in truth}
     together = [np.concatenate([each[name].ravel() for name in truth]) for each in (truth, found)]
-    assert metrics.adjusted_rand_score(*together) == 1
+    assert extras.metrics.adjusted_rand_score(*together) == 1
     assert np.array_equal(*together)  # numbered by their size
     colours = {tuple(pixels_of(summary.directory / name / "00_conv.clusters.png")[found[name] == 0][0]) for name in truth}
     assert len(colours) == 1

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import extras
 import numpy as np
 import pytest
 import torch
-from extras import cluster, decomposition, metrics
 
 from fmapviz.core.centres import Centres
 from fmapviz.core.drawings import Labels, Matches, Pair
@@ -87,13 +87,13 @@ def test_planted_clusters_are_found_whatever_the_lengths_of_the_vectors_are(clus
     vectors, labels = planted(clusters, count)
     centres = find_centres(vectors, clusters)
     found = labels_of(vectors, centres)
-    assert metrics.adjusted_rand_score(labels, found) == 1
+    assert extras.metrics.adjusted_rand_score(labels, found) == 1
     sizes = np.bincount(found, minlength=clusters)
     assert all(one >= other for one, other in pairwise(sizes))  # the largest first
     assert torch.equal(find_centres(vectors, clusters), centres)
     # Without the division by the length, the same algorithm does not find them: the lengths hide them.
-    plain = cluster.KMeans(clusters, n_init=3, random_state=0).fit(vectors.numpy()).labels_
-    assert metrics.adjusted_rand_score(labels, plain) < 0.9
+    plain = extras.cluster.KMeans(clusters, n_init=3, random_state=0).fit(vectors.numpy()).labels_
+    assert extras.metrics.adjusted_rand_score(labels, plain) < 0.9
 
 
 @pytest.mark.sampled(1)
@@ -102,7 +102,7 @@ def test_the_sum_of_squares_is_within_one_percent_of_scikit_learns_best_of_ten(c
     chance = np.random.default_rng(channels)
     vectors = np.maximum(chance.normal(size=(2000, channels)) @ chance.normal(size=(channels, channels)), 0)
     units = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-    best = cluster.KMeans(clusters, n_init=10, random_state=0).fit(units).inertia_
+    best = extras.cluster.KMeans(clusters, n_init=10, random_state=0).fit(units).inertia_
     centres = find_centres(torch.from_numpy(vectors.astype(np.float32)), clusters).double().numpy()
     found = ((units[:, None] - centres[None]) ** 2).sum(2).min(1).sum()
     assert found <= 1.01 * best
@@ -192,7 +192,7 @@ def test_the_components_are_scikit_learns_of_the_foreground():
     maps[0, 5:10, 5:10] += 60
     split = separate(maps.flatten(1), border(15, 15))
     inside = maps[:, 5:10, 5:10].flatten(1).mT.numpy()
-    expected = decomposition.PCA(3).fit(inside)
+    expected = extras.decomposition.PCA(3).fit(inside)
     cosine = np.abs((split.basis.components.numpy() * expected.components_).sum(1))
     assert cosine.min() > 1 - 1e-5
     everything = fit(maps.flatten(1))
