@@ -40,6 +40,7 @@ def change_record(unit, change):
     (unit / "unit.json").write_bytes(checksummed_json.dumps({key: record[key] for key in record}))
 
 
+@pytest.mark.thorough
 def test_a_series_is_one_entry_and_its_steps_lead_to_units(run):
     page = page_of(run)
     assert [each["unit"] for each in page["units"]] == [*SERIES, "plain.png"]

@@ -672,6 +672,7 @@ def test_tiles_under_labels_and_beside_a_bar_of_colours(open_report, tmp_path):
         report.press("Escape", "ArrowDown")
 
 
+@pytest.mark.thorough
 def test_a_run_that_grows_while_its_page_is_open(open_report, tmp_path):
     for seed, name in enumerate(("m.png", "z.png", "b/a.png")):
         save_noise(tmp_path / "in" / name, seed)

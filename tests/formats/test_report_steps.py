@@ -164,6 +164,7 @@ def test_pictures_are_there_before_they_are_shown(open_report, run):
     }
 
 
+@pytest.mark.thorough
 def test_a_step_without_the_layer_says_so_and_the_next_one_is_as_before(open_report, tmp_path):
     run = write_step_run(tmp_path, steps=STEPS[:3])
     path = run / "cat.png/step_000010/report.js"
@@ -355,6 +356,7 @@ def test_the_page_of_many_steps_is_no_larger(open_report, tmp_path):
 # --- With the rest of the page
 
 
+@pytest.mark.thorough
 def test_one_file_holds_each_input_once(open_report, tmp_path):
     run = write_step_run(tmp_path, steps=STEPS[:4], single_file=True)
     alone = tmp_path / "alone"

@@ -298,6 +298,7 @@ def test_the_page_lies_where_it_is_asked_for(open_report, runs, tmp_path, monkey
     assert not any(report.texts(".message"))
 
 
+@pytest.mark.thorough
 def test_runs_of_one_name_in_two_directories(open_report, runs, tmp_path):
     for folder, name in (("x", "a"), ("y", "b")):
         shutil.copytree(runs / name, tmp_path / folder / "net")

@@ -768,6 +768,7 @@ def test_a_folder_wins_over_links_to_it(tmp_path):
     assert units(tmp_path / "top") == found
 
 
+@pytest.mark.thorough
 def test_a_deep_tree(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for _ in range(1200):  # deeper than Python calls

@@ -187,6 +187,7 @@ def test_a_shape_lies_wholly_in_the_picture(fresh):
         assert not picture.mask[:, [0, -1]].any()
 
 
+@pytest.mark.thorough
 def test_a_picture_is_the_same_at_any_resolution(large):
     for number, picture in enumerate(large):
         small = paint(np.random.default_rng([3, number]), label=picture.label)

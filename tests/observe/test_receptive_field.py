@@ -460,7 +460,7 @@ CLASSIFIERS = {
 }  # fmt: skip
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "name",
     [
@@ -486,6 +486,7 @@ def test_every_position_of_every_convolution_of_a_classifier(name):
     assert [line for name in measured for line in check(fields[name], measured[name])] == []
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["mobilenet_v3_small", *thorough("efficientnet_b0", "regnet_y_400mf")])
 def test_without_its_gates_a_classifier_depends_on_what_the_second_field_says(name):
     torch.manual_seed(0)

@@ -102,6 +102,7 @@ def test_a_detectors_heads_run_once_per_level_of_the_pyramid():
     assert [row for row in rows if row.index is None] == []
 
 
+@pytest.mark.thorough
 def test_a_detector_by_name_runs_although_its_steps_depend_on_values():
     rows = list_layers("ssdlite320_mobilenet_v3_large", layers=["backbone.features.0.*", "head.*.0.1"])
     assert [(row.name, row.shape) for row in rows[:1]] == [("backbone.features.0.0.0", (16, 160, 160))]

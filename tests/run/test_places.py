@@ -230,7 +230,7 @@ def test_class_activation_maps_lie_where_the_evidence_is(request, network, metho
         assert levels.any()
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 def test_every_view_over_the_input_lies_where_the_evidence_is(tmp_path, network):
     for number, place in enumerate(PLACES):
         pixels = (blob(place)[..., None].repeat(3, 2) * 255).astype(np.uint8)
@@ -255,7 +255,7 @@ def test_every_view_over_the_input_lies_where_the_evidence_is(tmp_path, network)
         assert (abs(differs.min(0) / 2 + differs.max(0) / 2 - place) <= 10).all()
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 def test_correspondences_join_the_blobs(tmp_path, network):
     places = {"a": (34, 40), "b": (50, 62)}
     for name, place in places.items():
@@ -278,7 +278,7 @@ def test_correspondences_join_the_blobs(tmp_path, network):
         assert (abs(np.array(pair.theirs) - (34.5, 40.5)) <= 9).all()
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["swin_t", "swin_v2_t", "convnext_tiny", "googlenet", "mobilenet_v3_small"])
 def test_the_places_of_followed_axes_are_those_of_the_receptive_fields(name):
     model = fmapviz.load_model(name, weights="random")

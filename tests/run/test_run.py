@@ -560,6 +560,7 @@ def test_out_inside_the_inputs_is_no_input(pictures, look):
 # --- names
 
 
+@pytest.mark.thorough
 def test_two_sources_of_one_name_are_told_apart(tmp_path, look):
     paths = [paint(tmp_path / folder / "x.png", seed) for seed, folder in enumerate("abc")]
     directory = look(paths).directory
@@ -919,6 +920,7 @@ def test_a_module_is_back_on_its_device(pictures, look):
 # --- however it is run
 
 
+@pytest.mark.thorough
 def test_batches_and_workers_do_not_change_the_result(tmp_path, look):
     for seed in range(10):
         paint(tmp_path / f"pictures/{seed % 3}/{seed}.png", seed)

@@ -214,6 +214,7 @@ def test_where_nothing_is_drawn_no_scale_is_looked_for(folder, look, monkeypatch
 # --- however it is run
 
 
+@pytest.mark.thorough
 def test_nothing_depends_on_how_the_work_is_split(folder, look, tmp_path):
     plain = pictures(look([folder], out=tmp_path / "plain").directory)
     assert len(plain) == 4 * 3
@@ -259,6 +260,7 @@ def test_an_interrupted_first_pass_leaves_nothing_that_counts(folder, look, tmp_
     assert not list(run.glob("unfinished-*"))
 
 
+@pytest.mark.thorough
 def test_an_interrupted_second_pass_is_continued_with_the_same_scale(folder, look, tmp_path):
     whole = look([folder], out=tmp_path / "whole")
 

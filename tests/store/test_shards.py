@@ -321,6 +321,7 @@ def test_another_folder_joins_the_run(inputs, tmp_path):
     assert [len(names) for names in members(tmp_path / "out/run").values()] == [2, 3, 3]
 
 
+@pytest.mark.thorough
 def test_of_a_changed_image_the_whole_shard_is_drawn_anew(inputs, tmp_path):
     draw(inputs, tmp_path / "out")
     paint(inputs / "6.png", 60)
@@ -340,6 +341,7 @@ def test_of_a_changed_image_the_whole_shard_is_drawn_anew(inputs, tmp_path):
     assert problems(tmp_path / "out") == []
 
 
+@pytest.mark.thorough
 def test_a_changed_image_whose_neighbour_is_gone_costs_no_picture(inputs, tmp_path):
     draw(inputs, tmp_path / "out")
     paint(inputs / "6.png", 60)

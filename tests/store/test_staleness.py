@@ -53,6 +53,7 @@ def test_top_images_of_fewer_images_are_called_out_of_date(change, shard, tmp_pa
     assert len(images(run)) == (8 if change == "added" else 4)
 
 
+@pytest.mark.thorough
 def test_top_images_that_the_run_draws_itself_are_drawn_again(tmp_path):
     inputs = paint_some(tmp_path / "in", 3)
     options = {"views": ["maps", "top"]}

@@ -77,6 +77,7 @@ def test_top_of_a_run_that_is_being_written_is_recorded(tmp_path):
     assert not run.exists()
 
 
+@pytest.mark.thorough
 def test_the_run_that_ends_between_the_pages_and_the_table_of_top_makes_the_table(tmp_path):
     run = draw(paint_some(tmp_path / "in", 3), out=tmp_path / "out").directory
     publish = run_files.publish

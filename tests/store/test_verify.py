@@ -244,6 +244,7 @@ def test_each_problem_tells_what_helps(change, remedy, out):
     assert remedies(out) == {remedy}
 
 
+@pytest.mark.thorough
 def test_many_directories_are_told_in_order(out):
     for number in range(200):
         finish(out / "net", f"x{number:03}.png")

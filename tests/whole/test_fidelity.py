@@ -246,6 +246,7 @@ def test_a_network_in_channels_last_memory_is_the_truth_too():
 # --- all layers
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("name", "side", "shapes", "drawn", "idle"),
     [

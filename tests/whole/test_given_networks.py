@@ -21,7 +21,6 @@ from torchvision.transforms import functional
 import fmapviz
 from fmapviz.errors import RequestError
 from fmapviz.images.memory.inputs import resolve_inputs
-from fmapviz.integrations.lightning import FeatureMaps
 from fmapviz.run.batch import describe_given, make_batch
 
 CODE = """
@@ -191,6 +190,8 @@ def say_by_line(network, path, out):
 
 
 def say_by_callback(network, path, out):
+    from fmapviz.integrations.lightning import FeatureMaps  # imports lightning, which takes seconds
+
     callback = FeatureMaps(path, out=out / "watch", every=1, budget=1)
     trainer = SimpleNamespace(loggers=[], log_dir=None, default_root_dir=out, global_step=0, current_epoch=0)
     with contextlib.redirect_stderr(io.StringIO()) as stderr:

@@ -173,6 +173,7 @@ def test_a_network_and_its_pictures_are_as_before(draw, path):
     assert picture.filename == str(path)
 
 
+@pytest.mark.thorough
 def test_images_in_memory_are_in_shards(draw):
     pytest.importorskip("pyarrow")
     given = [noise(seed) for seed in range(5)]

@@ -108,10 +108,12 @@ def test_a_run_that_was_interrupted_and_resumed_is_the_run_straight_on(style, se
     assert difference(leave(inputs, style=STYLES[style]), leave(inputs, style=STYLES[style], place="other")) == []
 
 
+@pytest.mark.thorough
 def test_a_folder_and_a_list_of_what_is_in_it_are_the_same(inputs, leave):
     assert difference(leave([inputs[0].parent]), leave(inputs)) == []
 
 
+@pytest.mark.thorough
 def test_to_look_again_changes_nothing(inputs, leave):
     assert difference(leave(inputs, inputs, inputs), leave(inputs)) == []
 

@@ -323,6 +323,7 @@ def test_tensorboard_reads_remote_runs(bucket, inputs):
     assert "maps/00 first" in shown.Tags()["tensors"]
 
 
+@pytest.mark.thorough
 def test_extract_reads_one_picture_of_a_shard_only(bucket, proxy, inputs, tmp_path):
     draw([inputs], tmp_path, to=["tar"], shard=3)
     draw([inputs], OUT, to=["tar"], shard=3)
@@ -734,6 +735,7 @@ def test_a_broken_connection_is_one_line_on_stderr(bucket, proxy, inputs, fmapvi
     assert [line.partition(":")[0] for line in lines] == ["error", "hint"]
 
 
+@pytest.mark.thorough
 def test_a_failed_read_ends_the_run_or_costs_one_image(bucket, proxy, inputs):
     for path in inputs.glob("*.png"):
         bucket.put(f"in/{path.name}", path.read_bytes())

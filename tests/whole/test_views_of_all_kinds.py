@@ -487,6 +487,7 @@ def test_workers_and_interruptions_change_no_colour(tmp_path, look):
     assert bytes_of(whole) == bytes_of(resumed.directory)
 
 
+@pytest.mark.thorough
 def test_a_grown_run_keeps_its_basis(tmp_path, look):
     paths = [paint(tmp_path / f"{seed}.png", seed) for seed in range(3)]
     style = Style(pca="shared")
@@ -539,6 +540,7 @@ def _floats(text):
     return np.frombuffer(b64decode(text), "<f4").tolist()
 
 
+@pytest.mark.thorough
 def test_what_else_is_drawn_has_no_say_in_the_basis(tmp_path, look):
     """Heat maps may take several passes over an image, which counts once all the same."""
     for seed in range(3):

@@ -129,6 +129,7 @@ def test_heads_may_share_keys_and_masks_may_be_boolean():
     assert (found.weights.row(3) - expected[:, :, 3]).abs().max() < 1e-6
 
 
+@pytest.mark.thorough
 def test_the_weights_of_timm_are_those_of_its_explicit_attention():
     network, x = extras.timm.create_model("vit_tiny_patch16_224"), torch.randn(2, 3, 224, 224)
     fused, *_ = observed(network, x)

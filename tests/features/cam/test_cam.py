@@ -267,6 +267,7 @@ def test_gradcam_peaks_in_the_shape(fresh):
     assert share_in_the_shape(fmapviz.load_model("shapesnet"), fresh) >= 0.95
 
 
+@pytest.mark.thorough
 def test_gradcam_of_random_weights_does_not(fresh):
     shares = []
     for seed in range(5):

@@ -271,6 +271,7 @@ def test_what_does_not_look_like_a_map_is_put_back():
     assert torch.equal(found.raw, fmapviz.cam(network, pictures, target=1, layer="conv").raw)
 
 
+@pytest.mark.thorough
 def test_of_a_detector_it_is_a_layer_of_its_backbone():
     torch.manual_seed(0)
     network = models.detection.ssdlite320_mobilenet_v3_large(

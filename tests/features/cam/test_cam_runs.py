@@ -638,6 +638,7 @@ class Token:
         self._alive.pop()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("ending", ["success", "refused"])
 @pytest.mark.parametrize("layers", [(), ("0", "2")])
 def test_nothing_of_the_graph_is_alive_after_an_image(layers, ending):

@@ -170,6 +170,7 @@ def test_an_odd_size_is_made_even_for_mp4(tmp_path):
     assert (min(frame.min() for frame in frames) > 250, seconds) == (True, pytest.approx(0.1))
 
 
+@pytest.mark.thorough
 def test_films_play_in_a_browser(browser, run):
     page = browser.new_page()
     try:

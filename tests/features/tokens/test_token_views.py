@@ -141,6 +141,7 @@ def test_values_are_rectangles_unless_they_are_smooth(folder, look):
     assert not np.array_equal(sharp, smooth)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("norm", ["run", "signed-run"])
 def test_a_range_of_all_images_is_that_of_cosines(folder, look, norm):
     plain = look([folder], views=["similarity", "maps"], anchor="2,2")
@@ -296,6 +297,7 @@ def disk(place, radius=9):
     return np.hypot(rows - place[0], columns - place[1]) <= radius
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("pca", ["image", "shared"])
 def test_the_foreground_covers_the_disk(tmp_path, look, pca):
     places = {"a.png": (30, 30), "b.png": (20, 40), "c.png": (41, 25)}

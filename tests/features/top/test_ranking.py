@@ -75,6 +75,7 @@ def test_merges_are_associative_commutative_and_idempotent(images, table, cuts, 
     assert entries(merge(merge(first, first), merge(merge(second, third), first))) == whole
 
 
+@pytest.mark.thorough
 @settings(deadline=None)
 @given(images=IMAGES, table=TABLE, cut=st.integers(0, 12))
 def test_what_is_counted_does_not_depend_on_the_division(images, table, cut):

@@ -116,6 +116,7 @@ def test_the_table_is_that_of_a_sort_of_all_values(pictures, tmp_path, name, by)
     assert problems(run.parent) == []
 
 
+@pytest.mark.thorough
 def test_values_and_boxes_are_those_of_the_layer(pictures, tmp_path):
     run = draw(pictures, tmp_path / "out", to=["raw", "png"], views=["maps", "top"]).directory
     for row in table(run):
@@ -155,6 +156,7 @@ def test_shards_keep_who_was_who(pictures, tmp_path, size):
         top_images(sharded, k=17, model=TwoMaps(), preprocessing=AS_IT_IS)
 
 
+@pytest.mark.thorough
 def test_batches_round_in_another_way_and_that_is_no_difference(pictures, tmp_path):
     run = draw(pictures, tmp_path / "out", batch_size=3).directory
     assert not any(row["note"] for row in table(run))
@@ -324,6 +326,7 @@ def test_channels_that_do_not_exist_are_refused(pictures, tmp_path):
         top_images(run, channels="999")
 
 
+@pytest.mark.thorough
 def test_pages_are_numbered_as_in_the_run(pictures, tmp_path):
     run = visualize("shapesnet", pictures, out=tmp_path / "out", to="stats").directory
     for inside in (False, True):

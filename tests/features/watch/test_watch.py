@@ -368,6 +368,7 @@ def test_a_filmstrip_has_one_range_for_each_column(tmp_path, picture):
     assert (tmp_path / "fmapviz" / "noise.png" / "_filmstrip" / "00_0.filmstrip.png").exists()
 
 
+@pytest.mark.thorough
 def test_a_long_training_keeps_rows_that_are_spread_evenly(picture, tmp_path):
     with watching(picture, tmp_path / "a", every=1, layers="first")(Net()) as watch:
         for step in range(100):
@@ -817,6 +818,7 @@ def test_of_several_processes_that_torchrun_starts_the_first_draws(picture, tmp_
 # --- tags
 
 
+@pytest.mark.thorough
 def test_tags_are_in_the_order_of_execution_at_all_steps(picture, tmp_path):
     class Reversed(nn.Module):
         def __init__(self):

@@ -31,6 +31,7 @@ def test_an_architecture_has_random_weights_or_those_of_a_state_dict(tmp_path):
         assert torch.equal(filled.module.eval()(batch)[0], other.module.eval()(batch)[0])
 
 
+@pytest.mark.thorough
 def test_sizes_and_arguments_are_those_of_the_package():
     small, large = (outline_model(f"ultralytics:yolo11{size}.yaml").module for size in "nm")
     assert sum(each.numel() for each in small.parameters()) < sum(each.numel() for each in large.parameters())

@@ -133,6 +133,7 @@ def test_published_weights_come_from_torchs_cache(weights, cache, state):
     assert not model.module.training
 
 
+@pytest.mark.thorough
 def test_published_weights_are_those_of_the_entry_asked_for(cache):
     first, second = build("mobilenet_v3_large"), build("mobilenet_v3_large", num_classes=1000, dropout=0.1)
     second.classifier[0].weight.data += 1
@@ -185,6 +186,7 @@ def test_segmentation_weights_bring_their_second_head_along(cache):
     assert_holds(load("default", name).module, state)
 
 
+@pytest.mark.thorough
 def test_an_old_file_of_densenet_is_read_as_published_and_as_a_file(cache):
     state = build("densenet121").state_dict()
     older = without_counts({key.replace("norm1.", "norm.1.").replace("norm2.", "norm.2.").replace("conv1.", "conv.1.")
@@ -580,7 +582,7 @@ def test_loading_a_file_leaves_the_random_numbers_alone(save, state):
 # Files of networks that are not quite those that the name builds
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("heads", [True, False])
 @pytest.mark.parametrize("name", ["googlenet", *thorough("quantized_googlenet")])
 def test_googlenet_with_and_without_its_auxiliary_heads(name, heads, save):

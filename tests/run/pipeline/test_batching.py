@@ -256,7 +256,7 @@ def test_several_threads_give_the_same(workers, tmp_path):
     assert many == look(pictures, Net(), tmp_path / "b", batch_size=1)
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["mobilenet_v3_small", "squeezenet1_1", *thorough("regnet_y_400mf", "googlenet")])
 def test_networks_give_each_image_the_same_whatever_is_beside_it(name, tmp_path):
     model = fmapviz.load_model(name, weights="random", preprocessing=InputOptions(size=(64, 64)))

@@ -126,7 +126,7 @@ def threads():
 # --- as it arrives
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("batch_size", [1, 8])
 def test_an_image_is_finished_before_the_next_is_known(batch_size, pictures, look):
     finished = threading.Event()
@@ -524,6 +524,7 @@ def test_a_run_directory_that_disappears_is_an_output_error(pictures, look, tmp_
 # --- what a run uses
 
 
+@pytest.mark.thorough
 def test_threads_and_open_files_are_as_before(pictures, look):
     if not Path("/proc/self/fd").exists():
         pytest.skip("needs Linux")
