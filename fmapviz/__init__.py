@@ -101,7 +101,7 @@ if TYPE_CHECKING:
     from fmapviz.features.attention.capture.captured import capture_attention
     from fmapviz.features.cam.attribution import ClassActivation, cam
     from fmapviz.features.diff.compare import LayerDifference, diff
-    from fmapviz.features.fields.fields import receptive_field
+    from fmapviz.features.fields.receptive_field import receptive_field
     from fmapviz.features.top.finished import TopSummary, top_images
     from fmapviz.features.top.own_loop import TopImages, TopLayer
     from fmapviz.features.watch.watch import Watch
@@ -179,8 +179,8 @@ globals()["__all__"] = _Names(__all__)  # type checkers read the list above
 _HOMES = (
     "config", "errors", "events", "types", "models.load", "observe.captured",
     "features.attention.capture.captured", "run.batch", "run.tile", "run.loop", "features.cam.attribution",
-    "run.layer_list", "features.diff.compare", "features.fields.fields", "features.top.finished", "features.top.own_loop",
-    "features.watch.watch",
+    "run.layer_list", "features.diff.compare", "features.fields.receptive_field", "features.top.finished",
+    "features.top.own_loop", "features.watch.watch",
 )  # fmt: skip
 
 

@@ -1,4 +1,7 @@
-"""The catalogue: the packages that contribute views, formats, sources of models and run-level results, in any order."""
+"""The catalogue: the packages that contribute views, formats, sources of models and run-level results.
+
+Stages of a run come in this order: films are made of all pictures.
+"""
 
 PACKAGES = (
     "fmapviz.views",
@@ -8,7 +11,7 @@ PACKAGES = (
     "fmapviz.features.attention",
     "fmapviz.features.cam",
     "fmapviz.features.diff",
-    "fmapviz.features.films",
     "fmapviz.features.tokens",
     "fmapviz.features.top",
+    "fmapviz.features.films",
 )

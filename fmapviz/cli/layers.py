@@ -45,7 +45,7 @@ def list_layers(
 
     show_status(f"loading {model} ...")
     with importing():
-        from fmapviz.features.fields.fields import fields_by_layer
+        from fmapviz.features.fields.receptive_field import fields_by_layer
         from fmapviz.observe.layers import find_layers, notice_blocks, notice_left_out
         from fmapviz.run.layer_list import load_and_list
 

@@ -230,9 +230,18 @@ class Aggregate(Member):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contribution:
-    """What a package contributes to the catalogue."""
+    """What a package contributes to the catalogue.
+
+    Attributes:
+        views: Views.
+        formats: Output formats.
+        sources: Sources of models.
+        aggregates: Run-level results.
+        stages: References of classes of stages, see `fmapviz.run.session.Stage`.
+    """
 
     views: tuple[View, ...] = ()
     formats: tuple[Format, ...] = ()
     sources: tuple[Source, ...] = ()
     aggregates: tuple[Aggregate, ...] = ()
+    stages: tuple[str, ...] = ()

@@ -48,6 +48,12 @@ def aggregates() -> Mapping[str, Aggregate]:
     return _by_name([aggregate for each in _contributions() for aggregate in each.aggregates])
 
 
+@cache
+def stages() -> tuple[str, ...]:
+    """Return the references of the stages of runs, in the order of the catalogue."""
+    return tuple(stage for each in _contributions() for stage in each.stages)
+
+
 def view(name: str) -> View:
     """Return a view.
 

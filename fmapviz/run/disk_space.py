@@ -13,7 +13,7 @@ from fmapviz.errors import RefusedError, quote
 from fmapviz.events import Counted, Outcome, Staged
 from fmapviz.images.films import count_frames
 from fmapviz.images.find import find_images
-from fmapviz.run.session import frame_choice
+from fmapviz.run.load import frame_choice
 from fmapviz.store.shards.shard import KnownImages
 from fmapviz.store.unit import find_done
 from fmapviz.store.unit_key import image_key

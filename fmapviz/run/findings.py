@@ -24,7 +24,7 @@ class Findings:
 
     Attributes:
         layouts: The layouts of layers.
-        fields: Where maps lie in the input, by the shape of that: see `fmapviz.features.fields.fields.PlaceCache`.
+        fields: Where maps lie in the input, by the shape of that: see `fmapviz.run.places.PlaceCache`.
         others: What a capability has found, by keys of its own.
     """
 

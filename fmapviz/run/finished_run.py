@@ -11,7 +11,7 @@ from fmapviz.config import InputOptions, RunConfig, Style
 from fmapviz.core.file_names import RUN_FILE
 from fmapviz.core.urls import UrlPath, check_address, is_url, join, split
 from fmapviz.errors import RefusedError, RequestError, quote
-from fmapviz.run.session import load_session, moved
+from fmapviz.run.load import load_session, moved
 from fmapviz.store.remote.destination import open_destination
 from fmapviz.store.run import IN_TRAINING, describe_contents, load_run, marked
 

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from fmapviz.draw.grid import ROUNDED
 from fmapviz.errors import FmapvizError, RequestError, first_few, quote
-from fmapviz.features.tokens.survey.kept_passes import KeptPass
 from fmapviz.observe.early_stop import EarlyStop, ReadDetector, state_of
 from fmapviz.observe.forward_record import ForwardRecord, GraphPoint
 from fmapviz.observe.gradients import BackwardError, frozen, is_out_of_memory, recording
@@ -26,6 +25,7 @@ from fmapviz.observe.readable import why_unreadable
 from fmapviz.observe.score_reader import ScoreReader
 from fmapviz.run.batch_results import BatchResults, LayerBatch
 from fmapviz.run.class_gradients import ClassGradients
+from fmapviz.run.kept_passes import KeptPass
 from fmapviz.run.layer_results import draw_feature_map
 from fmapviz.run.running_pass import EnoughError, RunningPass
 from fmapviz.types import ImageResult
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from typing import Self
 
     from fmapviz.config import Style
-    from fmapviz.features.fields.fields import PlaceCache
-    from fmapviz.features.tokens.survey.kept_passes import KeptPasses
+    from fmapviz.run.kept_passes import KeptPasses
+    from fmapviz.run.places import PlaceCache
     from fmapviz.run.plan import Plan
     from fmapviz.types import FeatureMap, Layer, Model, Prediction
 

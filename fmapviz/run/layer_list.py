@@ -6,17 +6,14 @@ import warnings
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
-from PIL import Image as PillowImage
 from torch import nn
 
 from fmapviz.config import InputOptions, check_type, explain_arguments, renamed
-from fmapviz.core.bands import Bands
 from fmapviz.core.layout import Layout
 from fmapviz.core.lazy_torchvision import uncompiled
-from fmapviz.core.samples import Samples
 from fmapviz.core.user_code import report_of
+from fmapviz.images.grey import grey_input
 from fmapviz.models.homes import find_homes
 from fmapviz.models.load import load_model, outline_model
 from fmapviz.models.network import describe_network
@@ -32,7 +29,7 @@ from fmapviz.types import LayerInfo, Model
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from fmapviz.types import FeatureMap, Layer, Preparation
+    from fmapviz.types import FeatureMap, Layer
 
 
 @renamed(options="preprocessing")
@@ -147,17 +144,6 @@ def _list(
             failure.report = report_of(error) if model.own else None
             raise failure from error
     return sorted(rows.values(), key=lambda row: (row.index is None, row.index)), list_outputs(output)
-
-
-def grey_input(preparation: Preparation) -> PillowImage.Image | Bands | Samples:
-    """Return a grey picture, or a grey volume, with the channels that a preprocessing takes."""
-    size, channels = (640, 480), preparation.channels
-    if preparation.volume:
-        values = np.full((channels, preparation.frames if preparation.frames > 1 else 32, 64, 64), 0.5, np.float32)
-        return Samples(values, 0.0, 1.0, channels=channels)
-    if channels in {1, 3}:
-        return PillowImage.new("L" if channels == 1 else "RGB", size, "gray")
-    return Bands((PillowImage.new("F", size, 0.5),) * channels)
 
 
 def _row(layer: Layer) -> LayerInfo:

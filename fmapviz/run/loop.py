@@ -17,17 +17,12 @@ from typing import TYPE_CHECKING, Any, ParamSpec
 from fmapviz.config import RunConfig, describe, explain_arguments, renamed
 from fmapviz.core import registry
 from fmapviz.core.files import writing_to
+from fmapviz.core.members import load
 from fmapviz.core.notebook import make_bar
 from fmapviz.core.urls import is_url
 from fmapviz.core.words import counted
 from fmapviz.errors import NothingToDoError, OutputError, RequestError, first_few, quote, suggest_file
 from fmapviz.events import MOST_SHOWN, Counted, Notice, Outcome, RunSummary, Started, by_frequency, describe_left_out
-from fmapviz.features.diff.alignment import draw_alignment
-from fmapviz.features.diff.cka import LEAST
-from fmapviz.features.films.films import write_films
-from fmapviz.features.tokens.survey.first_pass import survey
-from fmapviz.features.tokens.survey.kept_passes import KeptPasses
-from fmapviz.features.top.of_run import draw_top_images, has_top_images
 from fmapviz.images.films import check_readable, close_films, list_frames, without_unreadable
 from fmapviz.images.find import find_images, is_candidate, is_input
 from fmapviz.images.frames import may_be_film
@@ -36,11 +31,11 @@ from fmapviz.images.memory.inputs import is_all_prepared, only_files, resolve_in
 from fmapviz.models.load import is_model
 from fmapviz.models.network import takes_volumes
 from fmapviz.run.disk_space import RunWatch
+from fmapviz.run.load import find_device, frame_choice, load_session, moved
 from fmapviz.run.model_views import draw_model, has_model
 from fmapviz.run.pipeline.progress import Progress
 from fmapviz.run.pipeline.work import UntilFailure, group, work
 from fmapviz.run.publish import Publisher
-from fmapviz.run.session import find_device, frame_choice, load_session, moved
 from fmapviz.store.failures import append_failure
 from fmapviz.store.presence import Presence
 from fmapviz.store.remote.destination import open_destination
@@ -48,14 +43,12 @@ from fmapviz.store.run import (
     check_name,
     describe_contents,
     is_series,
-    is_surveyed,
     marked,
     names_of,
     remedy_of,
     removed_if_refused,
-    shares_values,
 )
-from fmapviz.store.run_files import has_more_units
+from fmapviz.store.run_files import find_units, has_more_units
 from fmapviz.store.shards.shard import remove_damaged_shards
 from fmapviz.store.staleness import describe_stale
 from fmapviz.store.unfinished import unfinished
@@ -70,19 +63,20 @@ if TYPE_CHECKING:
     from fmapviz.store.remote.destination import Destination
 
     Load = Callable[[RunConfig], tuple[Session, list[str]]]
-    Draw = Callable[[Session, Iterable[ImageFile | Failure], Callable[[Event], None]], RunSummary]
+    Items = Iterable[ImageFile | Failure]
+    Rounds = Callable[[Session, Items, Callable[[Event], None]], Iterator[tuple[Session, Items]]]
 
 P = ParamSpec("P")
 MOST_MISSING = 10_000  # inputs that do not exist; with more of them, a run begins and records them
 
 
-def run(config: RunConfig, *, load: Load = load_session, draw: Draw | None = None) -> RunSummary:
+def run(config: RunConfig, *, open_session: Load = load_session, rounds: Rounds | None = None) -> RunSummary:
     """Draw the views of a configuration for all its images.
 
     Args:
         config: What to draw.
-        load: Loads the network, or two.
-        draw: Draws all images of a session; None: once.
+        open_session: Loads the network, or two.
+        rounds: Yields the session and the images of each round in which all images are drawn; None: one round.
 
     Returns:
         What was done; its `exit_code` is the command's.
@@ -104,7 +98,7 @@ def run(config: RunConfig, *, load: Load = load_session, draw: Draw | None = Non
         found: Iterator[ImageFile | Failure] = iter(())
         if config.needs_images:
             found = _find(inputs, destination, of_inputs, no_inputs)
-        session, notices = load(replace(config, device="auto") if is_remote else config)
+        session, notices = open_session(replace(config, device="auto") if is_remote else config)
         is_new = not destination.directory.exists()
         session = replace(
             session,
@@ -143,7 +137,7 @@ def run(config: RunConfig, *, load: Load = load_session, draw: Draw | None = Non
             stack.enter_context(moved(session.model.module, session.device))
             stack.enter_context(removed_if_refused(session.directory, out_too=is_new))
             stack.push(_add_hint)
-            summary = _draw_recorded(session, found, watch, draw or draw_all)
+            summary = _draw_recorded(session, found, watch, rounds)
         if bar:
             bar.total = summary.found
             bar.show()
@@ -156,7 +150,9 @@ def run(config: RunConfig, *, load: Load = load_session, draw: Draw | None = Non
         return replace(summary, notices=tuple(told), no_inputs=by_frequency(no_inputs))
 
 
-def _draw_recorded(session: Session, found: Iterator[ImageFile | Failure], watch: RunWatch, draw: Draw) -> RunSummary:
+def _draw_recorded(
+    session: Session, found: Iterator[ImageFile | Failure], watch: RunWatch, rounds: Rounds | None
+) -> RunSummary:
     """Draw all images; mark a local run as being written, and keep a record until all inputs are accounted for."""
     presence = Presence(session.directory, session.output.address_of(session.directory))
 
@@ -166,7 +162,7 @@ def _draw_recorded(session: Session, found: Iterator[ImageFile | Failure], watch
         watch.note(event)
 
     if not session.output.is_local:
-        summary = draw(session, found, watched)
+        summary = draw_all(session, found, watched, rounds)
         session.output.refresh(session.directory)
         presence.check()
         return summary
@@ -182,7 +178,7 @@ def _draw_recorded(session: Session, found: Iterator[ImageFile | Failure], watch
             watched(event)
             command.note(event)
 
-        summary = draw(session, found, note)
+        summary = draw_all(session, found, note, rounds)
         presence.check()
         if summary.stopped:
             command.end("failed", "stopped at the first failure")
@@ -316,30 +312,38 @@ def _check_order(model: object, inputs: object) -> None:
         raise RequestError(f"no such model: {quote(path)}", hint=f"the model comes first: visualize({first}, {second})")
 
 
-def draw_all(session: Session, found: Iterable[ImageFile | Failure], on_event: Callable[[Event], None]) -> RunSummary:
-    """Draw every image, then the model itself, and write what is made of all images."""
-    config, begun = session.config, time.monotonic()
-    settings = session.info.settings
-    if session.plan.of_images and (is_surveyed(settings) if session.plan.drawn else shares_values(settings)):
-        found = list(found)
-        session = replace(session, kept=KeptPasses() if session.plan.of_outputs else None)
-        known = survey(session, found, on_event)
-        session = replace(session, plan=replace(session.plan, shared=known.shared, anchor_path=known.path))
+def draw_all(session: Session, found: Items, on_event: Callable[[Event], None], rounds: Rounds | None = None) -> RunSummary:
+    """Draw every image in each round, and write what is made of all images.
+
+    Args:
+        session: The run.
+        found: The images.
+        on_event: Called with each event.
+        rounds: See `run`.
+    """
+    begun, once, parts = time.monotonic(), 0, list[RunSummary]()
+    failures, undrawn, stages = list[Failure](), dict[str, str](), session.stages
+
+    def on_failure(event: Event) -> None:
+        if isinstance(event, Outcome) and event.failure:
+            failures.append(event.failure)
+        on_event(event)
+
+    for stage in stages:
+        session, found = stage.before(session, found, on_event)
     publisher = Publisher(session)
-    summary = draw_images(session, found, on_event, publisher)
-    if config.shard and (config.repair or config.force) and not summary.stopped:
-        with writing_to(session.directory):
-            remove_damaged_shards(session.directory, config.part)
-    of_model, undrawn = draw_model(session, on_event)
-    of_model += draw_alignment(session) if session.pair else 0
-    again = session.plan.second_pass or (config.repair and has_top_images(session.directory))
-    of_run = 0
-    if again:
-        try:
-            of_run = draw_top_images(session, on_event).pictures
-        except RequestError as error:  # all images are drawn
-            on_event(Notice(f"no top images: {error}"))
-    write_films(session, on_event)
+    for at, items in rounds(session, found, on_failure) if rounds else iter([(session, found)]):
+        parts.append(draw_images(at, items, on_event, publisher))
+        if session.config.shard and (session.config.repair or session.config.force) and not parts[-1].stopped:
+            with writing_to(session.directory):
+                remove_damaged_shards(session.directory, session.config.part)
+        of_model, own = draw_model(at, on_event)
+        undrawn |= own
+        stages = at.stages
+        once += of_model + sum(stage.after(at, on_event) for stage in stages)
+        del at, items  # before another network is loaded
+    if rounds:
+        _write_series(session)
     left_out = publisher.publish()
     if left_out:
         named = f"{quote(session.output.address_of(left_out[0]))}{' and others' if left_out[1:] else ''}"
@@ -347,23 +351,43 @@ def draw_all(session: Session, found: Iterable[ImageFile | Failure], on_event: C
     if stale := describe_stale(session.directory, session.output.address_of(session.directory)):
         on_event(Notice(stale))
     results, highlights = publisher.report()
-    if session.pair:  # what they say of a comparison is no result for scripts
-        compared = summary.done + summary.skipped
-        if 0 < compared < LEAST:
-            on_event(Notice(f"no CKA: it needs {LEAST} images"))
-        for line in highlights if compared else []:
-            on_event(Notice(line))
-        highlights = []
-    return replace(
-        summary,
-        pictures=summary.pictures + of_model + of_run,
-        once=of_model + of_run,
-        undrawn={**undrawn, **summary.undrawn},
+    summary = replace(
+        _join(parts, failures),
+        once=once,
+        steps=len(parts) if rounds else 0,
         seconds=time.monotonic() - begun,
         model_pictures=not session.plan.of_images and has_model(session.directory),
         results=results,
         highlights=tuple(highlights),
         left_out=tuple(map(session.output.address_of, left_out)),
+    )
+    summary = replace(summary, pictures=summary.pictures + once, undrawn={**undrawn, **summary.undrawn})
+    for stage in stages:
+        summary = stage.report(session, summary, on_event)
+    return summary
+
+
+def _write_series(session: Session) -> None:
+    """Write what a format has of all rounds together."""
+    for form in map(registry.form, session.config.to):
+        if form.write_series:
+            with writing_to(session.directory):
+                load(form.write_series)(session.directory, find_units(session.directory))
+
+
+def _join(parts: Sequence[RunSummary], failures: Sequence[Failure]) -> RunSummary:
+    """Return the summary of all rounds; a round that failed counts as an input that failed."""
+    return replace(
+        parts[-1],
+        found=sum(part.found for part in parts) + len(failures),
+        done=sum(part.done for part in parts),
+        skipped=sum(part.skipped for part in parts),
+        failed=sum(part.failed for part in parts) + len(failures),
+        pictures=sum(part.pictures for part in parts),
+        not_executed=tuple(sorted({name for part in parts for name in part.not_executed})),
+        undrawn={name: reason for part in parts for name, reason in part.undrawn.items()},
+        failures=(*failures, *(failure for part in parts for failure in part.failures)),
+        stopped=any(part.stopped for part in parts),
     )
 
 

@@ -14,11 +14,11 @@ from fmapviz.run.batch_results import MixedBatchError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from fmapviz.features.tokens.survey.kept_passes import KeptPass
     from fmapviz.observe.early_stop import ReadDetector
     from fmapviz.observe.forward_record import ForwardRecord
     from fmapviz.observe.layouts.find import LayoutFinder
     from fmapviz.run.batch_results import BatchResults
+    from fmapviz.run.kept_passes import KeptPass
 
 
 class EnoughError(Exception):

@@ -1,89 +1,93 @@
-"""Load what a configuration asks for: the model, its layers, the views."""
+"""What a run has loaded, and the contracts of what draws its passes and of its stages."""
 
 from __future__ import annotations
 
-import platform
-import warnings
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
-from enum import Enum
-from itertools import chain
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-import torch
-from torch import nn
-
-from fmapviz.config import RunInfo
-from fmapviz.config.looks import effective_style
-from fmapviz.core import registry
-from fmapviz.core.lazy_torchvision import torchvision, uncompiled
-from fmapviz.core.members import load
-from fmapviz.core.urls import is_url
-from fmapviz.core.version import __version__
-from fmapviz.errors import RequestError, quote
-from fmapviz.images.films import FrameChoice
-from fmapviz.models.load import load_model
-from fmapviz.models.network import input_type, with_axes
-from fmapviz.observe.early_stop import EarlyStop
-from fmapviz.observe.hooks import observe
-from fmapviz.observe.layers import (
-    absent_types,
-    default_types,
-    find_layers,
-    notice_blocks,
-    notice_left_out,
-    scripted_parts,
-    select_layers,
-    select_modules,
-    unwrap,
-)
+from fmapviz.models.network import with_axes
 from fmapviz.observe.layouts.find import LayoutCache
-from fmapviz.observe.meta_copy import copy_to_meta
-from fmapviz.observe.outputs import part_of, scores_in
 from fmapviz.observe.predictions import DEFAULT_COUNT
-from fmapviz.observe.randomness import all_undisturbed
 from fmapviz.observe.score_reader import ScoreReader
-from fmapviz.observe.targets import INDEX, canonical
-from fmapviz.run.batch import describe_given
-from fmapviz.run.findings import findings_of
-from fmapviz.run.layer_list import grey_input
-from fmapviz.run.plan import make_plan
-from fmapviz.run.without_effect import without_effect
 from fmapviz.store.remote.destination import LocalDestination
 from fmapviz.store.unit_key import image_key
-from fmapviz.types import Model
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
-    from torch import Tensor
+    import torch
+    from torch import Tensor, nn
 
-    from fmapviz.config import InputOptions, RunConfig, StepInfo
-    from fmapviz.core.members import Need
-    from fmapviz.features.diff.networks import Compared
-    from fmapviz.features.tokens.survey.kept_passes import KeptPasses
+    from fmapviz.config import RunConfig, RunInfo
+    from fmapviz.events import Event, RunSummary
     from fmapviz.formats.base import OpenWriter
     from fmapviz.images.memory.image import MemoryImage
+    from fmapviz.observe.early_stop import EarlyStop
+    from fmapviz.observe.hooks import Numbers
+    from fmapviz.observe.lasting_state import LastingState
+    from fmapviz.run.kept_passes import KeptPass, KeptPasses
     from fmapviz.run.plan import Plan
     from fmapviz.store.remote.destination import Destination
     from fmapviz.store.unit_key import UnitKey
-    from fmapviz.types import ImageFile, Layer, Preparation, Weights
+    from fmapviz.types import Failure, ImageFile, ImageResult, Layer, Model, Preparation
+
+    Items = Iterable[ImageFile | Failure]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class PairSetup:
-    """The second network of a comparison, and what is captured of it.
+class PassDrawer(Protocol):
+    """Draws passes of a network, or of several; its hooks are attached while it is open."""
 
-    Attributes:
-        compared: Both networks.
-        layers: The chosen layers of the second.
-        layouts: Remembers their layouts.
-    """
+    @property
+    def numbers(self) -> Numbers:
+        """Whether the last pass drew random numbers."""
 
-    compared: Compared
-    layers: Sequence[Layer]
-    layouts: LayoutCache = field(default_factory=LayoutCache)
+    @property
+    def lasting(self) -> Sequence[LastingState]:
+        """What each network keeps from one pass to the next."""
+
+    def draw(self, batch: Tensor, *, keep: KeptPasses | None = None) -> list[ImageResult]:
+        """Draw prepared images `(N, ...)`, and keep their passes if there is room.
+
+        Raises:
+            ForwardError: A network raised an exception.
+            MixedBatchError: The images have to be drawn one by one.
+            RequestError: The request does not fit the network.
+            torch.OutOfMemoryError: And a RuntimeError of the CPU's allocator: see `is_out_of_memory`.
+        """
+
+    def draw_kept(self, image: Tensor, kept: KeptPass) -> ImageResult:
+        """Draw an image `(1, ...)` whose pass was kept, as `draw` draws it."""
+
+
+class Stage:
+    """A part of a run beside the passes of its images; a subclass does what it needs of this."""
+
+    def before(self, session: Session, items: Items, on_event: Callable[[Event], None]) -> tuple[Session, Items]:  # noqa: ARG002
+        """Do what must be done before the images are drawn.
+
+        Args:
+            session: The run.
+            items: The images, which may be read only once.
+            on_event: Called with notices.
+
+        Returns:
+            The session with what was found out, and the images.
+        """
+        return session, items
+
+    def after(self, session: Session, on_event: Callable[[Event], None]) -> int:  # noqa: ARG002
+        """Draw what is made of all images of the run, unless that is done; return the number of pictures.
+
+        Raises:
+            OutputError: The output could not be written.
+        """
+        return 0
+
+    def report(self, session: Session, summary: RunSummary, on_event: Callable[[Event], None]) -> RunSummary:  # noqa: ARG002
+        """Return the summary of the run as it is reported."""
+        return summary
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -108,9 +112,11 @@ class Session:
         reader: Remembers how the network ends.
         layouts: Remembers the layouts of layers.
         kept: Remembers what layers returned when the images were surveyed.
-        pair: The second network, if two are compared; the model's module then holds both.
-        step: The step at which a series of networks is; None if there is no series.
-        times: How often each image is drawn: at each step.
+        stages: What the run does before and after its images are drawn.
+        attach: Attaches what draws a pass to the network or a copy of it; None: a `Drawer`.
+        version: What must be equal, besides the image, for a unit to be up to date; the step of a series is in it.
+        measured: The networks whose outputs are measured, by what messages call them; empty: that of the model.
+        times: How often each image is drawn: at each step of a series.
         preparations: Remembers the axes of clips, by their shapes.
     """
 
@@ -131,8 +137,10 @@ class Session:
     reader: ScoreReader = field(default_factory=ScoreReader)
     layouts: LayoutCache = field(default_factory=LayoutCache)
     kept: KeptPasses | None = None
-    pair: PairSetup | None = None
-    step: StepInfo | None = None
+    stages: Sequence[Stage] = ()
+    attach: Callable[[Session, nn.Module, Callable[[], object]], AbstractContextManager[PassDrawer]] | None = None
+    version: Mapping[str, str | int] = field(default_factory=dict)
+    measured: Mapping[str, nn.Module] = field(default_factory=dict)
     times: int = 1
     preparations: dict[tuple[int, ...], Preparation] = field(default_factory=dict)
 
@@ -151,15 +159,7 @@ class Session:
 
     def make_key(self, file: ImageFile) -> UnitKey:
         """Return the key of the unit of a single image."""
-        return image_key(file, self.step_version)
-
-    @property
-    def step_version(self) -> dict[str, str | int]:
-        """What must be equal for a unit at this step of a series to be up to date; nothing if there is none."""
-        if self.step is None or self.pair is None:
-            return {}
-        first, second = self.pair.compared.first.sha256, self.pair.compared.second.sha256
-        return {"step": self.step.number, "weights": self.step.weights, "first": first or "", "second": second or ""}
+        return image_key(file, self.version)
 
     @property
     def predictions(self) -> int:
@@ -170,292 +170,3 @@ class Session:
     def config(self) -> RunConfig:
         """The resolved configuration, without inputs, engine and callback."""
         return self.info.config
-
-
-def load_session(config: RunConfig, *, pair: bool = False) -> tuple[Session, list[str]]:
-    """Load the model and select its layers.
-
-    Args:
-        config: What to load.
-        pair: Whether it is the first of two networks, which only views of two can draw.
-
-    Returns:
-        The session, without a directory, and notices about the model and its layers.
-
-    Raises:
-        RequestError: An unknown model, layer or device, or weights that cannot be had.
-    """
-    _check_views(config, pair=pair)
-    loaded = _load(config.model, config.weights, config.preprocessing)
-    device = find_device(config, loaded.module if isinstance(config.model, nn.Module) else None)
-    existing = find_layers(loaded.module)
-    narrowed = bool(config.layers or config.exclude)
-    formats = formats_of(config)
-    plan = make_plan(
-        tuple(dict.fromkeys(config.views)),
-        targets=config.target_names,
-        classes=loaded.classes,
-        output=config.output,
-        automatic=not (narrowed or config.types),
-        scores=config.scores,
-        outputs=_count_outputs(config, loaded),
-    )
-    types = tuple(sorted(config.types)) or default_types(existing, blocks=plan.of_layers)  # blocks have no kernels
-    takes_class = bool(plan.wanted)
-    plan = _adapt(plan, formats, config.dtype, config.views)
-    style, idle = effective_style(config.style, config.views)
-    chosen = []
-    if plan.of_layers or plan.of_model or (plan.of_maps and not plan.automatic):
-        any_type = plan.of_maps and not config.types
-        chosen = select_layers(existing, types=types, include=config.layers, exclude=config.exclude, any_type=any_type)
-    if plan.of_modules and (narrowed or config.types):
-        plan = replace(plan, modules=select_modules(existing, config.types, config.layers, config.exclude))
-    resolved = replace(
-        config,
-        model=loaded.name,
-        inputs=(),
-        engine=None,
-        on_event=None,
-        types=types,
-        views=tuple(dict.fromkeys(config.views)),
-        to=formats,
-        # An option without effect makes no other run.
-        targets=canonical(config.target_names, loaded.classes) if takes_class else (),
-        style=style,
-        predictions=_count_predictions(config.predictions, loaded, narrowed=narrowed and not plan.of_classes),
-        dtype=plan.kept or "float32",
-    )
-    info = _identify(config, resolved, loaded)
-    stops = bool(chosen) and not plan.of_modules
-    session = Session(
-        request=config,
-        info=info,
-        model=loaded,
-        layers=chosen,
-        plan=plan,
-        writers=open_writers(formats),
-        device=device,
-        batch_size=(config.batch_size or (1 if device.type == "cpu" else 16)) if loaded.batches else 1,
-        workers=config.threads,
-        layouts=findings_of(loaded).layouts,
-        early_stop=_early_stop(loaded, chosen, narrowed=bool(narrowed or config.types)) if stops else None,
-    )
-    notices = [*_notices(existing, config.types, types)] if chosen else []
-    if chosen and not config.types and (plan.of_layers or plan.of_maps):
-        notices += filter(None, [notice_left_out(existing, chosen, include=config.layers, exclude=config.exclude)])
-    if plan.of_layers and not narrowed and not config.types and (notice := notice_blocks(loaded.name, existing)):
-        notices.append(notice)
-    notices += without_effect(config, plan, idle=idle, predicts=bool(resolved.predictions))
-    if unused := [view for view in resolved.views if not plan.has(view)]:
-        notices.append(f"nothing comes of {', '.join(unused)}: pictures need to='png', to='html' or to='tensorboard' too")
-    notices += _unwritten(resolved.views, formats)
-    notices += [*loaded.notices, *filter(None, [loaded.assumption])]
-    return session, notices
-
-
-def frame_choice(session: Session) -> FrameChoice:
-    """Return which frames of films are the images of a session."""
-    start, stop = session.request.frame_range
-    return FrameChoice(start, stop, session.request.every, session.model.preparation.frames)
-
-
-def _check_views(config: RunConfig, *, pair: bool) -> None:
-    """Check that the views draw as many networks as there are, and can be scaled as requested."""
-    if pair and config.style.scope == "run":
-        hint = "Style(norm='layer'), or Style(norm='fixed:LO,HI')"
-        raise RequestError("no range over all images of a comparison", hint=hint)
-    if not pair and config.style.rank == "change":
-        raise RequestError("channels are ranked by change where two networks are compared", hint="channels='top:16:max'")
-    for view in config.views:
-        if pair and registry.view(view).networks == 1:
-            of_two = ", ".join(name for name, each in registry.views().items() if each.networks == 2)
-            raise RequestError(f"{view} draws one network", hint=f"of two there are: {of_two}")
-        if not pair and registry.view(view).networks == 2:
-            raise RequestError(f"{view} compares two networks", hint="fmapviz.diff(one, other, images) does")
-
-
-@contextmanager
-def moved(module: nn.Module, device: torch.device) -> Iterator[None]:
-    """Move a module to a device, and back at the end."""
-    home = _home(module)
-    if home is None or home == device:
-        yield
-        return
-    try:
-        module.to(device)
-        yield
-    finally:
-        module.to(home)
-
-
-def _identify(config: RunConfig, resolved: RunConfig, loaded: Model) -> RunInfo:
-    """Return the identity of a run, of its configuration as given and as resolved."""
-    return RunInfo(
-        model=loaded.name,
-        weights=loaded.weights,
-        sha256=loaded.sha256,
-        preparation=loaded.preparation.description,
-        config=resolved,
-        versions={
-            "fmapviz": __version__,
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "torchvision": torchvision.__version__,
-        },
-        request={
-            "model": config.model if isinstance(config.model, str) else None,
-            "weights": _weights_as_typed(config.weights),
-            "types": list(config.types),
-            "preprocessing": asdict(config.preprocessing),
-        },
-    )
-
-
-def _weights_as_typed(weights: Weights) -> str | None:
-    """Return what a later call takes as the same weights; None if that is not to be recorded, or cannot be."""
-    if isinstance(weights, Enum):
-        return weights.name
-    return weights if isinstance(weights, str) and not is_url(weights) else None  # an address may contain a password
-
-
-def formats_of(config: RunConfig) -> tuple[str, ...]:
-    """Return the output formats, with those that a format or a view cannot do without."""
-    implied = (each.format for each in (*map(registry.form, config.to), *map(registry.view, config.views)))
-    return tuple(sorted({*config.to, *filter(None, implied)}))
-
-
-def open_writers(formats: Iterable[str]) -> dict[str, OpenWriter]:
-    """Return the functions that open the writers of formats, by name."""
-    return {form: load(registry.form(form).open_writer) for form in formats}
-
-
-def _unwritten(views: Sequence[str], formats: Sequence[str]) -> Iterator[str]:
-    """Yield notices of formats that write nothing of some views, unless another one writes these, or nothing at all."""
-    only = {form: registry.form(form).only_of for form in formats}
-    every = any("pictures" in needs_of(form) and not only[form] for form in formats)
-    for form, written in only.items():
-        left = [view for view in views if written and view not in written]
-        if left and (len(left) == len(views) or not every):
-            some = ", ".join(written)
-            yield f"no {form} come of {', '.join(left)}, only of {some}; to='png' or to='svg' writes every view"
-
-
-def _adapt(plan: Plan, formats: Sequence[str], dtype: str, views: Sequence[str]) -> Plan:
-    """Reduce a plan to what the formats need.
-
-    Raises:
-        RequestError: A format would get nothing.
-    """
-    needs = {need for form in formats for need in needs_of(form)}
-    for form in formats:
-        if registry.form(form).networks == 2 and plan.networks == 1:
-            raise RequestError(
-                f"the format {quote(form)} is of two networks", hint="fmapviz.diff(one, other, images) compares two"
-            )
-        if plan.networks == 2 and registry.form(form).networks == 1 and "pictures" not in needs_of(form):
-            of_two = next(name for name, each in registry.formats().items() if each.networks == 2)
-            raise RequestError(f"the format {quote(form)} is of one network", hint=f"to={of_two!r} has those of two")
-    if plan.networks == 2:
-        return plan if "pictures" in needs else plan.without_pictures()
-    if not plan.of_images and "pictures" not in needs:
-        raise RequestError(f"{', '.join(views)} gives pictures only", hint="to='png', to='html' or to='tensorboard'")
-    if not plan.of_channels and any(needs_of(form) == ("measures",) for form in formats):
-        raise RequestError(f"{', '.join(views)} gives no statistics", hint="views='maps' too, or inputs, grads, mean, ...")
-    plan = replace(plan, moments="measures" in needs, kept=dtype if "values" in needs else None, fields="fields" in needs)
-    if "pictures" in needs:
-        return plan
-    left = (each.without_pictures(values="values" in needs) for each in plan.observations)
-    return replace(plan.without_pictures(), of_model={}, observations=tuple(filter(None, left)))
-
-
-def needs_of(form: str) -> tuple[Need, ...]:
-    """Return what a format is made of: `pictures`, `measures`, `values`, `fields`."""
-    return registry.form(form).needs
-
-
-def _notices(layers: Sequence[Layer], asked: Sequence[str], types: Sequence[str]) -> Iterator[str]:
-    if not asked and types == ("Conv3d",):
-        yield "the model has no Conv2d layer: its Conv3d layers are drawn, frame by frame"
-    if absent := absent_types(layers, asked):
-        yield f"no layer of type {', '.join(map(quote, absent))} in the model"
-    if parts := scripted_parts(layers):
-        yield f"scripted modules, whose layers cannot be seen: {', '.join(parts)}"
-
-
-def _count_predictions(given: int | None, model: Model, *, narrowed: bool) -> int:
-    """Return the number of classes to predict; none by default if only some layers are selected, which is faster."""
-    if given is None:
-        return 0 if narrowed or not model.classes else DEFAULT_COUNT
-    return min(given, len(model.classes)) if model.classes else given
-
-
-def _count_outputs(config: RunConfig, model: Model) -> int | None:
-    """Return the number of classes by the network's output, if a requested index is beyond the names of classes.
-
-    The network is run without numbers, on the meta device; None if it cannot be, as a detector.
-    """
-    asked = [int(part) for text in config.target_names for part in text.split(",") if INDEX.fullmatch(part.strip())]
-    if max(asked, default=-1) < len(model.classes):
-        return None
-    try:
-        module = copy_to_meta(model.module)
-        batch = model.preparation.apply(grey_input(model.preparation))[None]
-        running = observe(module, [], lambda _: None)
-        with uncompiled(), torch.no_grad(), warnings.catch_warnings(), running, all_undisturbed(batch.device):
-            warnings.simplefilter("ignore")  # of meta kernels
-            output = model.forward(module, batch.to("meta", input_type(module)))
-        part = output if config.output is None else part_of(output, config.output)
-        shape = scores_in(part, classes=len(model.classes)).shape
-    except (Exception, SystemExit):  # noqa: BLE001  a user's forward pass may raise anything
-        return None
-    outputs = 1 if len(shape) == 1 else shape[-1] if len(shape) == 3 and shape[1] == 1 else shape[1]
-    word = config.scores or (model.scores if model.own else "")
-    mirrored = outputs == 1 and len(model.classes) == 2 and not word.startswith("value")
-    return outputs + (mirrored or word == "ordinal")
-
-
-def _early_stop(model: Model, layers: Sequence[Layer], *, narrowed: bool) -> EarlyStop | None:
-    """Return when a forward pass may stop, unless the model's output is needed."""
-    if model.straight and all(layer.type in {"Conv2d", "Conv3d"} for layer in layers):
-        return EarlyStop(len(layers))
-    return EarlyStop() if narrowed else None
-
-
-def _load(model: str | nn.Module | Model, weights: Weights, preprocessing: InputOptions) -> Model:
-    if isinstance(model, str):
-        model = load_model(model, weights=weights, preprocessing=preprocessing)
-    elif weights != "default":
-        raise RequestError(
-            f"the model has weights already: {quote(weights if isinstance(weights, str | Enum) else 'a state dict')}",
-            hint="only a model given by name takes weights",
-        )
-    elif not isinstance(model, Model):
-        model = describe_given(unwrap(model), preprocessing=preprocessing)
-    return replace(model, module=unwrap(model.module))
-
-
-def find_device(config: RunConfig, given: nn.Module | None = None) -> torch.device:
-    """Return the device to compute on: by default the one that a given module is on.
-
-    Raises:
-        RequestError: It does not exist here.
-    """
-    name = config.device
-    if name == "auto":
-        home = _home(given) if given else None
-        if home is not None:
-            return home
-        if torch.cuda.is_available():
-            return torch.device("cuda")
-        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-        torch.empty(1, device=device).cpu()  # the meta device holds no values
-    except Exception as error:  # each backend raises its own kind
-        hint = "device='auto' uses what is available; names are torch's, such as cpu, cuda, cuda:1 or mps"
-        raise RequestError(f"no such device here: {quote(name)}", hint=hint) from error
-    return device
-
-
-def _home(module: nn.Module) -> torch.device | None:
-    return next((values.device for values in chain(module.parameters(), module.buffers())), None)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from fmapviz.core.files import stage, writing_to
 from fmapviz.draw.records import heat_records, layer_records
-from fmapviz.run.session import needs_of
+from fmapviz.run.load import needs_of
 from fmapviz.store.unit import commit
 from fmapviz.types import ImageResult, UnitImage
 

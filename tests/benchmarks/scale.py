@@ -27,7 +27,7 @@ from fmapviz.images.find import find_images
 from fmapviz.images.seen import Seen
 from fmapviz.observe.hooks import undisturbed
 from fmapviz.run.forward_pass import Drawer
-from fmapviz.run.session import load_session
+from fmapviz.run.load import load_session
 from fmapviz.types import UnitImage
 
 ROOT = Path(__file__).parent.parent.parent

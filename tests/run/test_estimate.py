@@ -19,8 +19,8 @@ from fmapviz.errors import RefusedError
 from fmapviz.events import Counted, Notice, Outcome, Staged
 from fmapviz.images.find import find_images
 from fmapviz.run import disk_space, estimate
+from fmapviz.run.load import load_session
 from fmapviz.run.loop import visualize
-from fmapviz.run.session import load_session
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from PIL import Image
 from torch import nn
 
 import fmapviz
-from fmapviz.features.fields import fields
 from fmapviz.observe.layouts import find
+from fmapviz.run import places as fields
 
 SIZE = 12
 

@@ -18,12 +18,12 @@ from torchvision.models import resnet18
 import fmapviz
 from fmapviz.config import InputOptions, Style
 from fmapviz.features.attention import flow
-from fmapviz.features.fields.fields import PlaceCache
 from fmapviz.observe.hooks import observe
 from fmapviz.observe.layers import find_layers
 from fmapviz.observe.layouts.find import LayoutFinder
 from fmapviz.observe.receptive_field import trace_fields
 from fmapviz.run.batch import describe_given
+from fmapviz.run.places import PlaceCache
 
 AS_IT_IS = InputOptions(fit="none", mean=(0.0,), std=(1.0,))
 SIZE = (90, 110)

@@ -13,10 +13,10 @@ from fmapviz.config import Engine, InputOptions, RunConfig
 from fmapviz.errors import RequestError
 from fmapviz.events import Outcome
 from fmapviz.images.find import find_images
+from fmapviz.run.load import load_session
 from fmapviz.run.pipeline.progress import Progress
 from fmapviz.run.pipeline.reader import counted
 from fmapviz.run.ray.tasks import ATTEMPTS, IMAGES, MOST_UNEXPLAINED, Begun, Task, after_death, divide, do
-from fmapviz.run.session import load_session
 from fmapviz.store.shards.grouping import Grouping
 from fmapviz.store.unit import Group, Member
 from fmapviz.types import Failure, ImageFile

@@ -26,9 +26,9 @@ from trees import problems
 from fmapviz import load_model
 from fmapviz.config import InputOptions, RunConfig, Style
 from fmapviz.errors import RequestError
+from fmapviz.run.load import load_session
 from fmapviz.run.loop import visualize
 from fmapviz.run.model_views import draw_model
-from fmapviz.run.session import load_session
 from fmapviz.store.remote.destination import LocalDestination
 
 GREY = InputOptions(fit="none", mean=(0.5,), std=(0.25,))

@@ -24,7 +24,6 @@ from fmapviz.errors import FmapvizError, RequestError, first_few, quote, suggest
 from fmapviz.features.cam import CamView
 from fmapviz.features.cam.method import Method
 from fmapviz.features.cam.observer import CamObservation
-from fmapviz.features.fields.fields import PlaceCache, Places
 from fmapviz.images.seen import Seen
 from fmapviz.models.network import with_axes
 from fmapviz.observe.endings import Endings
@@ -38,6 +37,7 @@ from fmapviz.observe.targets import INDEX, Wanted, parse
 from fmapviz.run.batch import make_batch
 from fmapviz.run.class_gradients import NOT_FINITE, ClassGradients
 from fmapviz.run.findings import findings_of
+from fmapviz.run.places import PlaceCache, Places
 from fmapviz.run.plan import Plan
 from fmapviz.types import Layer, Model
 

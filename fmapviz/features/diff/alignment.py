@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from math import isfinite
 from typing import TYPE_CHECKING
 
 from fmapviz.core.file_names import ALIGNMENT, STEP
 from fmapviz.draw.png import encode
 from fmapviz.draw.sheets.matrix import draw_matrix
+from fmapviz.events import Notice
 from fmapviz.features.diff import aggregate as differences
+from fmapviz.features.diff.cka import LEAST
+from fmapviz.run.load import needs_of
 from fmapviz.run.model_views import KIND, UNIT
-from fmapviz.run.session import needs_of
+from fmapviz.run.session import Stage
 from fmapviz.run.units import write_unit
 from fmapviz.store import run_files
 from fmapviz.store.aggregates import base
@@ -20,6 +24,9 @@ from fmapviz.store.unit_key import UnitKey
 from fmapviz.types import Picture
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from fmapviz.events import Event, RunSummary
     from fmapviz.run.session import Session
 
 _NOTE = (
@@ -28,30 +35,53 @@ _NOTE = (
 )
 
 
-def draw_alignment(session: Session) -> int:
+class AlignmentStage(Stage):
+    """Draws the alignment of two networks when their images are drawn, and reports how they differ.
+
+    Args:
+        names: What the networks are, for people.
+        step: The step of a series; None: there is none.
+    """
+
+    def __init__(self, names: tuple[str, str], step: int | None = None) -> None:
+        self._names, self._step = names, step
+
+    def after(self, session: Session, on_event: Callable[[Event], None]) -> int:  # noqa: ARG002
+        """Draw the alignment, unless that is done."""
+        return draw_alignment(session, self._names, self._step)
+
+    def report(self, session: Session, summary: RunSummary, on_event: Callable[[Event], None]) -> RunSummary:  # noqa: ARG002
+        """Report the results as notices: of a comparison they are no result for scripts."""
+        compared = summary.done + summary.skipped
+        if self._step is None and 0 < compared < LEAST:
+            on_event(Notice(f"no CKA: it needs {LEAST} images"))
+        for line in summary.highlights if compared else ():
+            on_event(Notice(line))
+        return replace(summary, highlights=())
+
+
+def draw_alignment(session: Session, names: tuple[str, str], step: int | None) -> int:
     """Draw the alignment of the session's images, unless that is done; return the number of pictures written.
 
     Raises:
         OutputError: The output could not be written.
     """
-    run, info, setup = session.directory, session.info, session.pair
-    if setup is None or not any("pictures" in needs_of(form) for form in session.writers):
+    run, info = session.directory, session.info
+    if not any("pictures" in needs_of(form) for form in session.writers):
         return 0
-    step = session.step.number if session.step else None
     own_name = UNIT if step is None else STEP.format(step)
     units = [unit for unit in run_files.find_units(run) if unit.relative_to(run).parts[0] != UNIT]
     known, _ = base.gather(differences, (unit for unit in units if step is None or unit.name == own_name))
     images = sorted(image for _, image, own in known.units if own == step)
     state = hashlib.sha256("\n".join(images).encode("utf-8", "surrogatepass")).hexdigest()
     place = UNIT if step is None else f"{UNIT}/{own_name}"
-    key = UnitKey(KIND, f"model:{info.label}", place, {"images": len(images), "names": state, **session.step_version})
+    key = UnitKey(KIND, f"model:{info.label}", place, {"images": len(images), "names": state, **session.version})
     if not session.config.force and find_done(run, key, info.fingerprint):
         return 0
     found = differences.align(known, step)
     if found is None:
         return 0
     rows, columns, matrix = found
-    names = setup.compared.names
     pixels = draw_matrix(
         matrix, rows, columns, sides=(f"A: {names[0]}", f"B: {names[1]}"), title="CKA", note=_NOTE.format(images=len(images))
     )

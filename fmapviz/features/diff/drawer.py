@@ -38,10 +38,10 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from fmapviz.config import Style
-    from fmapviz.features.diff.networks import Compared
-    from fmapviz.features.tokens.survey.kept_passes import KeptPasses
+    from fmapviz.features.diff.networks import Compared, PairSetup
+    from fmapviz.run.kept_passes import KeptPasses
     from fmapviz.run.plan import Draw, Plan
-    from fmapviz.run.session import PairSetup, Session
+    from fmapviz.run.session import Session
     from fmapviz.types import Layer, Model
 
 
@@ -107,12 +107,12 @@ def _range(maps: Tensor, means: NDArray[np.float64] | None, difference: Differen
     return Ranges(low, high, torch.tensor([means.mean()], dtype=torch.float32, device=low.device))
 
 
-def pair_drawer(session: Session, setup: PairSetup, pair: nn.Module, *, check: Callable[[], object]) -> PairDrawer:
+def pair_drawer(setup: PairSetup, session: Session, pair: nn.Module, check: Callable[[], object]) -> PairDrawer:
     """Return what draws the networks of a session, or copies of them.
 
     Args:
+        setup: Both networks, and the layers of the second.
         session: The first network and its layers.
-        setup: The second, and its layers.
         pair: Both networks, or a copy of both; see `fmapviz.features.diff.networks.Pair`.
         check: Called at each layer; raises if the run has ended.
     """
@@ -162,7 +162,7 @@ class PairDrawer:
         self.receive: Callable[[LayerResult, Tensor, Tensor], None] | None = None
         self._compared = compared
         self._layers = layers
-        self._draws = plan.draws["output"]
+        self._draws = plan.draws.get("output", {})
         self._style = style
         self._check = check
         self._types = [input_type(each.module) for each in (compared.first, compared.second)]

@@ -31,9 +31,10 @@ from fmapviz.features.diff.difference import compare, means_of
 from fmapviz.features.diff.drawer import draw_pair
 from fmapviz.features.diff.kept_values import is_chosen, list_types, read_values
 from fmapviz.features.diff.networks import Compared
+from fmapviz.run.load import formats_of, open_writers
 from fmapviz.run.plan import make_plan
 from fmapviz.run.publish import Publisher
-from fmapviz.run.session import PairSetup, Session, formats_of, open_writers
+from fmapviz.run.session import Session
 from fmapviz.run.units import write_unit
 from fmapviz.store import run_files
 from fmapviz.store.aggregates.base import UNREADABLE
@@ -55,6 +56,9 @@ if TYPE_CHECKING:
     from fmapviz.features.diff.kept_values import KeptValues
     from fmapviz.store.unfinished import Command
     from fmapviz.store.unit_key import UnitKey
+
+
+_NOTHING = Model("", nn.Identity(), "", None, Preparation(torch.as_tensor, (), (), ""))  # the network of a finished run
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -111,6 +115,7 @@ def compare_runs(config: RunConfig) -> RunSummary:
     with open_destination(config.out) as destination:
         destination.check()
         session = _make_session(config, first, second)
+        compared = Compared(_NOTHING, _NOTHING, _names(first, second), related=True)
         directory = destination.open_run(session.info, name=config.name, sync=config.fsync)
         session = replace(session, output=destination, directory=directory)
         tell(Started(directory, session.info))
@@ -123,8 +128,8 @@ def compare_runs(config: RunConfig) -> RunSummary:
                 given = [str(run.directory.absolute()) for run in (first, second)]
                 command = stack.enter_context(unfinished(directory, given, lambda _: len(common)))
                 note = partial(_note, command, tell)
-            outcomes = [_compare_image(session, name, first, second, note) for name in common]
-            pictures = draw_alignment(session)
+            outcomes = [_compare_image(session, compared, name, (first, second), note) for name in common]
+            pictures = draw_alignment(session, compared.names, None)
             publisher = Publisher(session)
             publisher.publish()
             results, highlights = publisher.report()
@@ -189,7 +194,6 @@ def _notices(first: _Run, second: _Run, common: list[str]) -> Iterator[str]:
 def _make_session(config: RunConfig, first: _Run, second: _Run) -> Session:
     """Return a session of the two runs, without networks."""
     settings = [run.settings for run in (first, second)]
-    names = _names(first, second)
     formats = formats_of(config)
     plan = make_plan(config.views, targets=(), classes=(), output=None, automatic=False)
     info = RunInfo(
@@ -201,18 +205,16 @@ def _make_session(config: RunConfig, first: _Run, second: _Run) -> Session:
         versions={"fmapviz": __version__},
         against={name: settings[1].get(name) for name in ("model", "weights", "sha256")},
     )
-    nothing = Model("", nn.Identity(), "", None, Preparation(torch.as_tensor, (), (), ""))
     return Session(
         request=config,
         info=info,
-        model=nothing,
+        model=_NOTHING,
         layers=(),
         plan=plan,
         writers=open_writers(formats),
         device=torch.device("cpu"),
         batch_size=1,
         workers=1,
-        pair=PairSetup(Compared(nothing, nothing, names, related=True), ()),
     )
 
 
@@ -221,10 +223,12 @@ def _names(first: _Run, second: _Run) -> tuple[str, str]:
     return names if names[0] != names[1] else (str(first.directory), str(second.directory))
 
 
-def _compare_image(session: Session, name: str, first: _Run, second: _Run, tell: Callable[[Event], None]) -> Outcome:
+def _compare_image(
+    session: Session, compared: Compared, name: str, runs: tuple[_Run, _Run], tell: Callable[[Event], None]
+) -> Outcome:
     """Compare one image, unless that is done."""
     begun, run, info = time.monotonic(), session.directory, session.info
-    units = first.units[name], second.units[name]
+    units = runs[0].units[name], runs[1].units[name]
     try:
         (file,) = images_of(read_unit(units[0]))
         key = image_key(file, {"first": _checksum(units[0]), "second": _checksum(units[1])})
@@ -232,7 +236,9 @@ def _compare_image(session: Session, name: str, first: _Run, second: _Run, tell:
             outcome = Outcome(file.path, "skipped", unit=done)
         else:
             values = [read_values(unit, session.config) for unit in units]
-            pictures, unit = _write(session, key, _draw(session, key, values[0], values[1]), _input(units))
+            pictures, unit = _write(
+                session, key, _draw(session, compared, key, first=values[0], second=values[1]), _input(units)
+            )
             outcome = Outcome(file.path, "done", pictures=pictures, seconds=time.monotonic() - begun, unit=unit)
     except RequestError:
         raise
@@ -278,9 +284,14 @@ def _input(units: Iterable[Path]) -> Picture:
     return Picture("input", "input", encode(pixels, facts), pixels.shape[1], pixels.shape[0], facts)
 
 
-def _draw(session: Session, key: UnitKey, first: Mapping[str, KeptValues], second: Mapping[str, KeptValues]) -> UnitImage:
-    setup = session.pair
-    assert setup
+def _draw(
+    session: Session,
+    compared: Compared,
+    key: UnitKey,
+    *,
+    first: Mapping[str, KeptValues],
+    second: Mapping[str, KeptValues],
+) -> UnitImage:
     layers, undrawn = [], dict[str, str]()
     for name in dict.fromkeys((*first, *second)):
         a, b = first.get(name), second.get(name)
@@ -304,7 +315,7 @@ def _draw(session: Session, key: UnitKey, first: Mapping[str, KeptValues], secon
             difference,
             session.plan.draws["output"],
             session.config.style,
-            compared=setup.compared,
+            compared=compared,
         )
         layers.append(drawn)
         if reason:

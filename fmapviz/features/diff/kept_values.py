@@ -15,7 +15,7 @@ from safetensors import SafetensorError, safe_open
 from fmapviz.core import registry
 from fmapviz.core.file_names import unit_patterns
 from fmapviz.errors import RequestError, quote
-from fmapviz.run.session import needs_of
+from fmapviz.run.load import needs_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

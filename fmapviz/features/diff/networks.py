@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import sqrt
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +19,7 @@ from fmapviz.models.initialization import read_seed
 from fmapviz.models.load import check_name, is_model, load_model
 from fmapviz.models.weights.fit import load_weights
 from fmapviz.observe.layers import default_types, find_layers, has_weights, is_in, select_layers, unwrap
+from fmapviz.observe.layouts.find import LayoutCache
 from fmapviz.run.batch import describe_given
 from fmapviz.types import Model
 
@@ -59,6 +60,21 @@ class Compared:
     second: Model
     names: tuple[str, str]
     related: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PairSetup:
+    """What a run has loaded of two networks, besides the session of the first.
+
+    Attributes:
+        compared: Both networks.
+        layers: The selected layers of the second.
+        layouts: Remembers the layouts of these.
+    """
+
+    compared: Compared
+    layers: Sequence[Layer]
+    layouts: LayoutCache = field(default_factory=LayoutCache)
 
 
 def check_other(against: Other) -> None:

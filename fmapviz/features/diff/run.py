@@ -54,13 +54,13 @@ def run_diff(config: RunConfig, *, against: Other | None, reference: str | None 
         )
     if is_series:
         series = Series(list_steps(pattern), reference or FIRST)
-        return run(config, load=series.load, draw=series.draw)
+        return run(config, open_session=series.load, rounds=series.rounds)
     if reference is not None:
         raise RequestError("a reference is of a series of checkpoints", hint="weights='ckpt/epoch_*.pt', for example")
     if against is None:
         raise RequestError("what to compare with is missing", hint=_hint(config))
     check_other(against)
-    return run(config, load=partial(load_pair, against=against))
+    return run(config, open_session=partial(load_pair, against=against))
 
 
 def _hint(config: RunConfig) -> str:

@@ -4,33 +4,26 @@ from __future__ import annotations
 
 import glob
 import re
-import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fmapviz.config import StepInfo
 from fmapviz.core import registry
 from fmapviz.core.file_names import STEP
-from fmapviz.core.files import writing_to
-from fmapviz.core.members import load
 from fmapviz.errors import FmapvizError, NothingToDoError, RequestError, quote
-from fmapviz.events import Notice, Outcome, RunSummary
-from fmapviz.features.diff.alignment import draw_alignment
+from fmapviz.events import Notice, Outcome
 from fmapviz.features.diff.session import add_second
 from fmapviz.models.load import load_model
-from fmapviz.run.loop import draw_images
-from fmapviz.run.publish import Publisher
-from fmapviz.run.session import load_session
-from fmapviz.store import run_files
+from fmapviz.run.load import load_session
 from fmapviz.store.failures import append_failure
 from fmapviz.types import Failure, ImageFile
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from fmapviz.config import RunConfig
     from fmapviz.events import Event
+    from fmapviz.features.diff.networks import PairSetup
     from fmapviz.run.session import Session
 
 FIRST, PREVIOUS = REFERENCES = ("first", "previous")
@@ -109,7 +102,7 @@ class Series:
         self._begin = 0  # position of the first that can be read
 
     def load(self, config: RunConfig) -> tuple[Session, list[str]]:
-        """Load the first checkpoint that can be read; see `fmapviz.run.session.load_session`.
+        """Load the first checkpoint that can be read; see `fmapviz.run.load.load_session`.
 
         Raises:
             RequestError: None can be read, or the request is wrong.
@@ -137,55 +130,36 @@ class Series:
             return replace(session, info=info, writers=writers, times=len(self._steps) - position), notices
         raise AssertionError("the last one raises")
 
-    def draw(self, session: Session, found: Iterable[ImageFile | Failure], on_event: Callable[[Event], None]) -> RunSummary:
-        """Compare all images at each step.
+    def rounds(
+        self, session: Session, items: Iterable[ImageFile | Failure], on_event: Callable[[Event], None]
+    ) -> Iterator[tuple[Session, Iterable[ImageFile | Failure]]]:
+        """Yield the session of each checkpoint, and the images as its units name them.
 
         Raises:
-            OutputError: The output could not be written.
+            NothingToDoError: No checkpoint could be compared.
         """
-        begun, listed = time.monotonic(), list(found)
-        publisher, pictures = Publisher(session), 0
-        parts: list[RunSummary] = []
+        listed, reference, count = list(items), session, 0
         for failure in self._failures:
             _report(session, failure, on_event)
-        reference = session
         for position in range(self._begin, len(self._steps)):
             step = self._steps[position]
             try:
-                at_step = _add_step(session, reference, step, is_loaded=position == self._begin)
+                at_step, setup = _add_step(session, reference, step, is_loaded=position == self._begin)
             except RequestError as error:
-                self._failures.append(_failure(step, error))
-                _report(session, self._failures[-1], on_event)
+                _report(session, _failure(step, error), on_event)
                 continue
-            assert at_step.pair
-            compared = at_step.pair.compared
-            if position == self._begin + 1 and not compared.related:
+            if position == self._begin + 1 and not setup.compared.related:
                 on_event(Notice("the weights of the first two checkpoints have nothing in common"))
-            items = [_at(each, step.number) for each in listed if isinstance(each, ImageFile) or not parts]
-            part = draw_images(at_step, items, on_event, publisher)
-            pictures += draw_alignment(at_step)
-            parts.append(part)
+            yield at_step, [_at(each, step.number) for each in listed if isinstance(each, ImageFile) or not count]
+            count += 1
             if self._reference == PREVIOUS:
-                reference = replace(session, model=compared.second)
-            del at_step, compared  # before another network is loaded
-        if not parts:
+                reference = replace(session, model=setup.compared.second)
+            del at_step, setup  # before another network is loaded
+        if not count:
             raise NothingToDoError("no checkpoint could be compared")
-        self._write_together(session)
-        publisher.publish()
-        results, highlights = publisher.report()
-        for line in highlights:
-            on_event(Notice(line))
-        return _join(parts, self._failures, pictures=pictures, seconds=time.monotonic() - begun, results=results)
-
-    def _write_together(self, session: Session) -> None:
-        """Write what a format has of all steps together."""
-        for form in session.config.to:
-            if write_series := registry.form(form).write_series:
-                with writing_to(session.directory):
-                    load(write_series)(session.directory, run_files.find_units(session.directory))
 
 
-def _add_step(session: Session, reference: Session, step: Step, *, is_loaded: bool) -> Session:
+def _add_step(session: Session, reference: Session, step: Step, *, is_loaded: bool) -> tuple[Session, PairSetup]:
     """Return the session of a checkpoint and of what it is compared with; the first one is loaded already.
 
     Raises:
@@ -196,8 +170,7 @@ def _add_step(session: Session, reference: Session, step: Step, *, is_loaded: bo
         assert isinstance(name, str)
         second = load_model(name, weights=step.weights, preprocessing=session.request.preprocessing)
     second.module.to(session.device)
-    info = StepInfo(step.number, second.weights, second.sha256)
-    return add_second(reference, second, step=info, against=dict(session.info.against))
+    return add_second(reference, second, step=step.number, against=dict(session.info.against))
 
 
 def _at(item: ImageFile | Failure, number: int) -> ImageFile | Failure:
@@ -223,27 +196,3 @@ def _failure(step: Step, error: FmapvizError) -> Failure:
 def _report(session: Session, failure: Failure, on_event: Callable[[Event], None]) -> None:
     append_failure(session.directory, failure, sync=session.config.fsync)
     on_event(Outcome(failure.path, "failed", failure=failure))
-
-
-def _join(
-    parts: Sequence[RunSummary], failures: Sequence[Failure], *, pictures: int, seconds: float, results: object
-) -> RunSummary:
-    """Return the summary of all steps; a checkpoint that failed counts as an input that failed."""
-    last = parts[-1]
-    undrawn = {name: reason for part in parts for name, reason in part.undrawn.items()}
-    return replace(
-        last,
-        found=sum(part.found for part in parts) + len(failures),
-        done=sum(part.done for part in parts),
-        skipped=sum(part.skipped for part in parts),
-        failed=sum(part.failed for part in parts) + len(failures),
-        pictures=sum(part.pictures for part in parts) + pictures,
-        once=pictures,
-        steps=len(parts),
-        not_executed=tuple(sorted({name for part in parts for name in part.not_executed})),
-        undrawn=undrawn,
-        failures=(*failures, *(failure for part in parts for failure in part.failures)),
-        seconds=seconds,
-        stopped=any(part.stopped for part in parts),
-        results=results if isinstance(results, dict) else {},
-    )

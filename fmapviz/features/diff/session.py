@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from fmapviz.features.diff.networks import Pair, choose_layers, compare_networks, load_second, remark_on_weights
-from fmapviz.run.session import PairSetup, load_session
+from fmapviz.features.diff.alignment import AlignmentStage
+from fmapviz.features.diff.drawer import pair_drawer
+from fmapviz.features.diff.networks import Pair, PairSetup, choose_layers, compare_networks, load_second, remark_on_weights
+from fmapviz.run.load import load_session
 
 if TYPE_CHECKING:
-    from fmapviz.config import RunConfig, StepInfo
+    from fmapviz.config import RunConfig
     from fmapviz.features.diff.networks import Other
     from fmapviz.run.session import Session
     from fmapviz.types import Model
@@ -21,7 +24,7 @@ UNRELATED = (
 
 
 def load_pair(config: RunConfig, *, against: Other) -> tuple[Session, list[str]]:
-    """Load two networks; see `fmapviz.run.session.load_session`.
+    """Load two networks; see `fmapviz.run.load.load_session`.
 
     Args:
         config: The first network, the images, and how they are drawn.
@@ -32,9 +35,7 @@ def load_pair(config: RunConfig, *, against: Other) -> tuple[Session, list[str]]
     """
     session, notices = load_session(replace(config, predictions=0), pair=True)
     second = load_second(session.model, against, weights=config.weights, preprocessing=config.preprocessing)
-    session = add_second(session, second)
-    setup = session.pair
-    assert setup
+    session, setup = add_second(session, second)
     if not setup.compared.related:
         notices.append(UNRELATED)
     if not config.types and not config.layers and (remark := remark_on_weights(setup.compared, session.layers)):
@@ -45,9 +46,9 @@ def load_pair(config: RunConfig, *, against: Other) -> tuple[Session, list[str]]
 
 
 def add_second(
-    session: Session, second: Model, *, step: StepInfo | None = None, against: dict[str, Any] | None = None
-) -> Session:
-    """Return the session of a network with a second one.
+    session: Session, second: Model, *, step: int | None = None, against: dict[str, Any] | None = None
+) -> tuple[Session, PairSetup]:
+    """Return the session of a network with a second one, and both networks.
 
     Args:
         session: Of the first network.
@@ -63,12 +64,16 @@ def add_second(
     layers = choose_layers(compared, types=config.types, include=config.layers, exclude=config.exclude)
     recorded: dict[str, Any] = {"model": second.name, "weights": second.weights, "sha256": second.sha256}
     recorded |= {} if compared.related else {"related": False}
+    setup = PairSetup(compared, layers)
+    checksums = {"first": compared.first.sha256 or "", "second": compared.second.sha256 or ""}
     return replace(
         session,
         info=replace(session.info, against=recorded if against is None else against),
         model=replace(session.model, module=Pair(session.model.module, compared.second.module), batches=False),
-        pair=PairSetup(compared, layers),
+        stages=[AlignmentStage(compared.names, step)],
+        attach=partial(pair_drawer, setup),
+        measured={"B": compared.second.module},
+        version={} if step is None else {"step": step, "weights": second.weights, **checksums},
         batch_size=1,
         early_stop=None,
-        step=step,
-    )
+    ), setup

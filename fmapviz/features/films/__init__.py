@@ -3,6 +3,7 @@
 from fmapviz.core.members import Contribution, Format
 
 CONTRIBUTION = Contribution(
+    stages=("fmapviz.features.films.films:FilmStage",),
     formats=(
         Format(
             name="gif",
@@ -24,5 +25,5 @@ CONTRIBUTION = Contribution(
             open_writer="fmapviz.features.films.mp4:open_writer",
             write_film="fmapviz.features.films.mp4:write_film",
         ),
-    )
+    ),
 )

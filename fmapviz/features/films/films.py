@@ -27,6 +27,7 @@ from fmapviz.errors import quote
 from fmapviz.events import Notice
 from fmapviz.images.films import rate_of, times_of
 from fmapviz.images.frames import frames_of
+from fmapviz.run.session import Stage
 from fmapviz.run.units import finish_unit
 from fmapviz.store.run_files import find_units
 from fmapviz.store.unit import find_done, images_of, read_unit
@@ -66,6 +67,15 @@ class _Shown:
     units: Sequence[Path]
     numbers: Sequence[int]
     digest: str
+
+
+class FilmStage(Stage):
+    """Writes films when the images of a run are drawn."""
+
+    def after(self, session: Session, on_event: Callable[[Event], None]) -> int:
+        """Write films, unless that is done; they are no pictures."""
+        write_films(session, on_event)
+        return 0
 
 
 def write_films(session: Session, on_event: Callable[[Event], None]) -> None:

@@ -5,6 +5,7 @@ from fmapviz.core.members import HEAT_LOOKS, Contribution, LayerView
 _LOOKS = ("scale", "labels", "background", "text_size")
 
 CONTRIBUTION = Contribution(
+    stages=("fmapviz.features.tokens.survey.stage:SurveyStage",),
     views=(
         LayerView(
             name="pca",
@@ -44,5 +45,5 @@ CONTRIBUTION = Contribution(
             anchor="image",
             draw="fmapviz.features.tokens.views.correspondence:draw",
         ),
-    )
+    ),
 )

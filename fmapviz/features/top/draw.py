@@ -16,7 +16,7 @@ from fmapviz.features.top.pages import Pages
 from fmapviz.features.top.second_pass import SecondPass, Shown, forward_again
 from fmapviz.features.top.tiles import SIDE, TileFile
 from fmapviz.features.top.winners import find_winners
-from fmapviz.run.session import needs_of
+from fmapviz.run.load import needs_of
 from fmapviz.run.units import finish_unit
 from fmapviz.store.unit import find_done, read_unit
 from fmapviz.store.unit_key import UnitKey

@@ -17,8 +17,8 @@ from fmapviz.features.top.of_run import draw_top_images
 from fmapviz.features.top.options import TopOptions
 from fmapviz.observe.layers import select_layers
 from fmapviz.run.finished_run import open_finished_run
+from fmapviz.run.load import needs_of, open_writers
 from fmapviz.run.publish import Publisher
-from fmapviz.run.session import needs_of, open_writers
 from fmapviz.store.staleness import describe_stale
 
 if TYPE_CHECKING:

@@ -13,7 +13,6 @@ from fmapviz.core.words import counted
 from fmapviz.draw.channel_choice import describe_left_out
 from fmapviz.errors import NothingToDoError, RequestError, quote
 from fmapviz.events import Notice
-from fmapviz.features.fields.fields import FieldCache
 from fmapviz.features.top.aggregate import KIND, UNIT, rank_units
 from fmapviz.features.top.draw import Drawn, draw_ranking
 from fmapviz.features.top.locate import inside_values
@@ -22,6 +21,7 @@ from fmapviz.features.top.second_pass import forward_again
 from fmapviz.features.top.winners import why_lost
 from fmapviz.images.preprocess import digest_of
 from fmapviz.observe.layers import layer_of
+from fmapviz.run.places import FieldCache
 from fmapviz.store.aggregates.channels import FeatureMapInfo
 from fmapviz.store.aggregates.ranker import Ranker
 from fmapviz.store.aggregates.ranking import identity, name_key

@@ -12,7 +12,6 @@ import numpy as np
 
 from fmapviz.core.files import writing_to
 from fmapviz.events import Notice
-from fmapviz.features.fields.fields import FieldCache
 from fmapviz.features.top.locate import Position, fitting, locate, measured
 from fmapviz.features.top.tiles import draw_tile
 from fmapviz.images.placement import Placement, find_placement
@@ -20,6 +19,7 @@ from fmapviz.images.seen import Seen
 from fmapviz.observe.early_stop import EarlyStop
 from fmapviz.run.pipeline.progress import Progress
 from fmapviz.run.pipeline.work import work
+from fmapviz.run.places import FieldCache
 from fmapviz.store.shards.grouping import Failed
 
 if TYPE_CHECKING:

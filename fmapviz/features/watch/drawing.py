@@ -13,7 +13,6 @@ from torch import nn
 from fmapviz.draw.picture import make_pictures
 from fmapviz.draw.records import find_empty_maps, notices_of
 from fmapviz.errors import RequestError, quote
-from fmapviz.features.fields.fields import PlaceCache
 from fmapviz.features.watch.probes import read_probes
 from fmapviz.features.watch.undisturbed import training_undisturbed
 from fmapviz.images.memory.inputs import is_all_prepared
@@ -24,8 +23,9 @@ from fmapviz.models.onednn import with_onednn
 from fmapviz.observe.layers import unwrap
 from fmapviz.run.batch import describe_given
 from fmapviz.run.forward_pass import Drawer
+from fmapviz.run.load import load_session
 from fmapviz.run.model_views import draw_weights
-from fmapviz.run.session import load_session
+from fmapviz.run.places import PlaceCache
 from fmapviz.store.run import IN_TRAINING, is_surveyed
 from fmapviz.types import Model, UnitImage
 

@@ -21,8 +21,6 @@ from fmapviz.core.words import counted
 from fmapviz.draw.records import remark_on_channels
 from fmapviz.errors import PositionError, RequestError, first_few, quote
 from fmapviz.events import Notice
-from fmapviz.features.diff.drawer import PairDrawer, pair_drawer
-from fmapviz.features.fields.fields import FieldCache, PlaceCache
 from fmapviz.images.notices import NONFINITE, is_told_once
 from fmapviz.images.seen import shown_range
 from fmapviz.models.network import input_type
@@ -38,6 +36,7 @@ from fmapviz.run.findings import findings_of
 from fmapviz.run.forward_pass import Drawer, ForwardError
 from fmapviz.run.pipeline.batching import is_mixed
 from fmapviz.run.pipeline.scheduler import Limits, Processed
+from fmapviz.run.places import FieldCache, PlaceCache
 from fmapviz.store.shards.grouping import Failed
 from fmapviz.types import Failure
 
@@ -46,10 +45,10 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
-    from fmapviz.features.tokens.survey.kept_passes import KeptPass
+    from fmapviz.run.kept_passes import KeptPass
     from fmapviz.run.pipeline.progress import Progress
     from fmapviz.run.pipeline.scheduler import Preprocessed, Result, Tell
-    from fmapviz.run.session import Session
+    from fmapviz.run.session import PassDrawer, Session
     from fmapviz.types import ImageResult
 
 _AT_OUTPUT = {"output", "gradient"}
@@ -84,7 +83,7 @@ class BatchRunner:
         self._cores = max(1, torch.get_num_threads() // (workers if self._pattern else 1))
         self._fields = FieldCache(session.model, [layer.name for layer in session.layers]) if session.plan.fields else None
         self._places = PlaceCache(session.model, findings_of(session.model).fields) if session.plan.placed else None
-        self._idle: list[Drawer | PairDrawer] = [self._attach(module)]
+        self._idle: list[PassDrawer] = [self._attach(module)]
         self._is_checked = False
         self.limits = Limits(
             threads=workers,
@@ -138,9 +137,7 @@ class BatchRunner:
         self._idle.append(drawer)
         return [*back, *chain.from_iterable(parts)], results
 
-    def _draw(
-        self, drawer: Drawer | PairDrawer, images: Tensor, part: Sequence[Preprocessed], tell: Tell
-    ) -> list[ImageResult]:
+    def _draw(self, drawer: PassDrawer, images: Tensor, part: Sequence[Preprocessed], tell: Tell) -> list[ImageResult]:
         """Run a batch; of a network that draws random numbers each image alone, with the seed of its name."""
         several = len(part) > 1
         if several and self._is_single:
@@ -168,7 +165,7 @@ class BatchRunner:
         self._note_changes(drawer, tell)
         return drawn
 
-    def _check_batch(self, drawer: Drawer | PairDrawer, images: Tensor, first: ImageResult, tell: Tell) -> None:
+    def _check_batch(self, drawer: PassDrawer, images: Tensor, first: ImageResult, tell: Tell) -> None:
         """Find out from the first batch whether images may share a forward pass.
 
         Raises:
@@ -192,7 +189,7 @@ class BatchRunner:
             self.limits.batch_size = 1
             raise MixedBatchError
 
-    def _note_changes(self, drawer: Drawer | PairDrawer, tell: Tell) -> None:
+    def _note_changes(self, drawer: PassDrawer, tell: Tell) -> None:
         """Report once what the network keeps; draw no batches at once if it changes buffers, which its copies share."""
         if any(each.of_buffers for each in drawer.lasting):
             self.limits.drawing = 1
@@ -214,7 +211,7 @@ class BatchRunner:
         found = ((image, passes.find(image.values)) for image in batch) if passes else ()
         return {id(image): each for image, each in found if each}
 
-    def _take_drawer(self) -> Drawer | PairDrawer:
+    def _take_drawer(self) -> PassDrawer:
         with suppress(IndexError):  # several threads may ask at once
             return self._idle.pop()
         copied = replicate(self._pattern) if self._pattern else None
@@ -222,13 +219,13 @@ class BatchRunner:
         self._check()
         return self._attach(copied)
 
-    def _attach(self, module: nn.Module) -> Drawer | PairDrawer:
+    def _attach(self, module: nn.Module) -> PassDrawer:
         """Add hooks to the network, or to a copy of it."""
         session, copied = self._session, dict(module.named_modules())
         if session.device.type == "cpu":
             self._hooks.enter_context(with_onednn(module))
-        if session.pair:
-            return self._hooks.enter_context(pair_drawer(session, session.pair, module, check=self._check))
+        if session.attach:
+            return self._hooks.enter_context(session.attach(session, module, self._check))
         return self._hooks.enter_context(
             Drawer(
                 replace(session.model, module=module),
@@ -320,11 +317,10 @@ def _nonfinite_from(drawn: ImageResult, image: Preprocessed, session: Session) -
     where += ", of which no value is finite" if first.statistics.minimum is None else ""
     if not image.values.isfinite().all():
         return f"{where}; the preprocessed input holds some already"
-    compared = session.pair and session.pair.compared  # of two networks the statistics are B's
-    whose, network = ("B", compared.second.module) if compared else ("the network", session.model.module)
-    for name, values in network.named_parameters():
-        if values.is_floating_point() and not values.isfinite().all():
-            return f"{where}; the weights of {whose} hold some: {quote(name)}"
+    for whose, network in (session.measured or {"the network": session.model.module}).items():
+        for name, values in network.named_parameters():
+            if values.is_floating_point() and not values.isfinite().all():
+                return f"{where}; the weights of {whose} hold some: {quote(name)}"
     return where
 
 

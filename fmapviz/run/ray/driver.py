@@ -33,9 +33,9 @@ from fmapviz.core.urls import is_url
 from fmapviz.errors import FmapvizError, OutputError, RequestError, quote
 from fmapviz.events import Notice, Outcome, Staged
 from fmapviz.images import decode_pool
+from fmapviz.run.load import load_session, moved
 from fmapviz.run.pipeline.reader import Naming, counted
 from fmapviz.run.ray.tasks import Begun, Receipt, Task, after_death, divide, do
-from fmapviz.run.session import load_session, moved
 from fmapviz.store.remote.destination import open_destination
 from fmapviz.store.shards.shard import shard_key
 from fmapviz.store.unit import Member, sweep

@@ -9,9 +9,10 @@ from torchvision import models
 
 from fmapviz.config import InputOptions
 from fmapviz.errors import FmapvizError
-from fmapviz.features.fields.fields import find_fields, input_shape, receptive_field
+from fmapviz.features.fields.receptive_field import receptive_field
 from fmapviz.models.load import load_model, outline_model
 from fmapviz.run.layer_list import list_layers
+from fmapviz.run.places import find_fields, input_shape
 
 SMALL = InputOptions(size=64)
 

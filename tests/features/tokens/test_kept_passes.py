@@ -12,7 +12,7 @@ from tiny_runs import AS_IT_IS, runner
 from torch import nn
 
 from fmapviz.config import Style
-from fmapviz.features.tokens.survey.kept_passes import KeptPass, KeptPasses
+from fmapviz.run.kept_passes import KeptPass, KeptPasses
 from fmapviz.types import FeatureMap, Layer
 
 RUNS = {

@@ -25,8 +25,8 @@ from fmapviz.config import InputOptions, Style
 from fmapviz.errors import RequestError
 from fmapviz.events import Notice
 from fmapviz.features.tokens import sample
-from fmapviz.features.tokens.survey.kept_passes import KeptPasses
 from fmapviz.run.estimate import estimate
+from fmapviz.run.kept_passes import KeptPasses
 
 SIDE = 64
 
