@@ -39,7 +39,7 @@ def run(torch_alone):
 # Without random initialisation
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_a_loaded_network_is_in_everything_the_one_that_was_saved(name, tmp_path):
     check_loading(name, tmp_path)

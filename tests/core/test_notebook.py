@@ -3,7 +3,6 @@
 import base64
 import io
 import re
-import subprocess
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
@@ -194,7 +193,7 @@ def test_in_a_terminal_there_is_no_bar(monkeypatch, kernel, shell):
     assert kernel == []
 
 
-def test_outside_of_a_notebook_nothing_is_imported(tmp_path):
+def test_outside_of_a_notebook_nothing_is_imported(tmp_path, torch_alone):
     path = paint(tmp_path / "a.png")
     code = (
         "import sys, torch.hub, torchvision\n"
@@ -205,7 +204,8 @@ def test_outside_of_a_notebook_nothing_is_imported(tmp_path):
         "assert summary.done == 1 and summary._repr_html_()\n"
         "assert not {'IPython', 'ipywidgets', 'tqdm', 'rich'} & sys.modules.keys() - others"
     )
-    subprocess.run([sys.executable, "-c", code], check=True)
+    done = torch_alone(code)
+    assert done.returncode == 0, done.stderr
 
 
 # --- feature maps

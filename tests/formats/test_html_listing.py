@@ -144,6 +144,7 @@ def few(tmp_path):
     return run, again
 
 
+@pytest.mark.thorough
 def test_a_step_that_was_drawn_twice_is_listed_once(few, tmp_path):
     run, again = few
     other = paint(tmp_path / "other/cat.png", 9)
@@ -157,6 +158,7 @@ def test_a_step_that_was_drawn_twice_is_listed_once(few, tmp_path):
     assert steps[1] == {"step": 10, "href": f"cat.png/{added.name}/", "input": True}  # of another picture
 
 
+@pytest.mark.thorough
 def test_an_image_named_like_a_series_has_its_folder_in_the_name(few, tmp_path):
     run, _ = few
     visualize(net_at(STEPS[2]), [paint(tmp_path / "x/cat.png", 9)], out=tmp_path / "out", **OPTIONS)

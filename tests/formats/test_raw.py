@@ -442,6 +442,7 @@ def test_a_name_that_is_too_long_for_an_archive_is_cut(look, pictures):
     assert [record["layer"] for record in json.loads(told["layers"])] == ["\u00e9" * 40_000 + ending for ending in "ab"]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("form", ["raw", "npz"])
 def test_two_runs_give_the_same_bytes(look, pictures, form):
     one = bytes_of(look(overwritten(), pictures, name="one", to=form))
@@ -450,6 +451,7 @@ def test_two_runs_give_the_same_bytes(look, pictures, form):
     assert one == other
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["raw.safetensors", "raw.npz"])
 def test_a_flipped_byte_is_found_and_mended_by_force(look, pictures, tmp_path, name):
     summary = look(overwritten(), pictures[:2])

@@ -184,6 +184,7 @@ def test_a_step_without_the_layer_says_so_and_the_next_one_is_as_before(open_rep
     assert (report.picture(), report.page.evaluate(PLACES)) == (before, places)
 
 
+@pytest.mark.thorough
 def test_the_model_is_that_of_the_step(open_report, tmp_path):
     run = write_watched(tmp_path, views=["maps", "kernels"])
     report = open_report(run, "#view=kernels")

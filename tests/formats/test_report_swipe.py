@@ -157,6 +157,7 @@ def test_both_are_zoomed_and_moved_together(open_report, run):
     assert_swiped(report, run)
 
 
+@pytest.mark.thorough
 def test_what_is_pointed_at_is_of_the_side_under_the_pointer(open_report, run):
     report = open_report(run, "#with=b.png&swipe=50")
     report.page.locator("#divider").focus()

@@ -656,6 +656,7 @@ def test_workers_return_their_memory_before_the_next_run(tmp_path):
     assert wait_until(lambda: resident(pid) < 50e6)
 
 
+@pytest.mark.thorough
 def test_a_forked_process_leaves_the_workers_alone(picture):
     program = """
 import os, sys

@@ -51,7 +51,7 @@ def read(file, *, channels=3, count=1):
     return [image.pixels for image in read_frames(file, frames_of(file.path), channels=channels, count=count)]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("name", "codec"), KINDS)
 def test_every_frame_is_the_one_of_its_number_in_any_order(tmp_path, name, codec):
     film = write_film(tmp_path / name, codec=codec)

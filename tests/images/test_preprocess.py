@@ -264,7 +264,7 @@ def test_another_geometry_keeps_the_filter_of_the_weights(name, fit, size):
     assert ("bicubic" in preparation.description) == (NAMED[name] == "BICUBIC")
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["timm:mobilenetv3_small_050", "timm:swin_tiny_patch4_window7_224"])
 @pytest.mark.parametrize("fit", FITTED)
 def test_another_geometry_keeps_the_filter_of_timm(name, fit):

@@ -63,6 +63,7 @@ def test_it_is_what_the_run_then_writes(inputs, tmp_path):
     assert found.fits
 
 
+@pytest.mark.thorough
 def test_what_is_drawn_once_is_counted_once(inputs, tmp_path, monkeypatch):
     """Pages of top images, and pictures of the model, are as many for any number of images."""
     monkeypatch.setattr(estimate, "SAMPLE", 10)
@@ -176,6 +177,7 @@ def test_on_a_disk_that_is_full_nothing_fits(inputs, tmp_path, full):
     assert not plan(inputs, tmp_path / "out").fits
 
 
+@pytest.mark.thorough
 @needs("pyarrow", "scale")
 def test_what_is_staged_tells_what_all_formats_take(inputs, tmp_path):
     told = {}

@@ -239,6 +239,7 @@ class StopError(Exception):
     pass
 
 
+@pytest.mark.thorough
 def test_an_interrupted_first_pass_leaves_nothing_that_counts(folder, look, tmp_path):
     calls = count(1)
 
@@ -309,6 +310,7 @@ def test_it_is_told_that_all_images_are_gone_through_first(folder, look):
     assert "4 images" in notice
 
 
+@pytest.mark.thorough
 def test_what_cannot_be_read_has_no_say(folder, look, tmp_path):
     whole = look([folder], out=tmp_path / "whole")
     (folder / "1bad.png").write_bytes(b"no image")
@@ -323,6 +325,7 @@ def test_what_cannot_be_read_has_no_say(folder, look, tmp_path):
     assert not [event for event in events if isinstance(event, Notice)]
 
 
+@pytest.mark.thorough
 def test_a_run_that_began_with_nothing_readable_has_a_scale_afterwards(folder, look, tmp_path):
     whole = look([folder], out=tmp_path / "whole")
     (tmp_path / "bad.png").write_bytes(b"no image")
@@ -448,7 +451,7 @@ def heats_of(summary, view):
     return raw, levels
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("norm", ["run", "signed-run"])
 @pytest.mark.parametrize("view", ["gradcam", "layercam", "hirescam", "eigencam", "saliency"])
 @pytest.mark.parametrize("more", [(), ("maps",)], ids=["alone", "beside maps"])

@@ -296,6 +296,7 @@ def test_the_tree_is_the_same_however_images_are_worked_on(inputs, tmp_path, opt
     assert difference(snapshot(tmp_path / "out"), snapshot(tmp_path / "whole")) == []
 
 
+@pytest.mark.thorough
 def test_parts_put_together_are_the_whole(inputs, tmp_path):
     draw(inputs, tmp_path / "whole")
     summaries = [draw(inputs, tmp_path / "out", part=Part(number, 2)) for number in (2, 1)]
@@ -525,6 +526,7 @@ def test_other_sizes_of_shards_are_other_runs(inputs, tmp_path):
         draw(inputs, tmp_path / "out", name=first.directory.name, shard=None)
 
 
+@pytest.mark.thorough
 def test_what_all_images_have_in_common_is_found_out_for_shards_too(inputs, tmp_path):
     draw(inputs, tmp_path / "out", to="tar", style=Style(norm="run"))
     draw(inputs, tmp_path / "single", to="png", shard=None, style=Style(norm="run"))

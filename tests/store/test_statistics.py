@@ -526,7 +526,7 @@ class StopError(Exception):
 DIVIDED = [[[3, 4, 5], [0, 1, 2]], [[5], [4], [0, 2, 1, 3]], [[4, 1, 5, 0, 3, 2]], [[0, 1, 2], [3, 4, 5]]]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("parts", "workers"), often(each_once(DIVIDED[:3], [4, 1]), of=product(DIVIDED, [1, 4])))
 def test_statistics_are_equal_however_a_run_is_divided(whole, look, parts, workers):
     inputs, expected = whole
@@ -620,6 +620,7 @@ def work(process):
 """
 
 
+@pytest.mark.thorough
 def test_what_another_process_publishes_at_the_same_moment_is_ours(fmapviz, tmp_path):
     ended = fmapviz("-c", f"import os{FIRST}{EIGHT_AT_ONCE}", tmp_path, cwd=Path(__file__).parent)
     assert (ended.returncode, ended.stdout) == (0, b""), ended.stderr.decode()
@@ -886,6 +887,7 @@ def test_damage_is_found_and_the_same_command_mends_it(look, pictures, tmp_path,
         assert bytes_of(directory) == before
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("damage", ["cut", "remove"])
 def test_an_images_lost_statistics_are_told_and_made_again_by_force(look, pictures, tmp_path, damage):
     directory = look(Ordinary(), pictures[:4]).directory
@@ -924,6 +926,7 @@ def test_somebody_elses_file_is_not_replaced(look, pictures, tmp_path):
     assert (directory / "stats.csv").read_text() == "mine"
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("what", "by"), [(b'"type', b'"typf'), (b'"channels": 4', b'"channels": 9'), (b"low", b"lox")])
 def test_statistics_that_make_no_sense_are_left_out(look, pictures, what, by):
     directory = look(Ordinary(), pictures).directory

@@ -111,6 +111,7 @@ def test_a_run_has_pictures_tables_and_the_alignment_of_layers(checkpoints, tmp_
     assert scalar.value == pytest.approx(expected[0].numbers["sqnr"], rel=1e-6)
 
 
+@pytest.mark.thorough
 def test_it_is_continued_and_a_change_of_the_other_weights_is_another_run(checkpoints, tmp_path):
     file = tmp_path / "other.pt"
     shutil.copy(checkpoints / "epoch_10.pt", file)
@@ -520,6 +521,7 @@ class Decoder(nn.Module):
         return self.head((self.up(self.norm(self.body(x))) + self.skip(x)).mean((2, 3)))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("changed", "options", "expected"),
     [

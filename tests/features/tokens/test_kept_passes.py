@@ -62,7 +62,7 @@ def contents(summary):
     return {str(path.relative_to(summary.directory)): path.read_bytes() for path in files}
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("most", [512 * 2**20, 100_000])
 @pytest.mark.parametrize("options", RUNS.values(), ids=RUNS)
 def test_files_are_the_same_as_of_a_second_pass(options, most, folder, look, monkeypatch):

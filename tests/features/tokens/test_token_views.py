@@ -278,6 +278,7 @@ def test_a_shifted_copy_matches_with_the_shift(tmp_path, look):
     )
 
 
+@pytest.mark.thorough
 def test_one_point_matches_the_shifted_point(tmp_path, look):
     noise = np.random.default_rng(3).integers(0, 256, (80, 80, 3), np.uint8)
     (tmp_path / "in").mkdir()

@@ -40,7 +40,7 @@ def test_each_convolution_of_a_detector_of_keypoints_that_ran_has_its_picture(tm
     print(check("keypointrcnn_resnet50_fpn", tmp_path, side=200))
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize(("name", "options"), [*FAMILIES, *thorough(*MORE)], ids=[name for name, _ in (*FAMILIES, *MORE)])
 def test_each_convolution_that_ran_has_its_picture_and_the_others_are_named(name, options, tmp_path):
     print(check(name, tmp_path, options))

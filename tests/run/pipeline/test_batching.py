@@ -239,6 +239,7 @@ def test_a_network_that_changes_by_being_run_is_not_run_more_often(kind, tmp_pat
     assert tried.passes == [1] * 6
 
 
+@pytest.mark.thorough
 def test_an_image_alone_gives_the_same_as_in_a_folder(tmp_path):
     model = fmapviz.load_model("squeezenet1_1", weights="random", preprocessing=InputOptions(size=(64, 64)))
     pictures = paint_many(tmp_path / "pictures", 5, (64, 64))

@@ -46,6 +46,7 @@ def values_of(network, pictures, out, workers):
     return {name: {key: held[key] for key in held} for name, held in found.items()}, summary.notices
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("of_network", "of_preparation"),
     [("torch", "none"), ("none", "python"), *thorough(("numpy", "none"), ("python", "torch"), ("none", "numpy"))],
