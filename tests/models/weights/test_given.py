@@ -17,10 +17,10 @@ SMALL = fmapviz.InputOptions(size=64)
 
 @pytest.fixture
 def published(tmp_path, monkeypatch):
-    """Put random weights where torch.hub keeps the published ones of AlexNet."""
+    """Put random weights where torch.hub keeps the published ones of SqueezeNet."""
     place = tmp_path / "hub" / "checkpoints"
     place.mkdir(parents=True)
-    torch.save(build("alexnet").state_dict(), place / models.AlexNet_Weights.DEFAULT.url.rpartition("/")[2])
+    torch.save(build("squeezenet1_1").state_dict(), place / models.SqueezeNet1_1_Weights.DEFAULT.url.rpartition("/")[2])
     monkeypatch.setenv("TORCH_HOME", str(tmp_path))
 
 
@@ -29,19 +29,19 @@ def equal(one, other):
 
 
 def test_a_member_of_an_enumeration_is_the_entry_of_its_name(published, tmp_path):
-    member = models.AlexNet_Weights.IMAGENET1K_V1
-    loaded, named = (fmapviz.load_model("alexnet", weights=weights) for weights in (member, "IMAGENET1K_V1"))
-    assert (loaded.label, loaded.sha256) == (named.label, named.sha256) == ("alexnet (IMAGENET1K_V1)", named.sha256)
+    member = models.SqueezeNet1_1_Weights.IMAGENET1K_V1
+    loaded, named = (fmapviz.load_model("squeezenet1_1", weights=weights) for weights in (member, "IMAGENET1K_V1"))
+    assert (loaded.label, loaded.sha256) == (named.label, named.sha256) == ("squeezenet1_1 (IMAGENET1K_V1)", named.sha256)
     assert loaded.classes == tuple(member.meta["categories"])
     assert equal(loaded.module.state_dict(), named.module.state_dict())
     options = {"out": tmp_path / "runs", "to": "stats", "preprocessing": SMALL, "layers": "features.0"}
     inputs = paint(tmp_path / "a.png")
-    assert fmapviz.visualize("alexnet", inputs, weights=member, **options).done == 1
-    assert fmapviz.visualize("alexnet", inputs, weights="IMAGENET1K_V1", **options).skipped == 1  # the same run
-    whole = "AlexNet_Weights.IMAGENET1K_V1"
-    assert fmapviz.visualize("alexnet", inputs, weights=whole, **options).skipped == 1
+    assert fmapviz.visualize("squeezenet1_1", inputs, weights=member, **options).done == 1
+    assert fmapviz.visualize("squeezenet1_1", inputs, weights="IMAGENET1K_V1", **options).skipped == 1  # the same run
+    whole = "SqueezeNet1_1_Weights.IMAGENET1K_V1"
+    assert fmapviz.visualize("squeezenet1_1", inputs, weights=whole, **options).skipped == 1
     with pytest.raises(fmapviz.WeightsError, match="no such weights file"):
-        fmapviz.load_model("alexnet", weights="AlexNet_Weights.IMAGENET1K_V9")
+        fmapviz.load_model("squeezenet1_1", weights="SqueezeNet1_1_Weights.IMAGENET1K_V9")
     with pytest.raises(fmapviz.RequestError, match="the model has weights already"):
         fmapviz.visualize(loaded, inputs, weights=member, **options)
 
