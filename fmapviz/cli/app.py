@@ -10,7 +10,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from fmapviz.cli import diff, finished, guide, layers, progress, report, run, runs, top
+from fmapviz.cli import finished, guide, layers, progress, report, run, runs
 from fmapviz.cli.command import FORMER, Command
 from fmapviz.cli.help import HelpGroup
 from fmapviz.cli.options import as_typed
@@ -24,6 +24,8 @@ from fmapviz.cli.process import (
     remove_staged,
 )
 from fmapviz.cli.synonyms import meant_flag
+from fmapviz.core import registry
+from fmapviz.core.members import load
 from fmapviz.core.version import __version__
 from fmapviz.errors import FmapvizError, RequestError, nearest, quote
 
@@ -84,8 +86,8 @@ app.command("models", cls=Command)(layers.list_models)
 app.command("verify", cls=Command)(finished.verify)
 app.command("runs", cls=Command)(runs.runs)
 app.command("extract", cls=Command)(finished.extract)
-app.command("top", cls=Command)(top.top)
-app.command("diff", cls=Command)(diff.diff)
+for _name, _reference in registry.commands().items():
+    app.command(_name, cls=Command)(load(_reference))
 app.command("report", cls=Command)(report.report)
 app.command("guide", cls=Command)(guide.guide)
 

@@ -6,9 +6,12 @@ by a reference, `module:attribute`, and imported on first use: the values are re
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 # What a format is made of.
 Need = Literal["pictures", "measures", "values", "fields"]
@@ -238,6 +241,7 @@ class Contribution:
         sources: Sources of models.
         aggregates: Run-level results.
         stages: References of classes of stages, see `fmapviz.run.session.Stage`.
+        commands: References of functions that are commands, by their names on the command line.
     """
 
     views: tuple[View, ...] = ()
@@ -245,3 +249,4 @@ class Contribution:
     sources: tuple[Source, ...] = ()
     aggregates: tuple[Aggregate, ...] = ()
     stages: tuple[str, ...] = ()
+    commands: Mapping[str, str] = field(default_factory=dict)

@@ -54,6 +54,12 @@ def stages() -> tuple[str, ...]:
     return tuple(stage for each in _contributions() for stage in each.stages)
 
 
+@cache
+def commands() -> Mapping[str, str]:
+    """Return the references of commands of features by their names."""
+    return {name: reference for each in _contributions() for name, reference in each.commands.items()}
+
+
 def view(name: str) -> View:
     """Return a view.
 

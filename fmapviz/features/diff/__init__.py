@@ -3,6 +3,7 @@
 from fmapviz.core.members import Aggregate, Contribution, Format, LayerView
 
 CONTRIBUTION = Contribution(
+    commands={"diff": "fmapviz.features.diff.command:diff"},
     views=(
         LayerView(
             name="diff",

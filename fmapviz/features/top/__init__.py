@@ -7,6 +7,7 @@ which tells where in each image the value is.
 from fmapviz.core.members import Aggregate, Contribution, LayerView
 
 CONTRIBUTION = Contribution(
+    commands={"top": "fmapviz.features.top.command:top"},
     stages=("fmapviz.features.top.stage:TopStage",),
     views=(
         LayerView(
