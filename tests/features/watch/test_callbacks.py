@@ -82,9 +82,8 @@ def fit(folder, callbacks, **options):
 
 @needs("lightning", "trainers")
 def test_lightning_draws_into_its_own_writer_and_skips_the_sanity_check(tmp_path):
-    from lightning.pytorch.loggers import TensorBoardLogger
-
     from fmapviz.integrations.lightning import FeatureMaps
+    from lightning.pytorch.loggers import TensorBoardLogger
 
     options = {"max_epochs": 2, "accumulate_grad_batches": 2, "num_sanity_val_steps": 2}
     expected = fit(tmp_path, [], logger=False, **options)
