@@ -22,10 +22,6 @@ from fmapviz.draw.colormaps import checkerboard, colorize
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from fmapviz.draw.pca import Basis
-    from fmapviz.features.tokens.foreground import Foreground
-    from fmapviz.features.tokens.matches import Reference
-
 _PLAIN = Style()
 _SMALL = 1e-12  # standard deviations below this are computed in float64
 _LEAST_SPAN = 1e-5  # that make_grid divides by
@@ -97,22 +93,12 @@ class Shared:
     Attributes:
         low: Smallest finite value of all channels; NaN if no value is finite.
         high: Largest finite value of all channels; NaN if no value is finite.
-        basis: Principal components of all images, if requested.
-        foreground: What separates their foreground from the background, if requested.
-        centres: Centres of the clusters of all images, float32 `(K, C)`, if requested.
-        clustered: How many positions of how many these were found of.
-        anchor: Direction of the anchor in its image, float32 `(1, C)`, if requested.
-        reference: The map of the anchor's image, if requested.
+        more: What a capability found of all images, for its views alone.
     """
 
     low: float
     high: float
-    basis: Basis | None = None
-    foreground: Foreground | None = None
-    centres: Tensor | None = None
-    clustered: tuple[int, int] | None = None
-    anchor: Tensor | None = None
-    reference: Reference | None = None
+    more: object = None
 
 
 def draw_grids(maps: Tensor, ranges: Ranges, limits: tuple[Tensor, Tensor], layout: Tiles, style: Style) -> Tensor:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from fmapviz.draw.pca import Basis, fit
+from fmapviz.features.tokens.pca import Basis, fit
 
 if TYPE_CHECKING:
     from torch import Tensor

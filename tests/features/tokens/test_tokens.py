@@ -11,11 +11,11 @@ import torch
 
 from fmapviz.core.centres import Centres
 from fmapviz.core.drawings import Labels, Matches, Pair
-from fmapviz.draw.pca import fit
 from fmapviz.features.tokens.clusters import UNKNOWN, find_centres, find_labels
 from fmapviz.features.tokens.foreground import border, separate
 from fmapviz.features.tokens.marks import cluster_colours, colour_labels, draw_matches, mark_position
 from fmapviz.features.tokens.matches import MOST_PAIRS, averaged, choose_pairs, match
+from fmapviz.features.tokens.pca import fit
 from fmapviz.features.tokens.sample import Sample
 from fmapviz.features.tokens.vectors import cosines, direction_at, vectors_of
 

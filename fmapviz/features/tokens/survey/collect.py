@@ -11,12 +11,13 @@ import torch
 
 from fmapviz.core.centres import Centres
 from fmapviz.draw.grid import Shared
-from fmapviz.draw.pca import Covariance
 from fmapviz.errors import RequestError, quote
 from fmapviz.features.tokens.clusters import find_centres
 from fmapviz.features.tokens.foreground import separate
 from fmapviz.features.tokens.matches import Reference, averaged
+from fmapviz.features.tokens.pca import Covariance
 from fmapviz.features.tokens.sample import Sample
+from fmapviz.features.tokens.shared import SharedVectors
 from fmapviz.features.tokens.vectors import direction_at
 from fmapviz.images.preprocess import digest_of
 from fmapviz.images.seen import Seen
@@ -164,12 +165,12 @@ class Surveyor:
                 f"the image of the anchor could not be drawn: {self.failure or quote(self._wanted.path)}",
                 hint="choose another image of the inputs, Style(anchor='photo.jpg:112,80')",
             )
-        shared = {key: self._share(key, Shared(low, high)) for key, (low, high) in sorted(self._ranges.items())}
+        shared = {key: Shared(low, high, self._share(key)) for key, (low, high) in sorted(self._ranges.items())}
         return Survey(len(self.paths), shared, self._wanted.path)
 
-    def _share(self, key: Key, shared: Shared) -> Shared:
-        """Add to the range of a feature map what else its images share."""
-        wanted, sample = self._wanted, self._samples.get(key)
+    def _share(self, key: Key) -> SharedVectors:
+        """Return what the images share of a feature map besides its range."""
+        shared, wanted, sample = SharedVectors(), self._wanted, self._samples.get(key)
         if key in self._covariances:
             shared = replace(shared, basis=self._covariances[key].basis())
         if sample and len(sample.vectors) and wanted.foreground:

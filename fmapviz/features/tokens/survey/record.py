@@ -15,9 +15,10 @@ from fmapviz.core.checksummed_json import FORMAT
 from fmapviz.core.file_names import SURVEY_FILE
 from fmapviz.core.files import stage
 from fmapviz.draw.grid import Shared
-from fmapviz.draw.pca import Basis
 from fmapviz.features.tokens.foreground import Foreground
 from fmapviz.features.tokens.matches import Reference
+from fmapviz.features.tokens.pca import Basis
+from fmapviz.features.tokens.shared import SharedVectors, vectors_in
 from fmapviz.features.tokens.survey.collect import Survey
 from fmapviz.store.run_files import check_replaceable
 
@@ -44,7 +45,8 @@ def save(run: Path, fingerprint: str, survey: Survey, *, sync: bool) -> None:
     document = {"fmapviz": FORMAT, "run": fingerprint, "images": survey.images, "layers": layers}
     if survey.path:
         document["anchor"] = survey.path
-    if reference := next((each.reference for each in survey.shared.values() if each.reference), None):
+    references = (vectors_in(each).reference for each in survey.shared.values())
+    if reference := next(filter(None, references), None):
         document["reference"] = {"image": reference.image, **_array(reference.picture)}
     with stage(run) as staging:
         content = checksummed_json.dumps(document)
@@ -75,9 +77,10 @@ def load(run: Path, fingerprint: str) -> Survey | None:
         return None
 
 
-def _record(key: Key, shared: Shared) -> dict[str, Any]:
+def _record(key: Key, ranges: Shared) -> dict[str, Any]:
     of, layer, label = key
-    record: dict[str, Any] = {"of": of, "layer": layer, "class": label, "low": shared.low, "high": shared.high}
+    record: dict[str, Any] = {"of": of, "layer": layer, "class": label, "low": ranges.low, "high": ranges.high}
+    shared = vectors_in(ranges)
     if shared.basis:
         record |= _basis_record(shared.basis)
     if shared.foreground:
@@ -98,7 +101,7 @@ def _record(key: Key, shared: Shared) -> dict[str, Any]:
 
 
 def _shared(record: Mapping[str, Any], picture: tuple[str, NDArray[np.uint8]] | None) -> Shared:
-    shared = Shared(float(record["low"]), float(record["high"]))
+    shared = SharedVectors()
     if "mean" in record:
         shared = replace(shared, basis=_basis(record))
     if split := record.get("foreground"):
@@ -111,7 +114,7 @@ def _shared(record: Mapping[str, Any], picture: tuple[str, NDArray[np.uint8]] | 
         shared = replace(shared, anchor=_floats(record["anchor"]))
     if "reference" in record and picture:
         shared = replace(shared, reference=_reference(record["reference"], *picture))
-    return shared
+    return Shared(float(record["low"]), float(record["high"]), shared)
 
 
 def _positions(record: Mapping[str, Any]) -> tuple[int, int] | None:

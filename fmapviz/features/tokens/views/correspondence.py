@@ -12,6 +12,7 @@ import torch
 
 from fmapviz.core.drawings import Matches
 from fmapviz.features.tokens.matches import averaged, best_pair, choose_pairs, match
+from fmapviz.features.tokens.shared import vectors_in
 from fmapviz.features.tokens.vectors import cosines, direction_at
 from fmapviz.observe.reshape import NotAMapError
 from fmapviz.views.base import BatchContent
@@ -30,11 +31,10 @@ def draw(maps: LayerMaps, style: Style) -> BatchContent:
     Raises:
         NotAMapError: A vector, or a layer that the image of the anchor does not have.
     """
-    anchor, shared = style.start, maps.ranges.shared
+    anchor, reference = style.start, vectors_in(maps.ranges.shared).reference
     assert anchor
     if maps.vector or maps.picture is None:
         raise NotAMapError("is a vector, not a map")
-    reference = shared.reference if shared else None
     if reference is None or len(reference.maps) != maps.values.shape[1]:
         raise NotAMapError(f"{anchor.image} has no such map")
     own = averaged(maps.values)

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 import torch
 
 from fmapviz.core.drawings import Rgb
-from fmapviz.draw.pca import fit, paint
 from fmapviz.features.tokens.foreground import border, separate
+from fmapviz.features.tokens.pca import fit, paint
+from fmapviz.features.tokens.shared import vectors_in
 from fmapviz.observe.reshape import NotAMapError
 from fmapviz.views.base import BatchContent
 
@@ -39,24 +40,22 @@ def draw(maps: LayerMaps, style: Style) -> BatchContent:
     tensors = _foreground(maps) if style.foreground else {"pixels": _everything(maps)}
     if maps.ranges.bad is not None:
         tensors["nonfinite"] = _count_nonfinite(maps.values)
-    split = maps.ranges.shared.foreground if maps.ranges.shared and style.foreground else None
+    split = vectors_in(maps.ranges.shared).foreground if style.foreground else None
     return BatchContent(partial(Rgb, sampled=split.positions if split else None), tensors)
 
 
 def _everything(maps: LayerMaps) -> Tensor:
-    shared = maps.ranges.shared
-    if shared and shared.basis is not None:
-        return paint(maps.values, shared.basis)
+    if basis := vectors_in(maps.ranges.shared).basis:
+        return paint(maps.values, basis)
     return torch.cat([paint(image, fit(image)) for image in torch.split(maps.values, 1)])
 
 
 def _foreground(maps: LayerMaps) -> dict[str, Tensor]:
     """Draw the foreground in the colours of its own components, and the background black."""
-    shared, (height, width) = maps.ranges.shared, maps.values.shape[2:]
+    shared, (height, width) = vectors_in(maps.ranges.shared).foreground, maps.values.shape[2:]
     pixels, counts = [], []
     for image in torch.split(maps.values, 1):
-        known = shared.foreground if shared else None
-        known = known or separate(image[0].flatten(1), border(height, width, image.device))
+        known = shared or separate(image[0].flatten(1), border(height, width, image.device))
         mask = known.mask(image)
         finite = ~_nonfinite(image)
         pixels.append(paint(image, known.basis).masked_fill((~mask & finite)[..., None], 0))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from fmapviz.core.drawings import HeatMap
 from fmapviz.draw.colormaps import HEAT_COLORMAP
 from fmapviz.draw.heatmap import stretch
+from fmapviz.features.tokens.shared import vectors_in
 from fmapviz.features.tokens.vectors import cosines, direction_at
 from fmapviz.observe.reshape import NotAMapError
 from fmapviz.views.base import BatchContent
@@ -33,15 +34,14 @@ def draw(maps: LayerMaps, style: Style) -> BatchContent:
         NotAMapError: A vector, or a layer that the image of the anchor does not have.
         RequestError: The anchor is outside the picture.
     """
-    anchor, shared = style.start, maps.ranges.shared
+    anchor, direction = style.start, vectors_in(maps.ranges.shared).anchor
     assert anchor
     assert anchor.at
     if maps.vector or maps.picture is None:
         raise NotAMapError("a vector, without rows and columns to lay over the image")
     if anchor.image:
-        if shared is None or shared.anchor is None or shared.anchor.shape[1] != maps.values.shape[1]:
+        if direction is None or direction.shape[1] != maps.values.shape[1]:
             raise NotAMapError(f"{anchor.image} has no such map")
-        direction = shared.anchor
     else:
         direction = direction_at(maps.values, *maps.placed.cell(anchor.at))
     raw = cosines(maps.values, direction)

@@ -10,7 +10,8 @@ from results import as_given, pixels_of
 
 from fmapviz.config import Style
 from fmapviz.draw.grid import Shared, measure
-from fmapviz.draw.pca import Covariance, fit, paint
+from fmapviz.features.tokens.pca import Covariance, fit, paint
+from fmapviz.features.tokens.shared import SharedVectors
 from fmapviz.features.tokens.views import pca
 from fmapviz.observe.reshape import NotAMapError
 
@@ -244,10 +245,10 @@ def test_each_image_has_its_own_basis():
 def test_a_shared_basis_serves_all_images():
     maps = vectors_with(falling, 10, 2 * 63).view(10, 2, 7, 9).movedim(1, 0)
     ranges = measure(maps)
-    for shared in (Shared(0.0, 1.0, fit(maps)), Shared(0.0, 1.0)):
+    for basis in (fit(maps), None):
+        shared = Shared(0.0, 1.0, SharedVectors(basis) if basis else None)
         with_shared = type(ranges)(ranges.low, ranges.high, ranges.mean, shared=shared)
-        alone = shared.basis is None
-        expected = pixels_of(pca.draw(as_given(maps), Style())) if alone else paint(maps, shared.basis)
+        expected = paint(maps, basis) if basis else pixels_of(pca.draw(as_given(maps), Style()))
         assert torch.equal(pixels_of(pca.draw(as_given(maps, ranges=with_shared), Style())), expected)
 
 

@@ -1,0 +1,41 @@
+"""What all images of a run share of one layer's channel vectors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from fmapviz.draw.grid import Shared
+    from fmapviz.features.tokens.foreground import Foreground
+    from fmapviz.features.tokens.matches import Reference
+    from fmapviz.features.tokens.pca import Basis
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SharedVectors:
+    """What the views here share, each only if requested; it is `more` of `fmapviz.draw.grid.Shared`.
+
+    Attributes:
+        basis: Principal components of all images.
+        foreground: What separates their foreground from the background.
+        centres: Centres of the clusters of all images, float32 `(K, C)`.
+        clustered: How many positions of how many these were found of; None: of all.
+        anchor: Direction of the anchor in its image, float32 `(1, C)`.
+        reference: The map of the anchor's image.
+    """
+
+    basis: Basis | None = None
+    foreground: Foreground | None = None
+    centres: Tensor | None = None
+    clustered: tuple[int, int] | None = None
+    anchor: Tensor | None = None
+    reference: Reference | None = None
+
+
+def vectors_in(shared: Shared | None) -> SharedVectors:
+    """Return what images share of a layer's vectors; nothing if they share nothing."""
+    more = shared and shared.more
+    return more if isinstance(more, SharedVectors) else SharedVectors()
