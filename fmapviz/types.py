@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from math import isfinite
 from operator import call
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Protocol
 
-from fmapviz.core.drawings import HeatMap, Labels, Matches
+from fmapviz.core.drawings import Grid, HeatMap, Histogram
 from fmapviz.core.file_names import picture_file
 from fmapviz.core.members import load
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from fmapviz.core.bands import Bands
     from fmapviz.core.centres import Centres
     from fmapviz.core.channel_table import ChannelTable
-    from fmapviz.core.drawings import Drawing, Strips, Tiles
+    from fmapviz.core.drawings import Rendered, Strips, Tiles
     from fmapviz.core.layout import Layout
     from fmapviz.core.samples import Samples
 
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     Weights = str | Enum | Mapping[str, Any]  # a name, a member of torchvision's enumerations, or a state dict
 
 
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
 Of = str  # what values are of a layer: its output, input, gradient, input gradient or weights, or what an observer sees
 
 
@@ -556,6 +558,70 @@ class RawValues:
     overflows: int = 0
 
 
+class CustomContent(Protocol):
+    """Content of a drawing that renders and describes itself. Its class is a frozen dataclass, and inherits the defaults.
+
+    Its field `pixels`, an array or several, is emptied as soon as the picture is encoded.
+    """
+
+    __slots__ = ()
+
+    @property
+    def values(self) -> Mapping[str, NDArray[Any]]:
+        """The raw values, by what is added to the name of the map; none if only its picture counts."""
+        return _NOTHING
+
+    @property
+    def record(self) -> Mapping[str, Any]:
+        """What the record of its layer holds of it."""
+        return _NOTHING
+
+    @property
+    def total(self) -> int:
+        """Number of all channels, if the style chooses some of them; else 0."""
+        return 0
+
+    @property
+    def why_empty(self) -> str:
+        """Why the picture shows nothing; empty if it shows something."""
+        return ""
+
+    def render(self, layer: LayerResult, seen: NDArray[np.uint8], style: Style, /) -> Rendered:
+        """Draw it.
+
+        Args:
+            layer: The result it belongs to.
+            seen: The input as the network saw it, uint8 `(H, W)` or `(H, W, 3)`.
+            style: How pictures look.
+        """
+        ...
+
+    def describe(self, layer: LayerResult, style: Style, /) -> Mapping[str, str | None]:
+        """Return facts in words by their names, `Scaling` among them; None: there is nothing to say."""
+        ...
+
+
+Content = Grid | Histogram | HeatMap | CustomContent
+
+
+@dataclass(slots=True, eq=False)
+class Drawing:
+    """The drawing of one feature map of one image by one view.
+
+    Attributes:
+        view: Name of the view.
+        content: None if no requested format shows pictures. Without its pixels as soon as these are encoded.
+    """
+
+    view: str
+    content: Content | None
+
+    @property
+    def custom(self) -> CustomContent | None:
+        """The content, if it renders and describes itself."""
+        return None if self.content is None or isinstance(self.content, Grid | Histogram | HeatMap) else self.content
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class LayerResult:
     """The results of one feature map of one image.
@@ -635,12 +701,12 @@ class ImageResult:
                     yield layer, drawing.view, drawing.content
 
     @property
-    def valued(self) -> Iterator[tuple[LayerResult, str, HeatMap | Labels | Matches]]:
-        """Iterate over layer result, view and content of each drawing that has values of its own."""
+    def valued(self) -> Iterator[tuple[LayerResult, str, Mapping[str, NDArray[Any]]]]:
+        """Iterate over layer result, view and values of each drawing that has some of its own."""
         for layer in self.layers:
             for drawing in layer.drawings:
-                if isinstance(drawing.content, HeatMap | Labels | Matches):
-                    yield layer, drawing.view, drawing.content
+                if drawing.content and not isinstance(drawing.content, Grid | Histogram):
+                    yield layer, drawing.view, drawing.content.values
 
     @property
     def bytes(self) -> int:

@@ -1,20 +1,19 @@
-"""What views draw: one kind of content for each way to render."""
+"""What views draw, and how it looks before it has a frame; of other contents see `fmapviz.types.CustomContent`."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf, nan
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from typing import Any
 
     import numpy as np
     from numpy.typing import NDArray
 
 Size = tuple[int, int]  # height and width
-SHADES = 128  # greys of `Panels`, and colours
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,23 +98,6 @@ class Histogram:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Rgb:
-    """Content of a drawing: all channels projected to red, green and blue.
-
-    Attributes:
-        pixels: uint8 `(h, w, 3)` at the layer's resolution.
-        nonfinite: Number of positions with a value that is NaN or infinite.
-        foreground: Number of positions of the foreground, if the others are black; None if all are drawn.
-        sampled: How many positions of how many in all images the foreground was found of, if not of all.
-    """
-
-    pixels: NDArray[np.uint8]
-    nonfinite: int = 0
-    foreground: int | None = None
-    sampled: tuple[int, int] | None = None
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class HeatMap:
     """Content of a drawing: one map, either the evidence for a class or all channels of a layer reduced to one.
 
@@ -166,97 +148,6 @@ class HeatMap:
         return not bool(self.pixels.any())
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Labels:
-    """Content of a drawing: the number of the cluster of each position.
-
-    Attributes:
-        numbers: int16 `(h, w)`, from 0; -1 where a value is NaN or infinite.
-        count: Number of clusters.
-        sampled: How many positions of how many in all images they were found of, if not of all.
-    """
-
-    numbers: NDArray[np.int16]
-    count: int
-    sampled: tuple[int, int] | None = None
-
-    @property
-    def values(self) -> Mapping[str, NDArray[Any]]:
-        """The raw values, by what is added to the name of the map."""
-        return {"": self.numbers}
-
-
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """Two positions that match.
-
-    Attributes:
-        theirs: Row and column in the reference's picture, pixels.
-        ours: Row and column in the picture itself.
-        cosine: Of their vectors, -1..1.
-        mutual: Whether each is the best match of the other.
-    """
-
-    theirs: tuple[float, float]
-    ours: tuple[float, float]
-    cosine: float
-    mutual: bool
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Matches:
-    """Content of a drawing: which position of another image matches best.
-
-    Attributes:
-        index: Of the best match, row by row, int32 `(h, w)`; -1 where a value is NaN or infinite.
-        cosine: Of the match, float32 `(h, w)`; NaN there.
-        mutual: Whether the position is the best match of its match too, boolean `(h, w)`.
-        image: Name of the other image.
-        picture: The other image, uint8 `(H, W)` or `(H, W, 3)`.
-        grid: Height and width of its map.
-        pairs: Those that are drawn.
-    """
-
-    index: NDArray[np.int32]
-    cosine: NDArray[np.float32]
-    mutual: NDArray[np.bool_]
-    image: str
-    picture: NDArray[np.uint8]
-    grid: Size
-    pairs: tuple[Pair, ...]
-
-    @property
-    def values(self) -> Mapping[str, NDArray[Any]]:
-        """The raw values, by what is added to the name of the map."""
-        return {"": self.index, ".cosine": self.cosine, ".mutual": self.mutual}
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Panels:
-    """Content of a drawing: grids of two networks beside each other, and of what the second adds.
-
-    Attributes:
-        grids: Of one size: uint8 `(H, W)`, numbers of colours: first `SHADES` greys from black to white, then as many
-            colours from blue to red. Or, all of them, `(H, W, 3)`.
-        captions: The text above each grid.
-        tiles: Position of the tiles in a grid; None if it is one map.
-        channels: The channels shown, in the order of the tiles; None for all.
-        limits: Values at the ends of the scale of both networks; None if each channel has its own, or each network.
-        largest: Magnitude at the ends of the scale of the third grid; NaN if there is none.
-        bars: Whether the tiles are bars.
-        total: Number of all channels, also of those that are not shown.
-    """
-
-    grids: tuple[NDArray[np.uint8], ...]
-    captions: tuple[str, ...]
-    tiles: Tiles | None = None
-    channels: tuple[int, ...] | None = None
-    limits: tuple[float, float] | None = None
-    largest: float = nan
-    bars: bool = False
-    total: int = 0
-
-
 @dataclass(frozen=True, slots=True)
 class TopImage:
     """An image in a strip.
@@ -290,17 +181,24 @@ class Strips:
     remarks: tuple[str, ...] = ()
 
 
-Content = Grid | Histogram | Rgb | HeatMap | Labels | Matches | Panels
-
-
-@dataclass(slots=True, eq=False)
-class Drawing:
-    """The drawing of one feature map of one image by one view.
+@dataclass(frozen=True, slots=True, eq=False)
+class Rendered:
+    """A picture before its frame: numbers, colour bar and header.
 
     Attributes:
-        view: Name of the view.
-        content: None if no requested format shows pictures. Without its pixels as soon as these are encoded.
+        pixels: uint8 `(H, W)` or `(H, W, 3)`.
+        colormap: Of the colour bar; None for grey.
+        marks: Labels of the colour bar, by their height from 0 to 1; none: no colour bar.
+        alpha: Opacity of the colours, over a grey picture.
+        legend: Colours in the picture, red, green and blue, by what they are; none: no legend.
+        palette: Colours whose numbers the pixels are, uint8 `(256, 3)`; such a picture gets no frame.
+        has_input: Whether the input is in it already.
     """
 
-    view: str
-    content: Content | None
+    pixels: NDArray[np.uint8]
+    colormap: str | None = None
+    marks: Sequence[tuple[float, str]] = ()
+    alpha: float = 1.0
+    legend: Mapping[str, NDArray[np.uint8]] = field(default_factory=dict)
+    palette: NDArray[np.uint8] | None = None
+    has_input: bool = False

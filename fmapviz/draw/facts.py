@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from math import isfinite, isnan
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fmapviz.core.drawings import Grid, HeatMap, Histogram, Labels, Matches, Panels, Rgb
+from fmapviz.core.drawings import Grid, HeatMap, Histogram
 from fmapviz.core.words import are, counted
 from fmapviz.draw.heatmap import colormap_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from fmapviz.config import Style
-    from fmapviz.core.drawings import Content
-    from fmapviz.types import LayerResult
+    from fmapviz.types import Content, LayerResult
 
 MOST_NAMED = 4  # empty cells, and layers with values that are not finite
 _MOST_NUMBERS = 32
+_NOTHING: Mapping[str, None] = MappingProxyType({})
 _SHOWS = {
     "input": "what goes into the layer",
     "gradient": "the gradient of the class's score at the layer's output",
@@ -27,8 +28,6 @@ _SHOWS = {
     "attention": "the attention weights of each head, to each patch",
     "weights": "the layer's weights: filters, input channels, rows, columns",
 }
-_SIDE = "the side of the first component with fewer places at the border; the others are black"
-_COMPONENTS_OF = {"image": "this image", "shared": "all images of the run"}
 
 
 def describe(layer: LayerResult, content: Content, style: Style) -> dict[str, str]:
@@ -82,103 +81,69 @@ def value_range(heat: HeatMap) -> str:
     return "no finite value" if heat.limits and isnan(low) else f"{number(low)} to {number(high)}"
 
 
-def _of_content(layer: LayerResult, content: Content, style: Style) -> dict[str, str | None]:
-    if isinstance(content, HeatMap):
-        return _of_heat_map(content, style)
-    return _of_panels(layer, content) if isinstance(content, Panels) else _of_channels(layer, content, style)
-
-
-def _of_panels(layer: LayerResult, panels: Panels) -> dict[str, str | None]:
-    """Return the facts about a layer in two networks."""
-    numbers = layer.difference.numbers if layer.difference else {}
-    said = {name: number(value) for name, value in numbers.items()}
-    scaling = "each map from its minimum to its maximum"
-    if isfinite(panels.largest):
-        scaling = "A and B alike, each channel from its minimum to its maximum"
-        if panels.limits:
-            scaling = f"A and B alike, {number(panels.limits[0])} to {number(panels.limits[1])}"
-        ends = f"from blue to red, {number(-panels.largest)} to {number(panels.largest)}, zero in the middle"
-        scaling += f"; B - A {ends if panels.largest else 'is 0 everywhere'}"
-    bad = numbers.get("nonfinite")
-    return {
-        **{caption[0]: caption[3:] for caption in panels.captions if caption[1:3] == ": "},
-        "Difference": f"largest {said['max_abs']}, RMS {said['rms']}" if numbers else None,
-        "SQNR": f"{said['sqnr']} dB" if numbers else None,
-        "Cosine": said.get("cosine"),
-        "Scaling": scaling,
-        "Channels": _list_numbers(panels.channels),
-        "Not finite": f"{bad:.0f} positions take no part, and are drawn as a checkerboard" if bad else None,
-    }
-
-
-def _of_channels(
-    layer: LayerResult, content: Grid | Histogram | Rgb | Labels | Matches, style: Style
+def channel_facts(
+    layer: LayerResult,
+    *,
+    scaling: str,
+    nonfinite: str,
+    more: Mapping[str, str | None] = _NOTHING,
+    channels: Sequence[int] | None = None,
 ) -> dict[str, str | None]:
-    """Return the facts about all channels of a layer."""
+    """Return the facts about a picture that is made of all channels of a layer.
+
+    Args:
+        layer: The layer.
+        scaling: How values become colours.
+        nonfinite: How values that are NaN or infinite are drawn.
+        more: Facts that only such a picture has.
+        channels: Those that are shown; None for all.
+    """
     statistics = layer.statistics
     assert statistics is not None
-    known, bad = statistics.minimum is not None, statistics.nonfinite
-    more: dict[str, str | None] = {}
-    if isinstance(content, Histogram):
-        scaling, shown = "the share of values in each of equal parts of the range", "not counted"
-    elif isinstance(content, Rgb):
-        places = content.pixels[..., 0].size
-        of_what = "" if content.foreground is None else " of the foreground"
-        scaling = f"the first three principal components{of_what}, of {_COMPONENTS_OF[style.pca]}, are red, green and blue"
-        scaling += f", each from 2.5 deviations below its mean to 2.5 above{_sampled(content.sampled)}"
-        shown = f"at {content.nonfinite} of {places} places, drawn as a checkerboard"
-        more["Foreground"] = None if content.foreground is None else f"{content.foreground} of {places} places: {_SIDE}"
-    elif isinstance(content, Labels):
-        scaling, shown = _scaling_of_labels(content), "and their places drawn as a checkerboard"
-        more["Clusters"] = _shares(content)
-    elif isinstance(content, Matches):
-        scaling, shown = _scaling_of_matches(content, style), "and their places match nothing"
-        more["Matches"] = "; ".join(f"{number}: {pair.cosine:.3f}" for number, pair in enumerate(content.pairs, 1)) or "none"
-    else:
-        scaling, shown = _scaling_of_grid(layer, content, style), "drawn as a checkerboard"
-    shown_channels = content.channels if isinstance(content, Grid) else None
+    bad = statistics.nonfinite
     samples = f"the layer saw {counted(layer.samples, 'sample')} for this image; the first is drawn"
-    low, high = number(statistics.minimum), number(statistics.maximum)
-    tiles = "heads" if layer.of == "attention" else "channels"
-    whose = f", of all {tiles}" if shown_channels else ""
-    of_values = {"Range": f"{low} to {high}{whose}" if known else "no finite value", "Mean": number(statistics.mean)}
     return {
-        # Clusters, components and matches have directions of vectors, not values.
-        **(of_values if isinstance(content, Grid | Histogram) else {}),
         "Scaling": scaling,
         **more,
-        tiles.capitalize(): _list_numbers(shown_channels),
-        "Dead channels": _list_numbers(statistics.constant),
-        "Not finite": f"{counted(bad, 'value')} {are(bad)} NaN or infinite, {shown}" if bad else None,
+        _tiles_of(layer).capitalize(): list_numbers(channels),
+        "Dead channels": list_numbers(statistics.constant),
+        "Not finite": f"{counted(bad, 'value')} {are(bad)} NaN or infinite, {nonfinite}" if bad else None,
         "Samples": samples if layer.samples > 1 else None,
     }
 
 
-def _scaling_of_labels(labels: Labels) -> str:
-    of_what = "clusters of all images of the run: k-means of vectors of length one"
-    return f"each colour is one of {labels.count} {of_what}{_sampled(labels.sampled)}"
+def list_numbers(numbers: Sequence[int] | None) -> str | None:
+    """Return the first numbers as text, and how many there are if that is not all; None if there is none."""
+    if not numbers:
+        return None
+    shown = ", ".join(map(str, numbers[:_MOST_NUMBERS]))
+    return f"{shown}, ... ({len(numbers)} in all)" if len(numbers) > _MOST_NUMBERS else shown
 
 
-def _sampled(part: tuple[int, int] | None) -> str:
-    return f", found of a random sample, {part[0]} of {part[1]} positions" if part else ""
+def _of_content(layer: LayerResult, content: Content, style: Style) -> Mapping[str, str | None]:
+    if isinstance(content, HeatMap):
+        return _of_heat_map(content, style)
+    if not isinstance(content, Grid | Histogram):
+        return content.describe(layer, style)
+    range_ = _range_of(layer, whole=not (isinstance(content, Grid) and content.channels))
+    if isinstance(content, Histogram):
+        scaling = "the share of values in each of equal parts of the range"
+        return range_ | channel_facts(layer, scaling=scaling, nonfinite="not counted")
+    scaling = _scaling_of_grid(layer, content, style)
+    return range_ | channel_facts(layer, scaling=scaling, nonfinite="drawn as a checkerboard", channels=content.channels)
 
 
-def _shares(labels: Labels) -> str:
-    """Return which part of the image each cluster is."""
-    counts = np.bincount(labels.numbers[labels.numbers >= 0], minlength=labels.count)
-    return ", ".join(
-        f"{number}: {count / labels.numbers.size:.1%}".replace("%", " %") for number, count in enumerate(counts)
-    )
+def _range_of(layer: LayerResult, *, whole: bool) -> dict[str, str | None]:
+    """Return the range and the mean of a layer, of which `whole` says whether all channels are shown."""
+    statistics = layer.statistics
+    assert statistics is not None
+    of_all = "" if whole else f", of all {_tiles_of(layer)}"
+    ends = f"{number(statistics.minimum)} to {number(statistics.maximum)}{of_all}"
+    return {"Range": "no finite value" if statistics.minimum is None else ends, "Mean": number(statistics.mean)}
 
 
-def _scaling_of_matches(matches: Matches, style: Style) -> str:
-    """Return what the lines of a picture of matches mean."""
-    start = style.start
-    if start and start.at:
-        mutual = "the best match of each other" if matches.pairs and matches.pairs[0].mutual else "not the other way round"
-        return f"the best match, by cosine, of {start}, {mutual}"
-    count = np.count_nonzero(matches.mutual)
-    return f"the best {len(matches.pairs)} of {count} mutual nearest neighbours, by cosine, with {matches.image} on the left"
+def _tiles_of(layer: LayerResult) -> str:
+    return "heads" if layer.of == "attention" else "channels"
 
 
 def _scaling_of_grid(layer: LayerResult, grid: Grid, style: Style) -> str:
@@ -231,10 +196,3 @@ def _of_heat_map(heat: HeatMap, style: Style) -> dict[str, str | None]:
         places = f"{np.count_nonzero(~heat.finite)} of {heat.raw.size} places"
         bad += f"; {places}, where there is no other, are drawn as a checkerboard"
     return {"Range": value_range(heat), "Scaling": scaling, "Not finite": bad if heat.nonfinite else None}
-
-
-def _list_numbers(numbers: Sequence[int] | None) -> str | None:
-    if not numbers:
-        return None
-    shown = ", ".join(map(str, numbers[:_MOST_NUMBERS]))
-    return f"{shown}, ... ({len(numbers)} in all)" if len(numbers) > _MOST_NUMBERS else shown

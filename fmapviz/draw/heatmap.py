@@ -227,6 +227,25 @@ def mark_nonfinite(pixels: NDArray[np.uint8], heat: HeatMap, centres: Centres | 
     return np.where(finite, pixels, board)
 
 
+def mark_position(pixels: NDArray[np.uint8], row: float, column: float) -> NDArray[np.uint8]:
+    """Draw a white ring with black edges around a point of a picture.
+
+    Args:
+        pixels: uint8 `(H, W, 3)`, not changed.
+        row: Of the point, pixels from the upper edge.
+        column: From the left edge.
+    """
+    radius = max(3.5, min(pixels.shape[:2]) / 45)
+    rows, columns = (np.arange(side) + 0.5 - at for side, at in zip(pixels.shape[:2], (row, column), strict=True))
+    distance = np.abs(np.hypot(rows[:, None], columns) - radius)
+    width = max(1.0, radius / 4)
+    marked = pixels.astype(np.float32)
+    for level, reach in ((0, 2 * width), (255, width)):
+        share = np.clip(reach + 0.5 - distance, 0, 1)[..., None].astype(np.float32)
+        marked += share * (level - marked)
+    return np.rint(marked).astype(np.uint8)
+
+
 def colormap_of(heat: HeatMap, style: Style) -> str:
     """Return the colour map that a heat map is drawn in."""
     if style.colormap:

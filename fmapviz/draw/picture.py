@@ -1,7 +1,4 @@
-"""Turn drawings into pictures: render, frame, name and encode them.
-
-Each class of content has one renderer, found in a table by its type.
-"""
+"""Turn drawings into pictures: render, frame, name and encode them."""
 
 from __future__ import annotations
 
@@ -9,14 +6,14 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from math import isfinite, nan
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fmapviz.core.drawings import Grid, HeatMap, Histogram, Labels, Matches, Panels, Rgb
+from fmapviz.core.drawings import Grid, HeatMap, Histogram, Rendered
 from fmapviz.core.version import __version__
 from fmapviz.draw.facts import describe, number, shape_of
-from fmapviz.draw.heatmap import colormap_of, draw_heat_map, interpolate_colours, nearest_values
+from fmapviz.draw.heatmap import colormap_of, draw_heat_map, mark_position
 from fmapviz.draw.histogram import lay_out_histogram
 from fmapviz.draw.labels import (
     Lettering,
@@ -33,8 +30,6 @@ from fmapviz.draw.layout import WHITE, Box, Ground, draw, row
 from fmapviz.draw.layout import picture as box_of
 from fmapviz.draw.png import encode
 from fmapviz.draw.svg import to_svg
-from fmapviz.features.diff.panels import draw_panels, panel_palette
-from fmapviz.features.tokens.marks import cluster_colours, colour_labels, draw_matches, mark_position
 from fmapviz.types import Picture
 
 if TYPE_CHECKING:
@@ -43,41 +38,19 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from fmapviz.config import RunInfo, Style
-    from fmapviz.core.drawings import Content, Drawing, Size, Tiles
+    from fmapviz.core.drawings import Tiles
     from fmapviz.images.seen import Seen
-    from fmapviz.types import ImageResult, LayerResult
+    from fmapviz.types import Content, CustomContent, Drawing, ImageResult, LayerResult
 
     Cell = tuple[LayerResult, HeatMap]
     Composed = tuple[NDArray[np.uint8], dict[str, str]]
     Marks = Sequence[tuple[float, str]]
+    Framed = tuple[Box, Ground | int, Tiles | None, tuple[int, int]]
 
 
 SVG = "svg"  # the format whose pictures have their texts as text
 _NOTHING = np.zeros((0, 0), np.uint8)
 _INPUT_GAP = 4  # pixels between the input and what is beside it
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Rendered:
-    """A picture before its frame: numbers, colour bar and header.
-
-    Attributes:
-        pixels: uint8 `(H, W)` or `(H, W, 3)`.
-        colormap: Of the colour bar; None for grey.
-        marks: Labels of the colour bar, by their height from 0 to 1; none: no colour bar.
-        alpha: Opacity of the colours, over a grey picture.
-        legend: Texts of the colours of clusters; none: no legend.
-        palette: Colours whose numbers the pixels are, uint8 `(256, 3)`; such a picture gets no frame.
-        page: A page with texts of its own, on white, in place of pixels and frame.
-    """
-
-    pixels: NDArray[np.uint8]
-    colormap: str | None = None
-    marks: Marks = ()
-    alpha: float = 1.0
-    legend: Sequence[str] = ()
-    palette: NDArray[np.uint8] | None = None
-    page: Box | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -172,20 +145,25 @@ def make_picture(
     if seen and (moment := seen.describe(layer.frame)):
         is_over = isinstance(content, HeatMap) and content.over
         facts |= {"Frame": moment} if layer.frame is not None else {"Frame": f"laid over {moment}"} if is_over else {}
-    rendered = _RENDERERS[type(content)](layer, content, picture, info)
-    caption = layer.target.caption if layer.target and isinstance(content, HeatMap) else ""
-    style = info.config.style
-    lines = header_of(layer, drawing, facts, info) if style.labels else []
-    framed = partial(frame, rendered, content, style, lines, picture, caption=caption)
-    page, ground, tiles, area = framed()
+    style, palette = info.config.style, None
+    if isinstance(content, Histogram):
+        framed = as_text = _page_of(layer, content, info)
+    else:
+        rendered = _render(layer, content, picture, style)
+        caption = layer.target.caption if layer.target and isinstance(content, HeatMap) else ""
+        lines = header_of(layer, drawing, facts, info) if style.labels else []
+        framing = partial(frame, rendered, content, style, lines, picture, caption=caption)
+        framed, palette = framing(), rendered.palette
+        as_text = framing(as_text=True) if SVG in info.config.to else framed
+    page, ground, tiles, area = framed
     pixels = draw(page, ground)
     name, title = f"{layer.index:0{digits}d} {layer.layer or 'input'}", ""
     if target := layer.target:
         name, title = f"{name}.{target.label}", f"{name}: {target.title}"
     facts |= _provenance(info) if common is None else common
     height, width = pixels.shape[:2]
-    png = encode(pixels, facts, palette=rendered.palette)
-    svg = to_svg(*framed(as_text=True)[:2], title=title or name, facts=facts) if SVG in info.config.to else ""
+    png = encode(pixels, facts, palette=palette)
+    svg = to_svg(*as_text[:2], title=title or name, facts=facts) if SVG in info.config.to else ""
     return Picture(drawing.view, name, png, width, height, facts, title, layer, drawing, tiles, area=area, svg=svg)
 
 
@@ -214,7 +192,7 @@ def frame(
     *,
     caption: str = "",
     as_text: bool = False,
-) -> tuple[Box, Ground | int, Tiles | None, tuple[int, int]]:
+) -> Framed:
     """Add what a style asks for: the ground, numbers, the input, a colour bar, a header or a caption.
 
     Args:
@@ -229,8 +207,6 @@ def frame(
     Returns:
         The page, its ground, the position of the tiles in it, and its width and height without the caption.
     """
-    if rendered.page:
-        return rendered.page, WHITE, None, (rendered.page.width, rendered.page.height)
     look = lettering(style) if rendered.palette is None else Lettering()
     pixels, tiles, texts = rendered.pixels, None, list[Placed]()
     if isinstance(content, Grid) and content.tiles:
@@ -243,13 +219,13 @@ def frame(
             numbers = content.channels or range(tiles.count)
             pixels, tiles = add_numbers(pixels, tiles, numbers, look, texts=texts if as_text else None)
     box = Box(pixels.shape[1], pixels.shape[0], [(pixels, 0, 0), *texts])
-    if style.with_input and seen.size and not isinstance(content, Matches):  # which have it in them
+    if style.with_input and seen.size and not rendered.has_input:
         box = row([box_of(seen.repeat(style.scale, 0).repeat(style.scale, 1)), box], gap=_INPUT_GAP)
         tiles = tiles and replace(tiles, left=tiles.left + box.width - pixels.shape[1])
     if style.colorbar and rendered.marks:
         box = add_colorbar(box, colormap=rendered.colormap, marks=rendered.marks, alpha=rendered.alpha, look=look)
     if style.colorbar and rendered.legend:
-        box = add_legend(box, cluster_colours()[: len(rendered.legend)], rendered.legend, look)
+        box = add_legend(box, np.stack([*rendered.legend.values()]), [*rendered.legend], look)
     captioned = add_caption(box, caption, look) if style.labels is None and caption else None
     if style.labels and lines:
         below = box.height
@@ -281,8 +257,18 @@ def header_of(layer: LayerResult, drawing: Drawing, facts: Mapping[str, str], in
     return ["  ".join(named), ": ".join(shown), facts["Scaling"], facts.get("Not finite", ""), info.label]
 
 
-def _render_grid(layer: LayerResult, grid: Grid, _seen: NDArray[np.uint8], info: RunInfo) -> Rendered:
-    return render_grid(grid, info.config.style, has_colours=layer.of == "weights" and layer.shape[1] == 3)
+def _page_of(layer: LayerResult, histogram: Histogram, info: RunInfo) -> Framed:
+    """Lay out a histogram, a page with texts of its own, on white."""
+    page = lay_out_histogram(histogram, title=f"{layer.layer}  {layer.type}  {shape_of(layer)}", note=info.label)
+    return page, WHITE, None, (page.width, page.height)
+
+
+def _render(layer: LayerResult, content: Grid | HeatMap | CustomContent, seen: NDArray[np.uint8], style: Style) -> Rendered:
+    if isinstance(content, Grid):
+        return render_grid(content, style, has_colours=layer.of == "weights" and layer.shape[1] == 3)
+    if isinstance(content, HeatMap):
+        return _render_heat_map(layer, content, seen, style)
+    return content.render(layer, seen, style)
 
 
 def render_grid(grid: Grid, style: Style, *, has_colours: bool = False) -> Rendered:
@@ -297,23 +283,7 @@ def render_grid(grid: Grid, style: Style, *, has_colours: bool = False) -> Rende
     return Rendered(grid.pixels, style.palette, marks)
 
 
-def _render_rgb(layer: LayerResult, rgb: Rgb, seen: NDArray[np.uint8], info: RunInfo) -> Rendered:
-    """Enlarge a picture of a layer's resolution to the input's, times the scale: rectangles, unless the style is smooth."""
-    style, grid = info.config.style, (rgb.pixels.shape[0], rgb.pixels.shape[1])
-    size = _size_of(grid, seen, style)
-    if style.smooth:
-        return Rendered(interpolate_colours(rgb.pixels, size, layer.centres))
-    rows, columns = nearest_values(grid, size, layer.centres)
-    return Rendered(rgb.pixels[rows[:, None], columns])
-
-
-def _render_histogram(layer: LayerResult, histogram: Histogram, _seen: NDArray[np.uint8], info: RunInfo) -> Rendered:
-    title = f"{layer.layer}  {layer.type}  {shape_of(layer)}"
-    return Rendered(_NOTHING, page=lay_out_histogram(histogram, title=title, note=info.label))
-
-
-def _render_heat_map(layer: LayerResult, heat: HeatMap, seen: NDArray[np.uint8], info: RunInfo) -> Rendered:
-    style = info.config.style
+def _render_heat_map(layer: LayerResult, heat: HeatMap, seen: NDArray[np.uint8], style: Style) -> Rendered:
     low, high = heat.limits or heat.ends or (nan, nan)
     colormap = colormap_of(heat, style)
     marks = _mark_ends(low, high) if isfinite(low + high) else ()
@@ -327,39 +297,6 @@ def _render_heat_map(layer: LayerResult, heat: HeatMap, seen: NDArray[np.uint8],
     return Rendered(pixels, None if colormap == "gray" else colormap, marks, alpha)
 
 
-def _render_labels(layer: LayerResult, labels: Labels, seen: NDArray[np.uint8], info: RunInfo) -> Rendered:
-    size = _size_of((labels.numbers.shape[0], labels.numbers.shape[1]), seen, info.config.style)
-    return Rendered(colour_labels(labels, size, layer.centres), legend=[str(each) for each in range(labels.count)])
-
-
-def _size_of(grid: Size, seen: NDArray[np.uint8], style: Style) -> Size:
-    """Return height and width of a map that is enlarged to the input's size, times the scale."""
-    rows, columns = (style.scale * max(sides) for sides in zip(grid, seen.shape[:2], strict=True))
-    return rows, columns
-
-
-def _render_matches(_layer: LayerResult, matches: Matches, seen: NDArray[np.uint8], info: RunInfo) -> Rendered:
-    return Rendered(draw_matches(matches, seen, scale=info.config.style.scale))
-
-
-def _render_panels(_layer: LayerResult, panels: Panels, _seen: NDArray[np.uint8], info: RunInfo) -> Rendered:
-    style = info.config.style
-    pixels = draw_panels(panels, numbered=is_numbered(style), indexed=not style.labels)
-    return Rendered(pixels, palette=panel_palette() if pixels.ndim == 2 else None)
-
-
 def _mark_ends(low: float, high: float) -> Marks:
     middle = ((0.5, "0"),) if low == -high and high else ()
     return (0.0, number(low)), *middle, (1.0, number(high))
-
-
-# Any: each renderer takes the class of content it stands under.
-_RENDERERS: dict[type[Content], Callable[[LayerResult, Any, NDArray[np.uint8], RunInfo], Rendered]] = {
-    Grid: _render_grid,
-    Rgb: _render_rgb,
-    Histogram: _render_histogram,
-    HeatMap: _render_heat_map,
-    Labels: _render_labels,
-    Matches: _render_matches,
-    Panels: _render_panels,
-}

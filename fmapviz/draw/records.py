@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
-from fmapviz.core.drawings import Grid, Panels, Rgb
+from fmapviz.core.drawings import Grid, HeatMap, Histogram
 from fmapviz.core.words import are, counted
 from fmapviz.draw.channel_choice import describe_left_out
 from fmapviz.draw.facts import MOST_NAMED, first_of, value_range, why_empty
@@ -27,7 +27,6 @@ def layer_records(result: ImageResult) -> list[dict[str, Any]]:
             continue
         contents = [drawing.content for drawing in layer.drawings]
         channels = next((each.channels for each in contents if isinstance(each, Grid)), None)
-        nonfinite = next((each.nonfinite for each in contents if isinstance(each, Rgb)), 0)
         record = records.setdefault((layer.of, layer.layer, layer.target and layer.target.label), {})
         record |= {
             "index": layer.index,
@@ -41,7 +40,7 @@ def layer_records(result: ImageResult) -> list[dict[str, Any]]:
             "mean": statistics.mean,
             "dead_channels": list(statistics.constant),
             "nonfinite": statistics.nonfinite,
-            **({"nonfinite_places": nonfinite} if nonfinite else {}),
+            **{name: fact for each in layer.drawings if each.custom for name, fact in each.custom.record.items()},
             **({} if channels is None else {"channels": list(channels)}),
             **({} if layer.of == "output" else {"of": layer.of}),
             **(layer.target.record if layer.target else {}),
@@ -87,13 +86,13 @@ def find_empty_maps(result: ImageResult, *, sheets: Collection[str] = ()) -> lis
         result: Everything found out about an image.
         sheets: The views whose maps are cells of one picture.
     """
-    found = []
+    found = [
+        EmptyMaps(drawing.view, layer, f"{drawing.view} of {layer.layer} is {reason}")
+        for layer in result.layers
+        for drawing in layer.drawings
+        if (reason := drawing.custom and drawing.custom.why_empty)
+    ]
     cells: dict[str, list[str]] = {view: [] for view in sheets}
-    for layer in result.layers:
-        for drawing in layer.drawings:
-            if isinstance(drawing.content, Rgb) and drawing.content.foreground == 0:
-                text = f"{drawing.view} of {layer.layer} is black: no position of this image is foreground"
-                found.append(EmptyMaps(drawing.view, layer, text))
     for layer, view, heat in result.heat_maps:
         is_reduction = heat.limits is not None and not layer.target
         if is_reduction or not (reason := why_empty(heat)):
@@ -119,8 +118,9 @@ def summarize_empty(found: Sequence[EmptyMaps]) -> list[str]:
 
 def remark_on_channels(layers: Iterable[LayerResult], style: Style) -> str:
     """Return in words which of the drawn layers lack chosen channels; empty if none does."""
-    contents = [(layer.layer, drawing.content) for layer in layers for drawing in layer.drawings]
-    counts = {name: content.total for name, content in contents if isinstance(content, Grid | Panels) and content.total}
+    contents = [(layer.layer, drawing.content) for layer in layers for drawing in layer.drawings if drawing.content]
+    totals = ((name, 0 if isinstance(each, Histogram | HeatMap) else each.total) for name, each in contents)
+    counts = {name: total for name, total in totals if total}
     return describe_left_out(style, counts)
 
 

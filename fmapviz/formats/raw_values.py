@@ -57,10 +57,10 @@ def _named(image: UnitImage) -> Iterator[tuple[str, NDArray[Any], dict[str, Any]
             record = {"layer": layer.layer, "of": layer.of, "index": layer.index, "type": layer.type, "dtype": values.dtype}
             name = f"{values.view}/{_of_class(layer.layer, layer.target)}" if values.view else layer.layer
             yield name, values.array, {**record, **(layer.target.record if layer.target else {})}
-    for layer, view, content in image.result.valued:
+    for layer, view, drawn in image.result.valued:
         record = {"layer": layer.layer or None, "of": view, "index": layer.index, "type": layer.type or None}
         name = f"{view}/{_of_class(layer.layer or 'input', layer.target)}"
-        for suffix, own in content.values.items():
+        for suffix, own in drawn.items():
             with np.errstate(over="ignore"):  # values too large for float16 become infinite
                 raw = own.astype(dtype) if own.dtype.kind == "f" else own
             yield f"{name}{suffix}", raw, {**record, **(layer.target.record if layer.target else {})}

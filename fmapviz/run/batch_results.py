@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fmapviz.core.drawings import Drawing, HeatMap
+from fmapviz.core.drawings import HeatMap
 from fmapviz.draw.measures import measures_of
-from fmapviz.types import LayerResult, RawValues, Statistics
+from fmapviz.types import Drawing, LayerResult, RawValues, Statistics
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -19,9 +19,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from fmapviz.core.drawings import Content
     from fmapviz.draw.grid import Ranges
-    from fmapviz.types import Target
+    from fmapviz.types import Content, Target
     from fmapviz.views.base import BatchContent
 
 

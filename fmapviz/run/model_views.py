@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import google_crc32c
 import numpy as np
 
-from fmapviz.core.drawings import Drawing
 from fmapviz.draw.channel_choice import describe_left_out
 from fmapviz.draw.grid import measure
 from fmapviz.draw.measures import measures_of
@@ -18,7 +17,7 @@ from fmapviz.observe.reshape import NotAMapError
 from fmapviz.run.units import write_unit
 from fmapviz.store.unit import find_done, read_unit
 from fmapviz.store.unit_key import UnitKey, key_of
-from fmapviz.types import LayerResult, Statistics
+from fmapviz.types import Drawing, LayerResult, Statistics
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

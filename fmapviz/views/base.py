@@ -21,9 +21,10 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from fmapviz.config import Style
-    from fmapviz.core.drawings import Content, Grid, Panels
+    from fmapviz.core.drawings import Grid
     from fmapviz.draw.grid import Ranges
     from fmapviz.draw.picture import Composed, Sheet
+    from fmapviz.types import Content
 
 
 class NoChannelsError(NotAMapError):
@@ -58,31 +59,6 @@ class LayerMaps:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PairMaps:
-    """One feature map of one image in two networks, A and B, as a view of two networks receives it.
-
-    Attributes:
-        first: Of A, `(1, C, H, W)`, float32 or a half type, any range; `(1, C, 1, 1)` for a vector.
-        second: Of B, likewise.
-        vector: Whether it has no rows and columns.
-        names: What A and B are, for people.
-        change: Root mean square of B - A of each channel, `(C)`.
-        largest: Largest magnitude of it, likewise; NaN without a finite value.
-        ranges: Extremes of the channels of A and of B.
-        related: Whether channels of one number are the same feature: the weights of A and B have something in common.
-    """
-
-    first: Tensor
-    second: Tensor
-    vector: bool
-    names: tuple[str, str]
-    change: NDArray[np.float64]
-    largest: NDArray[np.float64]
-    ranges: tuple[Ranges, Ranges]
-    related: bool = True
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class BatchContent:
     """A view's content for N images, whose tensors may still be on a GPU.
 
@@ -101,17 +77,6 @@ class DrawLayer(Protocol):
 
     def __call__(self, maps: LayerMaps, style: Style, /) -> BatchContent:
         """Return the content for each image.
-
-        Raises:
-            NotAMapError: These maps cannot be drawn, with the reason.
-        """
-
-
-class DrawPair(Protocol):
-    """Draws what was captured of one layer of two networks."""
-
-    def __call__(self, maps: PairMaps, style: Style, /) -> Panels:
-        """Return the content.
 
         Raises:
             NotAMapError: These maps cannot be drawn, with the reason.

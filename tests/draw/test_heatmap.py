@@ -9,7 +9,7 @@ from allpairspy import AllPairs
 from torch.nn.functional import interpolate
 
 from fmapviz.config import Style
-from fmapviz.draw.heatmap import heat_and_ends, heat_of, nearest, stretch
+from fmapviz.draw.heatmap import heat_and_ends, heat_of, mark_position, nearest, stretch
 
 NAN, INF = torch.nan, torch.inf
 
@@ -179,3 +179,14 @@ def test_the_ends_of_a_heat_map_are_values_of_what_is_drawn(size, limits):
 
 def test_the_ends_of_a_map_of_one_value_are_that_value():
     assert [ends.tolist() for ends in heat_and_ends(torch.full((1, 2, 2), 3.0), (4, 4))[1:]] == [[3.0], [3.0]]
+
+
+def test_a_mark_is_white_on_black_around_its_point_and_nowhere_else():
+    grey = np.full((96, 96, 3), 128, np.uint8)
+    marked = mark_position(grey, 40.5, 20.5)
+    changed = (marked != grey).any(2)
+    rows, columns = changed.nonzero()
+    assert (rows.mean(), columns.mean()) == (40, 20)
+    assert {0, 255} <= set(marked[changed].ravel().tolist())
+    assert not changed[40, 20]
+    assert (grey == 128).all()

@@ -13,14 +13,14 @@ from results import drawn_layer, result_of, seen_of
 from run_infos import run_info
 
 from fmapviz.config import Style
-from fmapviz.core.drawings import Drawing, Grid, HeatMap
+from fmapviz.core.drawings import Grid, HeatMap
 from fmapviz.draw.colormaps import table
 from fmapviz.draw.facts import describe
 from fmapviz.draw.heatmap import heat_and_ends
 from fmapviz.draw.picture import header_of, make_pictures
 from fmapviz.draw.records import heat_records, layer_records, notices_of
 from fmapviz.features.cam import sheet
-from fmapviz.types import LayerResult, Prediction, Statistics, Target
+from fmapviz.types import Drawing, LayerResult, Prediction, Statistics, Target
 from fmapviz.views import contact
 
 NAME = "cats/lena.png"

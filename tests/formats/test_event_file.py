@@ -15,11 +15,11 @@ from tensorboard.compat.tensorflow_stub import pywrap_tensorflow
 from tensorboard.compat.tensorflow_stub.errors import DataLossError, OutOfRangeError
 from tensorboard.plugins.image.metadata import parse_plugin_metadata
 
-from fmapviz.core.drawings import Drawing, Histogram
+from fmapviz.core.drawings import Histogram
 from fmapviz.formats.tensorboard import event_file
 from fmapviz.formats.tensorboard.event_file import Record
 from fmapviz.formats.tensorboard.image_summary import summaries
-from fmapviz.types import Picture
+from fmapviz.types import Drawing, Picture
 
 
 def make_image(name="00 conv", png=b"\x89PNG..."):

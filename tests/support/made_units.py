@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 from run_infos import run_info
 
-from fmapviz.core.drawings import Drawing, Grid, Tiles
+from fmapviz.core.drawings import Grid, Tiles
 from fmapviz.draw.layout import WHITE
 from fmapviz.draw.layout import picture as box_of
 from fmapviz.draw.svg import to_svg
-from fmapviz.types import ImageResult, LayerResult, Measures, RawValues, Statistics, UnitImage
+from fmapviz.types import Drawing, ImageResult, LayerResult, Measures, RawValues, Statistics, UnitImage
 
 
 def as_grid(picture, pixels):

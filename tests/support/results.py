@@ -7,10 +7,10 @@ from types import SimpleNamespace
 import numpy as np
 import torch
 
-from fmapviz.core.drawings import Drawing, Grid, HeatMap
+from fmapviz.core.drawings import Grid, HeatMap
 from fmapviz.draw.grid import measure
 from fmapviz.images.seen import Seen
-from fmapviz.types import ImageResult, LayerResult, Preparation, Statistics
+from fmapviz.types import Drawing, ImageResult, LayerResult, Preparation, Statistics
 from fmapviz.views.base import BatchContent, LayerMaps
 
 NUMBERS = Statistics(minimum=0.0, maximum=1.0, mean=0.5, constant=(), nonfinite=0)

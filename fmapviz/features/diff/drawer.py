@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from fmapviz.core.drawings import Drawing
 from fmapviz.draw.grid import Ranges, as_floats, measure
 from fmapviz.errors import first_few
 from fmapviz.features.diff.difference import compare, means_of
 from fmapviz.features.diff.networks import Pair
+from fmapviz.features.diff.view import PairMaps
 from fmapviz.models.network import input_type
 from fmapviz.observe.gradients import is_out_of_memory
 from fmapviz.observe.hooks import Numbers, describe_training, observe, undisturbed
@@ -26,8 +26,7 @@ from fmapviz.observe.layouts.find import LayoutCache, LayoutFinder
 from fmapviz.observe.reshape import NotAMapError, frames_of
 from fmapviz.run.batch_results import statistics_of
 from fmapviz.run.forward_pass import ForwardError
-from fmapviz.types import DIFFERENCES, Difference, FeatureMap, ImageResult, LayerResult
-from fmapviz.views.base import PairMaps
+from fmapviz.types import DIFFERENCES, Difference, Drawing, FeatureMap, ImageResult, LayerResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -6,7 +6,7 @@ channels of one number are different features, the mean of all channels of A and
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import isfinite, nan
 from typing import TYPE_CHECKING
 
@@ -14,13 +14,12 @@ import numpy as np
 import torch
 
 from fmapviz.config import Style
-from fmapviz.core.drawings import SHADES, Panels
 from fmapviz.core.words import counted
 from fmapviz.draw import bars, grid
 from fmapviz.draw.channel_choice import choose
 from fmapviz.draw.colormaps import checkerboard
 from fmapviz.draw.grid import Ranges
-from fmapviz.features.diff.panels import panel_palette
+from fmapviz.features.diff.panels import SHADES, Panels, panel_palette
 from fmapviz.observe.reshape import NotAMapError
 from fmapviz.views import mean
 from fmapviz.views.base import NoChannelsError
@@ -30,13 +29,37 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from fmapviz.core.drawings import Tiles
-    from fmapviz.views.base import PairMaps
 
 
 _SMALLEST, _LARGEST = 1e-36, float(np.finfo(np.float32).max)
 _LEAST_SPAN = np.float32(1e-5)  # as `make_grid` has it
 _FAR = 1e4  # times the span; float32 has seven digits
 _BLOCK = 65536  # values
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PairMaps:
+    """One feature map of one image in two networks, A and B, as a view of two networks receives it.
+
+    Attributes:
+        first: Of A, `(1, C, H, W)`, float32 or a half type, any range; `(1, C, 1, 1)` for a vector.
+        second: Of B, likewise.
+        vector: Whether it has no rows and columns.
+        names: What A and B are, for people.
+        change: Root mean square of B - A of each channel, `(C)`.
+        largest: Largest magnitude of it, likewise; NaN without a finite value.
+        ranges: Extremes of the channels of A and of B.
+        related: Whether channels of one number are the same feature: the weights of A and B have something in common.
+    """
+
+    first: Tensor
+    second: Tensor
+    vector: bool
+    names: tuple[str, str]
+    change: NDArray[np.float64]
+    largest: NDArray[np.float64]
+    ranges: tuple[Ranges, Ranges]
+    related: bool = True
 
 
 def draw(maps: PairMaps, style: Style) -> Panels:

@@ -1,4 +1,4 @@
-"""Draw what belongs to positions: the mark of an anchor, the colours of clusters, and lines between two pictures."""
+"""Draw what belongs to positions: the colours of clusters, and lines between two pictures."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from fmapviz.config import Style
     from fmapviz.core.centres import Centres
-    from fmapviz.core.drawings import Labels, Matches, Pair, Size
+    from fmapviz.core.drawings import Size
+    from fmapviz.features.tokens.matches import Pair
 
 # Those of Okabe and Ito, "Color Universal Design", 2008, without black; then each the farthest from those before it, and
 # from black and white, for normal, deuteranopic and protanopic vision: the smallest distance in CIELAB is 25.
@@ -39,63 +41,58 @@ def cluster_colours() -> NDArray[np.uint8]:
     return colours
 
 
-def colour_labels(labels: Labels, size: Size, centres: Centres | None = None) -> NDArray[np.uint8]:
-    """Draw labels in their colours, each as a rectangle, uint8 `(H, W, 3)`; a checkerboard where there is none.
+def size_of(grid: Size, seen: NDArray[np.uint8], style: Style) -> Size:
+    """Return height and width of a map that is enlarged to the input's size, times the scale."""
+    rows, columns = (style.scale * max(sides) for sides in zip(grid, seen.shape[:2], strict=True))
+    return rows, columns
+
+
+def told_sample(part: tuple[int, int] | None) -> str:
+    """Return in words how many positions of how many something was found of; nothing if of all."""
+    return f", found of a random sample, {part[0]} of {part[1]} positions" if part else ""
+
+
+def colour_labels(labels: NDArray[np.int16], size: Size, centres: Centres | None = None) -> NDArray[np.uint8]:
+    """Draw clusters in their colours, each value as a rectangle, uint8 `(H, W, 3)`; a checkerboard where there is none.
 
     Args:
-        labels: The clusters of the positions of a map.
+        labels: Number of the cluster of each position of a map, int16 `(h, w)`; negative where there is none.
         size: Height and width, pixels.
         centres: Where the positions lie in the input; None: they span it.
     """
-    rows, columns = nearest_values((labels.numbers.shape[0], labels.numbers.shape[1]), size, centres)
-    numbers = labels.numbers[rows[:, None], columns]
+    rows, columns = nearest_values((labels.shape[0], labels.shape[1]), size, centres)
+    numbers = labels[rows[:, None], columns]
     pixels: NDArray[np.uint8] = cluster_colours()[numbers]
-    if labels.numbers.min() < 0:
+    if labels.min() < 0:
         pixels = np.where(numbers[..., None] < 0, checkerboard(*size).numpy()[..., None], pixels)
     return pixels
 
 
-def mark_position(pixels: NDArray[np.uint8], row: float, column: float) -> NDArray[np.uint8]:
-    """Draw a white ring with black edges around a point of a picture.
-
-    Args:
-        pixels: uint8 `(H, W, 3)`, not changed.
-        row: Of the point, pixels from the upper edge.
-        column: From the left edge.
-    """
-    radius = max(3.5, min(pixels.shape[:2]) / 45)
-    rows, columns = (np.arange(side) + 0.5 - at for side, at in zip(pixels.shape[:2], (row, column), strict=True))
-    distance = np.abs(np.hypot(rows[:, None], columns) - radius)
-    width = max(1.0, radius / 4)
-    marked = pixels.astype(np.float32)
-    for level, reach in ((0, 2 * width), (255, width)):
-        share = np.clip(reach + 0.5 - distance, 0, 1)[..., None].astype(np.float32)
-        marked += share * (level - marked)
-    return np.rint(marked).astype(np.uint8)
-
-
-def draw_matches(matches: Matches, seen: NDArray[np.uint8], *, scale: int) -> NDArray[np.uint8]:
+def draw_matches(
+    pairs: Sequence[Pair], other: NDArray[np.uint8], seen: NDArray[np.uint8], *, scale: int
+) -> NDArray[np.uint8]:
     """Draw the other picture and this one side by side, with lines between what matches.
 
     Args:
-        matches: What matches.
-        seen: This picture, uint8 `(H, W)` or `(H, W, 3)`.
+        pairs: What matches.
+        other: The other picture, uint8 `(H, W)` or `(H, W, 3)`.
+        seen: This picture, likewise.
         scale: Size of a pixel; a multiple of it for small pictures.
 
     Returns:
         uint8 `(H', W', 3)`.
     """
-    factor = scale * max(1, round(_LOWEST / max(len(seen), len(matches.picture))))
-    left, right = (_enlarged(pixels, factor) for pixels in (matches.picture, seen))
+    factor = scale * max(1, round(_LOWEST / max(len(seen), len(other))))
+    left, right = (_enlarged(pixels, factor) for pixels in (other, seen))
     height, across = max(len(left), len(right)), left.shape[1] + _GAP
     page = np.full((height, across + right.shape[1], 3), 255, np.uint8)
     page[: len(left), : left.shape[1]] = left
     page[: len(right), across:] = right
     large = Image.fromarray(page.repeat(_FINE, 0).repeat(_FINE, 1))
     drawing = ImageDraw.Draw(large)
-    ends = [(_at(pair.theirs, factor), _at(pair.ours, factor, across)) for pair in matches.pairs]
+    ends = [(_at(pair.theirs, factor), _at(pair.ours, factor, across)) for pair in pairs]
     colours = _rank_colours(len(ends))
-    for colour, (first, second), pair in zip(colours, ends, matches.pairs, strict=True):
+    for colour, (first, second), pair in zip(colours, ends, pairs, strict=True):
         _draw_line(drawing, first, second, colour, pair)
     for number, (colour, points) in reversed([*enumerate(zip(colours, ends, strict=True), 1)]):
         for point in points:

@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch.nn.functional import adaptive_avg_pool2d
 
-from fmapviz.core.drawings import Pair
 from fmapviz.features.tokens.vectors import vectors_of
 
 if TYPE_CHECKING:
@@ -23,6 +22,23 @@ if TYPE_CHECKING:
 MOST_PAIRS = 20
 _SIDE = 64  # larger maps are averaged to about as many rows and columns
 _CHUNK = 1024  # positions compared at once
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Two positions that match.
+
+    Attributes:
+        theirs: Row and column in the reference's picture, pixels.
+        ours: Row and column in the picture itself.
+        cosine: Of their vectors, -1..1.
+        mutual: Whether each is the best match of the other.
+    """
+
+    theirs: tuple[float, float]
+    ours: tuple[float, float]
+    cosine: float
+    mutual: bool
 
 
 @dataclass(frozen=True, slots=True, eq=False)

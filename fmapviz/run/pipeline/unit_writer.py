@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from fmapviz.store.unit import Group
     from fmapviz.types import ImageFile, ImageResult, Picture, StoredAt
 
-_NO_PIXELS = {"pixels": np.zeros((0, 0), np.uint8), "grids": ()}  # by the name of the field that has them
+_NO_PIXELS = np.zeros((0, 0), np.uint8)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -333,5 +333,5 @@ def _drop_pixels(result: ImageResult) -> None:
     """Keep of an image's drawings only what describes them."""
     for drawing in (drawing for layer in result.layers for drawing in layer.drawings):
         content: Any = drawing.content  # Any: of the classes of content
-        if names := _NO_PIXELS.keys() & {*getattr(content, "__slots__", ())}:
-            drawing.content = replace(content, **{name: _NO_PIXELS[name] for name in names})
+        if hasattr(content, "pixels"):
+            drawing.content = replace(content, pixels=() if isinstance(content.pixels, tuple) else _NO_PIXELS)

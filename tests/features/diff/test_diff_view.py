@@ -6,11 +6,11 @@ import torch
 from torchvision.utils import make_grid
 
 from fmapviz.config import Style
-from fmapviz.core.drawings import SHADES
 from fmapviz.draw.grid import measure
 from fmapviz.features.diff import view as diff
 from fmapviz.features.diff.difference import compare
-from fmapviz.views.base import PairMaps
+from fmapviz.features.diff.panels import SHADES
+from fmapviz.features.diff.view import PairMaps
 
 
 def noise(*shape, seed=0):
@@ -38,7 +38,7 @@ def test_both_networks_are_drawn_by_one_scale(norm):
     if norm == "layer":
         low, high = low.min().expand(9), high.max().expand(9)
     panels = draw(a, b, Style(norm=norm))
-    for pixels, values in zip(panels.grids, (a, b), strict=False):
+    for pixels, values in zip(panels.pixels, (a, b), strict=False):
         expected = grey(values, low, high, 3).numpy() / 2
         assert pixels.shape == expected.shape
         assert np.abs(pixels.astype(float) - expected).max() <= 1
@@ -53,19 +53,19 @@ def test_the_difference_has_zero_in_the_middle_and_its_largest_magnitude_at_the_
     assert panels.largest == pytest.approx(float(d.abs().max()), rel=1e-7)
     expected = make_grid((d / d.abs().max())[:, None], nrow=2, pad_value=-3)[0].numpy()
     inside = expected > -2
-    numbers = panels.grids[2].astype(float)
+    numbers = panels.pixels[2].astype(float)
     assert (numbers[~inside] == 0).all()  # black between the tiles
     assert np.abs(numbers[inside] - (1.5 * SHADES + (SHADES / 2) * expected[inside])).max() <= 1
-    assert (panels.grids[2][2:8, 2:8] == 1.5 * SHADES).all()
+    assert (panels.pixels[2][2:8, 2:8] == 1.5 * SHADES).all()
     largest = np.unravel_index(np.argmax(np.abs(expected) * inside), expected.shape)
-    assert panels.grids[2][largest] == (2 * SHADES - 1 if expected[largest] > 0 else SHADES)
-    assert panels.grids[2][inside].min() >= SHADES
+    assert panels.pixels[2][largest] == (2 * SHADES - 1 if expected[largest] > 0 else SHADES)
+    assert panels.pixels[2][inside].min() >= SHADES
     assert panels.captions[2] == f"B - A: {-panels.largest:.4g} to {panels.largest:.4g}"
 
 
 def test_the_other_way_round_the_colours_are_mirrored():
     a, b = noise(1, 4, 6, 6), noise(1, 4, 6, 6, seed=1)
-    there, back = (draw(*maps).grids[2].astype(int) for maps in ((a, b), (b, a)))
+    there, back = (draw(*maps).pixels[2].astype(int) for maps in ((a, b), (b, a)))
     inside = there > 0
     assert (np.abs((there + back)[inside] - 3 * SHADES) <= 1).all()
 
@@ -73,8 +73,8 @@ def test_the_other_way_round_the_colours_are_mirrored():
 def test_networks_that_do_not_differ_have_no_colour():
     a = noise(1, 4, 6, 6)
     panels = draw(a, a.clone())
-    assert set(np.unique(panels.grids[2])) == {0, 1.5 * SHADES}
-    assert np.array_equal(panels.grids[0], panels.grids[1])
+    assert set(np.unique(panels.pixels[2])) == {0, 1.5 * SHADES}
+    assert np.array_equal(panels.pixels[0], panels.pixels[1])
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
@@ -82,9 +82,9 @@ def test_what_is_not_finite_is_a_checkerboard_in_the_difference_too(bad):
     a, b = noise(1, 1, 6, 6), noise(1, 1, 6, 6, seed=1)
     b[0, 0, :3] = bad
     panels = draw(a, b)
-    assert set(np.unique(panels.grids[2][:3])) == {0, SHADES - 1}
-    assert panels.grids[2][3:].min() >= SHADES
-    assert set(np.unique(panels.grids[1][:3])) == {0, SHADES - 1}
+    assert set(np.unique(panels.pixels[2][:3])) == {0, SHADES - 1}
+    assert panels.pixels[2][3:].min() >= SHADES
+    assert set(np.unique(panels.pixels[1][:3])) == {0, SHADES - 1}
     assert panels.largest == pytest.approx(float((b - a)[0, 0, 3:].abs().max()), rel=1e-7)
 
 
@@ -96,7 +96,7 @@ def test_the_caption_says_that_nothing_is_finite():
 
 def test_a_difference_that_float32_does_not_hold_is_a_checkerboard():
     a, b = torch.full((1, 1, 2, 2), -3e38), torch.full((1, 1, 2, 2), 3e38)
-    assert set(np.unique(draw(a, b).grids[2])) == {0, SHADES - 1}
+    assert set(np.unique(draw(a, b).pixels[2])) == {0, SHADES - 1}
 
 
 def test_chosen_channels_have_their_own_ends():
@@ -112,7 +112,7 @@ def test_chosen_channels_have_their_own_ends():
 def test_a_range_far_from_zero_is_drawn_as_well(shift):
     a, b = noise(1, 4, 6, 6) + shift, noise(1, 4, 6, 6, seed=1) + shift
     low, high = torch.cat([a, b]).amin((0, 2, 3)), torch.cat([a, b]).amax((0, 2, 3))
-    for pixels, values in zip(draw(a, b).grids, (a, b), strict=False):
+    for pixels, values in zip(draw(a, b).pixels, (a, b), strict=False):
         assert np.abs(pixels.astype(float) - grey(values, low, high, 2).numpy() / 2).max() <= 1
         assert pixels.max() < SHADES
 
@@ -126,14 +126,14 @@ def test_many_channels_are_drawn_as_few_are(scale, type_):
     a, b = (each.float().repeat_interleave(scale, 2).repeat_interleave(scale, 3) for each in (a, b))
     both = torch.cat([a, b])
     low, high = both.amin((0, 2, 3)), both.amax((0, 2, 3))
-    for pixels, values in zip(panels.grids, (a, b), strict=False):
+    for pixels, values in zip(panels.pixels, (a, b), strict=False):
         assert np.abs(pixels.astype(float) - grey(values, low, high, 8).numpy() / 2).max() <= 1
     change = (b - a) / (b - a).abs().max()
     expected = make_grid(change[0][:, None], nrow=8, pad_value=-3)[0].numpy()
     last = expected.shape[0] - 2 - 40 * scale
     expected[last:, 2 + 6 * (40 * scale + 2) :] = -3  # where torchvision leaves tiles out, it fills with its own zeros
     numbers = np.where(expected > -2, 1.5 * SHADES + (SHADES / 2 - 0.25) * expected, 0)
-    assert np.abs(panels.grids[2].astype(float) - numbers).max() <= 1
+    assert np.abs(panels.pixels[2].astype(float) - numbers).max() <= 1
 
 
 @pytest.mark.filterwarnings("error")
@@ -142,6 +142,6 @@ def test_a_wide_range_is_drawn_without_an_overflow(largest):
     a = torch.linspace(-1, 1, 16).view(1, 1, 4, 4) * largest
     panels = draw(a, 0.75 * a)
     assert panels.largest == pytest.approx(0.25 * largest, rel=1e-6)
-    assert (panels.grids[2][0, 0], panels.grids[2][-1, -1]) == (2 * SHADES - 1, SHADES)
+    assert (panels.pixels[2][0, 0], panels.pixels[2][-1, -1]) == (2 * SHADES - 1, SHADES)
     if largest < 3e38:  # twice that is in the range of float32
-        assert (panels.grids[0][0, 0], panels.grids[0][-1, -1]) == (0, SHADES - 1)
+        assert (panels.pixels[0][0, 0], panels.pixels[0][-1, -1]) == (0, SHADES - 1)

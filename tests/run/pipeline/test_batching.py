@@ -15,8 +15,9 @@ from torch import nn
 
 import fmapviz
 from fmapviz.config import InputOptions
-from fmapviz.core.drawings import Grid, Panels
+from fmapviz.core.drawings import Grid
 from fmapviz.events import Notice
+from fmapviz.features.diff.panels import Panels
 from fmapviz.run.loop import visualize
 from fmapviz.run.pipeline.batching import is_mixed
 from fmapviz.types import Measures, Statistics

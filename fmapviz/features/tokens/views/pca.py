@@ -7,23 +7,82 @@ pictures of all layers can be compared with each other and with the input.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 
-from fmapviz.core.drawings import Rgb
+from fmapviz.core.drawings import Rendered
+from fmapviz.draw.facts import channel_facts
+from fmapviz.draw.heatmap import interpolate_colours, nearest_values
 from fmapviz.features.tokens.foreground import border, separate
+from fmapviz.features.tokens.marks import size_of, told_sample
 from fmapviz.features.tokens.pca import fit, paint
 from fmapviz.features.tokens.shared import vectors_in
 from fmapviz.observe.reshape import NotAMapError
+from fmapviz.types import CustomContent
 from fmapviz.views.base import BatchContent
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import numpy as np
+    from numpy.typing import NDArray
     from torch import Tensor
 
     from fmapviz.config import Style
+    from fmapviz.types import LayerResult
     from fmapviz.views.base import LayerMaps
+
+_SIDE = "the side of the first component with fewer places at the border; the others are black"
+_COMPONENTS_OF = {"image": "this image", "shared": "all images of the run"}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rgb(CustomContent):
+    """Content of a drawing: all channels projected to red, green and blue.
+
+    Attributes:
+        pixels: uint8 `(h, w, 3)` at the layer's resolution.
+        nonfinite: Number of positions with a value that is NaN or infinite.
+        foreground: Number of positions of the foreground, if the others are black; None if all are drawn.
+        sampled: How many positions of how many in all images the foreground was found of, if not of all.
+    """
+
+    pixels: NDArray[np.uint8]
+    nonfinite: int = 0
+    foreground: int | None = None
+    sampled: tuple[int, int] | None = None
+
+    @property
+    def record(self) -> Mapping[str, int]:
+        """See `CustomContent`."""
+        return {"nonfinite_places": self.nonfinite} if self.nonfinite else {}
+
+    @property
+    def why_empty(self) -> str:
+        """See `CustomContent`."""
+        return "black: no position of this image is foreground" if self.foreground == 0 else ""
+
+    def render(self, layer: LayerResult, seen: NDArray[np.uint8], style: Style, /) -> Rendered:
+        """Enlarge it to the input's size, times the scale: rectangles, unless the style is smooth."""
+        grid = self.pixels.shape[0], self.pixels.shape[1]
+        size = size_of(grid, seen, style)
+        if style.smooth:
+            return Rendered(interpolate_colours(self.pixels, size, layer.centres))
+        rows, columns = nearest_values(grid, size, layer.centres)
+        return Rendered(self.pixels[rows[:, None], columns])
+
+    def describe(self, layer: LayerResult, style: Style, /) -> dict[str, str | None]:
+        """See `CustomContent`."""
+        places = self.pixels[..., 0].size
+        of_what = "" if self.foreground is None else " of the foreground"
+        scaling = f"the first three principal components{of_what}, of {_COMPONENTS_OF[style.pca]}, are red, green and blue"
+        scaling += f", each from 2.5 deviations below its mean to 2.5 above{told_sample(self.sampled)}"
+        shown = f"at {self.nonfinite} of {places} places, drawn as a checkerboard"
+        foreground = None if self.foreground is None else f"{self.foreground} of {places} places: {_SIDE}"
+        return channel_facts(layer, scaling=scaling, nonfinite=shown, more={"Foreground": foreground})
 
 
 def draw(maps: LayerMaps, style: Style) -> BatchContent:
