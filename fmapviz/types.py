@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from fmapviz.core.bands import Bands
     from fmapviz.core.centres import Centres
     from fmapviz.core.channel_table import ChannelTable
-    from fmapviz.core.drawings import Rendered, Strips, Tiles
+    from fmapviz.core.drawings import Rendered, Tiles
     from fmapviz.core.layout import Layout
     from fmapviz.core.samples import Samples
 
@@ -737,7 +737,7 @@ class Picture:
         drawing: One of that feature map's drawings, else None.
         tiles: Position of its tiles, None if it has none.
         page: Its number among several pictures of the same name, from 0.
-        strips: The images that its tiles show, row by row, if they show images.
+        report: What the page of the report is told of it besides, JSON values by their names.
         area: Width and height of its upper left part, without a caption below; None: all of it.
         svg: The picture as SVG, with its texts as text, if that is requested.
     """
@@ -753,7 +753,7 @@ class Picture:
     drawing: Drawing | None = None
     tiles: Tiles | None = None
     page: int = 0
-    strips: Strips | None = None
+    report: Mapping[str, Any] = field(default_factory=dict)
     area: tuple[int, int] | None = None
     svg: str = ""
 

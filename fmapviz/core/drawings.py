@@ -148,39 +148,6 @@ class HeatMap:
         return not bool(self.pixels.any())
 
 
-@dataclass(frozen=True, slots=True)
-class TopImage:
-    """An image in a strip.
-
-    Attributes:
-        image: Name of the image in the run.
-        value: The ranked value.
-        box: What the unit sees, left, top, right and bottom in pixels of the prepared picture, right and bottom exclusive;
-            None if the image could not be drawn again.
-        note: What is wrong with it; empty if nothing is.
-    """
-
-    image: str
-    value: float
-    box: tuple[int, int, int, int] | None = None
-    note: str = ""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Strips:
-    """The images with the largest values of several channels, as one picture shows them.
-
-    Attributes:
-        channels: The channels, from top to bottom.
-        images: For each channel its images, in the order of their values.
-        remarks: For each channel how many images there are, or why there are none.
-    """
-
-    channels: tuple[int, ...]
-    images: tuple[tuple[TopImage, ...], ...]
-    remarks: tuple[str, ...] = ()
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Rendered:
     """A picture before its frame: numbers, colour bar and header.

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fmapviz.core.drawings import Strips, TopImage
 from fmapviz.core.version import __version__
 from fmapviz.core.words import counted
 from fmapviz.draw.facts import number, shape_of
 from fmapviz.draw.png import encode
 from fmapviz.draw.sheets.strips import Strip, Values, draw_strips
+from fmapviz.errors import printable
+from fmapviz.formats.html.page import link
 from fmapviz.store.aggregates.ranking import bin_edges, values_of
 from fmapviz.types import LayerResult, Picture
 
@@ -81,7 +83,8 @@ class Pages:
                 note=f"{facts['Shows'].capitalize()}. {facts['Field']}. {self._info.label}",
             )
             name = f"{info.index or 0:0{self._digits}d} {info.layer}"
-            images = tuple(tuple(self._images(info, channel)) for channel in channels)
+            images = [[*self._images(info, channel)] for channel in channels]
+            told = {"channels": channels, "images": images, "remarks": [strip.remark for strip in strips]}
             yield Picture(
                 GROUP,
                 name,
@@ -92,7 +95,7 @@ class Pages:
                 layer=layer,
                 tiles=tiles,
                 page=page,
-                strips=Strips(tuple(channels), images, tuple(strip.remark for strip in strips)),
+                report={"strips": told},
             )
 
     def _strip(self, info: FeatureMapInfo, first: int, channel: int) -> Strip:
@@ -126,10 +129,17 @@ class Pages:
         share = f": the top {100 * shown / images:.2g} %" if images > _FEW else ""
         return f"{shown} of {images}{share}{without}"
 
-    def _images(self, info: FeatureMapInfo, channel: int) -> Iterator[TopImage]:
+    def _images(self, info: FeatureMapInfo, channel: int) -> Iterator[dict[str, Any]]:
+        """Yield what the report is told of each image: its address and name, the ranked value, and what the unit sees."""
         for rank in range(self._ranking.k):
             if shown := self._shown.get((info, channel, rank)):
-                yield TopImage(shown.image, shown.value, shown.position.visible if shown.position else None, shown.note)
+                yield {
+                    "href": link(PurePath(shown.image)) + "/",
+                    "name": printable(shown.image),
+                    "value": shown.value,
+                    "box": shown.position.visible if shown.position else None,
+                    **({"note": printable(shown.note)} if shown.note else {}),
+                }
 
     def _facts(self, info: FeatureMapInfo, layer: LayerResult, channels: Sequence[int]) -> dict[str, str]:
         cut = self._second.at_border[info]

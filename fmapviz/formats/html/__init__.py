@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from fmapviz.config import RunInfo
-    from fmapviz.core.drawings import Strips
     from fmapviz.store.aggregates.channels import ChannelStatistics
     from fmapviz.store.aggregates.images import ListedUnit
     from fmapviz.types import EmptyMaps, Picture, UnitImage
@@ -173,8 +172,7 @@ def _describe(picture: Picture, empty_maps: Sequence[EmptyMaps]) -> dict[str, An
     channels = content.channels if isinstance(content, Grid) else None
     width, height = picture.area or (picture.width, picture.height)  # the page has the caption as text
     statistics = None
-    # The tiles of strips are no channels.
-    if picture.layer and picture.tiles and not picture.strips and (measures := picture.layer.measures):
+    if picture.layer and picture.tiles and (measures := picture.layer.measures):
         # The script reads them in this order.
         shares = measures.zeros / measures.values, measures.nonfinite / measures.values
         rows = np.stack([measures.low, measures.high, measures.mean, np.nan_to_num(measures.std), *shares])
@@ -194,7 +192,7 @@ def _describe(picture: Picture, empty_maps: Sequence[EmptyMaps]) -> dict[str, An
         "statistics": statistics,
         **({"levels": _levels(content)} if picture.tiles and isinstance(content, Grid) and content.ends is not None else {}),
         **({"notices": notices} if notices else {}),
-        **({"strips": _strips(picture.strips)} if picture.strips else {}),
+        **picture.report,
         **({"histogram": _histogram(content)} if isinstance(content, Histogram) else {}),
     }
 
@@ -222,24 +220,6 @@ def _axis(ends: bytes) -> list[Any]:
     if len(steps) == len(lengths) == 1:
         return [int(first[0]), int(steps[0]), int(lengths[0]) + 1]
     return [first.tolist(), last.tolist()]
-
-
-def _strips(strips: Strips) -> dict[str, Any]:
-    """Return the images that the tiles of a page show; the page finds them by their addresses."""
-    images = [
-        [
-            {
-                "href": link(PurePath(each.image)) + "/",
-                "name": printable(each.image),
-                "value": each.value,
-                "box": each.box,
-                **({"note": printable(each.note)} if each.note else {}),
-            }
-            for each in row
-        ]
-        for row in strips.images
-    ]
-    return {"channels": list(strips.channels), "images": images, "remarks": list(strips.remarks)}
 
 
 def _histogram(histogram: Histogram) -> dict[str, Any]:
