@@ -57,9 +57,8 @@ def watch_into_a_writer(folder):
 
 def fit_with_lightning(folder):
     pl = require("lightning.pytorch", "trainers")
-    from lightning.pytorch.loggers import TensorBoardLogger
-
     from fmapviz.integrations.lightning import FeatureMaps
+    from lightning.pytorch.loggers import TensorBoardLogger
 
     class Module(pl.LightningModule):
         def __init__(self):
