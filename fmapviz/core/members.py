@@ -222,13 +222,30 @@ class Aggregate(Member):
         reads: Names of the files of a unit that it is made from, besides the record.
         run_files: Names of the run-level files that it makes.
         unit: Name of the unit that it is made from, if it is only one; else empty.
+        scalars: Reference of a function that returns the numbers of its summary at each step of a series, as steps, tags and
+            values; empty: there are none.
         module: Name of the module.
     """
 
     reads: tuple[str, ...] = ()
     run_files: tuple[str, ...] = ()
     unit: str = ""
+    scalars: str = ""
     module: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportPart:
+    """A part of the report that a feature adds.
+
+    Attributes:
+        script: Path of its JavaScript module in the package, which exports `register`; see `formats/html/registry.js`.
+        data: Reference of a function that returns what it adds to the data of the page, by name: of the run's directory, its
+            units (see `fmapviz.store.aggregates.images`) and the summaries of its aggregates by their names.
+    """
+
+    script: str
+    data: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,6 +258,7 @@ class Contribution:
         sources: Sources of models.
         aggregates: Run-level results.
         stages: References of classes of stages, see `fmapviz.run.session.Stage`.
+        report: Parts of the report.
         commands: References of functions that are commands, by their names on the command line.
     """
 
@@ -249,4 +267,5 @@ class Contribution:
     sources: tuple[Source, ...] = ()
     aggregates: tuple[Aggregate, ...] = ()
     stages: tuple[str, ...] = ()
+    report: tuple[ReportPart, ...] = ()
     commands: Mapping[str, str] = field(default_factory=dict)

@@ -14,7 +14,7 @@ from fmapviz.errors import RequestError, quote, suggest
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from fmapviz.core.members import Aggregate, Contribution, Format, Member, Source, View
+    from fmapviz.core.members import Aggregate, Contribution, Format, Member, ReportPart, Source, View
 
 M = TypeVar("M", bound="Member")
 
@@ -52,6 +52,12 @@ def aggregates() -> Mapping[str, Aggregate]:
 def stages() -> tuple[str, ...]:
     """Return the references of the stages of runs, in the order of the catalogue."""
     return tuple(stage for each in _contributions() for stage in each.stages)
+
+
+@cache
+def report_parts() -> tuple[ReportPart, ...]:
+    """Return the parts of the report that features add."""
+    return tuple(part for each in _contributions() for part in each.report)
 
 
 @cache

@@ -1,8 +1,9 @@
 """Compare two networks, or one at the steps of its training."""
 
-from fmapviz.core.members import Aggregate, Contribution, Format, LayerView
+from fmapviz.core.members import Aggregate, Contribution, Format, LayerView, ReportPart
 
 CONTRIBUTION = Contribution(
+    report=(ReportPart(script="features/diff/changes.js", data="fmapviz.features.diff.changes:add_changes"),),
     commands={"diff": "fmapviz.features.diff.command:diff"},
     views=(
         LayerView(
@@ -32,6 +33,7 @@ CONTRIBUTION = Contribution(
             help="How two networks differ, over all images: diff.csv, layers.csv and cka.csv, and as JSON.",
             reads=("diff.safetensors",),
             run_files=("diff.csv", "diff.json", "cka.csv", "layers.csv"),
+            scalars="fmapviz.features.diff.aggregate:scalars",
             module="fmapviz.features.diff.aggregate",
         ),
     ),

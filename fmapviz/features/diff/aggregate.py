@@ -196,6 +196,14 @@ def _decibels(layer: Mapping[str, Any]) -> str:
     return "of zeros in A only" if layer["sqnr"] is None else f"{layer['sqnr']:.1f} dB"
 
 
+def scalars(summary: Compared) -> Iterator[tuple[int, str, float]]:
+    """Yield how much each layer changes at each step: the step, a tag such as `sqnr/NN LAYER`, and the value."""
+    for each in summary.changes:
+        for name in ("sqnr", "relative_l2"):
+            if each.index is not None and isfinite(value := getattr(each, name)):
+                yield each.step or 0, f"{name}/{each.index:02d} {each.layer}", value
+
+
 def align(summary: Compared, step: int | None) -> tuple[list[str], list[str], NDArray[np.float64]] | None:
     """Return the layers of A and of B, and how they are aligned at a step; None for fewer than four images.
 

@@ -4,9 +4,10 @@ Two passes: the statistics of all images tell which images have the largest valu
 which tells where in each image the value is.
 """
 
-from fmapviz.core.members import Aggregate, Contribution, LayerView
+from fmapviz.core.members import Aggregate, Contribution, LayerView, ReportPart
 
 CONTRIBUTION = Contribution(
+    report=(ReportPart(script="features/top/strips.js", data="fmapviz.features.top.report:add_top"),),
     commands={"top": "fmapviz.features.top.command:top"},
     stages=("fmapviz.features.top.stage:TopStage",),
     views=(

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fmapviz.core import files
+from fmapviz.core import files, registry
 from fmapviz.core.drawings import Grid, Histogram
 from fmapviz.core.file_names import ALIGNMENT, FILMSTRIP
+from fmapviz.core.members import load
 from fmapviz.draw.colormaps import table
 from fmapviz.draw.records import summarize_empty
 from fmapviz.errors import printable
-from fmapviz.formats.html.changes import list_changes
 from fmapviz.formats.html.facts import describe_settings
 from fmapviz.formats.html.listing import href_of, list_curves, list_images, list_steps, number, repeated_inputs
 from fmapviz.formats.html.page import link, pack, pixel_script, read_script, render_page, script, to_json
@@ -117,7 +117,6 @@ def publish(run: Path, info: RunInfo, summaries: Mapping[str, Any]) -> dict[str,
         "facts": describe_settings(info.settings, info.versions),
         "units": listed,
         "model": model,
-        "top": next((href_of(unit.directory, run) for unit in units if unit.kind == "top"), None),
         "statistics": _STATISTICS_SCRIPT if "statistics" in summaries else None,
         "failures": [
             {key: printable(str(failure.get(key))) for key in ("path", "message", "code")}
@@ -125,8 +124,8 @@ def publish(run: Path, info: RunInfo, summaries: Mapping[str, Any]) -> dict[str,
             if finished.get(str(failure.get("path")), 0.0) < number(failure.get("time"))
         ],
     }
-    if "differences" in summaries:
-        page["changes"] = list_changes(summaries["differences"].changes)
+    for part in registry.report_parts():
+        page |= load(part.data)(run, units, summaries)
     if steps := list_steps(models, run):
         page["models"] = steps
     if objects := _objects(units, run):

@@ -20,6 +20,7 @@ import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
+from fmapviz.core import registry
 from fmapviz.errors import printable
 from fmapviz.formats.html.modules import join
 
@@ -30,7 +31,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 # The scripts of capabilities: each registers itself with the page, which works without any of them.
-SCRIPTS = ("field.js", "strips.js", "swipe.js", "series.js", "curves.js", "changes.js", "statistics.js", "pairs.js")
+SCRIPTS = tuple(f"formats/html/{name}.js" for name in ("field", "swipe", "series", "curves", "statistics", "pairs")) + tuple(
+    part.script for part in registry.report_parts()
+)
 
 # Characters that could end a script element are written as escapes, which JSON reads as the same text.
 _STRING_ESCAPES = ((b"\\", b"\\\\"), (b'"', b'\\"'), (b"\n", b"\\n"), (b"\r", b"\\r"), (b"\0", b"\\x00"))  # of binary data
@@ -51,7 +54,7 @@ def render_page(
             page of two runs has `runs` (see `two_runs`), and its `units` are those of `pairs.pair_images`.
         files: Files inside the page, by their relative addresses: scripts as JSON of their data, pictures in base64. Then
             the page loads no others.
-        scripts: The modules of capabilities, relative to this folder; each exports `register`, see `registry.js`.
+        scripts: The modules of capabilities, by their paths in the package; each exports `register`, see `registry.js`.
 
     Raises:
         ValueError: A number in it is NaN or infinite.
@@ -182,7 +185,7 @@ def _template() -> Template:
 def _join(scripts: tuple[str, ...]) -> str:
     """Return the script of a page with the scripts of some capabilities."""
     kernel = 'import { report } from "./registry.js";\nimport { start } from "./start.js";\n'
-    imports = "".join(f'import {{ register as register{at} }} from "./{path}";\n' for at, path in enumerate(scripts))
+    imports = "".join(f'import {{ register as register{at} }} from "../../{path}";\n' for at, path in enumerate(scripts))
     calls = "".join(f"register{at}(report);\n" for at in range(len(scripts)))
     package = resources("fmapviz")  # paths are relative to it: a script may lie beside its capability
     return join(

@@ -185,7 +185,6 @@ def _describe(runs: Sequence[_Run], folder: Path) -> dict[str, Any]:
         "facts": [fact for fact in about[0]["facts"] if fact in about[1]["facts"]],  # the pictures need not repeat them
         "units": listed,
         "model": None,
-        "top": None,
         "statistics": None,
         "failures": [],
         "runs": about,

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import io
 import time
-from math import isfinite
-from typing import TYPE_CHECKING, Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, cast
 
 from PIL import Image
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
 
-from fmapviz.core import files
+from fmapviz.core import files, registry
 from fmapviz.core.file_names import EVENTS, event_tag
-from fmapviz.features.diff import aggregate as differences
+from fmapviz.core.members import load
 from fmapviz.formats.tensorboard import event_file
 from fmapviz.formats.tensorboard.event_file import Record
 from fmapviz.store.aggregates import base
@@ -43,14 +43,17 @@ def write_series(run: Path, units: Sequence[Path]) -> None:
             for unit in units:
                 for step, value in _pictures(unit):
                     _append(append, step, value)
-            known: differences.Compared
-            known, _ = base.gather(differences, units)
-            for each in known.changes:
-                for name in ("sqnr", "relative_l2"):
-                    if each.index is not None and isfinite(value := getattr(each, name)):
-                        tag = event_tag(f"{name}/{each.index:02d} {each.layer}")
-                        _append(append, each.step or 0, Summary.Value(tag=tag, simple_value=value))
+            for step, tag, number in _scalars(units):
+                _append(append, step, Summary.Value(tag=event_tag(tag), simple_value=number))
         files.replace(staging / FILE, run / FILE)
+
+
+def _scalars(units: Sequence[Path]) -> Iterator[tuple[int, str, float]]:
+    """Yield the step, the tag and the value of each number that aggregates have of a step."""
+    for aggregate in registry.aggregates().values():
+        if aggregate.scalars:
+            summary, _ = base.gather(cast("base.Aggregate[Any]", import_module(aggregate.module)), units)
+            yield from load(aggregate.scalars)(summary)
 
 
 def _pictures(unit: Path) -> Iterator[tuple[int, Summary.Value]]:

@@ -1,11 +1,11 @@
 // @ts-check
 // The table of the layers of a comparison, ranked by how much they change.
 
-import { chooseLayer } from "./choose.js";
-import { pictures, state } from "./state.js";
-import { find, findAll, say } from "./text.js";
+import { chooseLayer } from "../../formats/html/choose.js";
+import { pictures, state } from "../../formats/html/state.js";
+import { find, findAll, say } from "../../formats/html/text.js";
 
-/** @import { Report } from "./page.d.ts" */
+/** @import { Report } from "../../formats/html/page.d.ts" */
 
 /** @type {HTMLElement[]} */
 const buttons = findAll("#changes [data-layer]");

@@ -9,11 +9,18 @@ from fmapviz.errors import printable
 from fmapviz.features.diff.layer_ranking import largest_changes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from fmapviz.features.diff.layer_ranking import LayerChange
+    from fmapviz.store.aggregates.images import ListedUnit
 
 WIDTH, HEIGHT = 120, 20  # of a curve
+
+
+def add_changes(_run: Path, _units: Sequence[ListedUnit], summaries: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the table for the report of a comparison; see `fmapviz.core.members.ReportPart`."""
+    return {"changes": list_changes(summaries["differences"].changes)} if "differences" in summaries else {}
 
 
 def list_changes(changes: Sequence[LayerChange]) -> list[dict[str, Any]]:

@@ -1,15 +1,15 @@
 // @ts-check
 // The images with the largest values of a channel: the strip of the pinned one, and the pages of all of them.
 
-import { chooseImage } from "./choose.js";
-import { address, inputOf, loadPicture, loadScript, prepare } from "./data.js";
-import { clip, drawFields, frames } from "./field.js";
-import { comparing, isShown, panes, pictures, state } from "./state.js";
-import { clamp, factOf, find, findAll, make, nameAt, nameParts, number, run, say, visible } from "./text.js";
-import { boxAt, goesInto, tileAt } from "./tiles.js";
+import { chooseImage } from "../../formats/html/choose.js";
+import { address, inputOf, loadPicture, loadScript, prepare } from "../../formats/html/data.js";
+import { clip, drawFields, frames } from "../../formats/html/field.js";
+import { comparing, isShown, panes, pictures, state } from "../../formats/html/state.js";
+import { clamp, factOf, find, findAll, make, nameAt, nameParts, number, run, say, visible } from "../../formats/html/text.js";
+import { boxAt, goesInto, tileAt } from "../../formats/html/tiles.js";
 
-/** @import { Behaviour, Box, Entry, Frame, Item, Layer, LazyView, Picture, Position, Ranked, Report, Step, Unit } from "./page.d.ts" */
-/** @import { Pane } from "./pane.js" */
+/** @import { Behaviour, Box, Entry, Frame, Item, Layer, LazyView, Picture, Position, Ranked, Report, Step, Unit } from "../../formats/html/page.d.ts" */
+/** @import { Pane } from "../../formats/html/pane.js" */
 /** @typedef {{ page: Picture, row: number, remark: string, entries: Ranked[] }} Strip */
 
 // Pages of strips, 32 channels each, in a unit of the run.
