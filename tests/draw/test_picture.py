@@ -4,6 +4,7 @@ import json
 import shlex
 import string
 import subprocess
+from dataclasses import dataclass
 from io import BytesIO
 
 import numpy as np
@@ -16,10 +17,10 @@ from run_infos import run_info
 
 import fmapviz
 from fmapviz.config import Style
-from fmapviz.core.drawings import Grid
+from fmapviz.core.drawings import Grid, Rendered
 from fmapviz.draw.picture import make_pictures
-from fmapviz.draw.records import layer_records
-from fmapviz.types import Picture, Statistics
+from fmapviz.draw.records import find_empty_maps, layer_records, remark_on_channels
+from fmapviz.types import CustomContent, Picture, Statistics
 
 NAME = "cats/lena.png"
 PIXELS = np.arange(60, dtype=np.uint8).reshape(4, 5, 3)
@@ -255,3 +256,65 @@ def test_every_layer_is_recorded_once_in_plain_json():
 
 def test_no_drawings_make_no_records():
     assert layer_records(drawn()) == []
+
+
+# --- contents that draw themselves
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stripes(CustomContent):
+    """Stripes as high as the input, each as wide as the style's scale, in two colours."""
+
+    count: int
+
+    def render(self, _layer, seen, style, /):
+        width = style.scale * self.count
+        pixels = np.zeros((len(seen), width, 3), np.uint8)
+        pixels[:, :: 2 * style.scale] = 255
+        return Rendered(pixels, legend={"on": np.uint8([255] * 3), "off": np.uint8([0] * 3)}, has_input=self.count > 5)
+
+    def describe(self, layer, _style, /):
+        return {"Scaling": f"{self.count} stripes of {layer.layer}", "Nothing": None}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Dark(Stripes):
+    why_empty = "dark"
+    total = 3
+
+    @property
+    def record(self):
+        return {"stripes": self.count}
+
+    @property
+    def values(self):
+        return {"": np.arange(self.count), ".width": np.ones(self.count)}
+
+
+def test_a_content_draws_and_describes_itself():
+    facts = facts_of(drawn_layer("a", Stripes(6), view="stripes"))
+    assert list(facts)[:4] == ["Layer", "Type", "Shape", "Scaling"]
+    assert facts["Scaling"] == "6 stripes of a"
+    assert "Nothing" not in facts
+    for style, size in (({}, (6, 4)), ({"scale": 2}, (12, 4)), ({"with_input": True}, (6, 4))):
+        _, picture = make_pictures(drawn(drawn_layer("a", Stripes(6))), SEEN, NAME, info(**style))
+        assert (picture.width, picture.height) == size
+        assert picture.drawing.content.count == 6
+
+
+@pytest.mark.parametrize("style", [{"with_input": True}, {"colorbar": True}, {"labels": True}])
+def test_a_content_that_draws_itself_gets_the_frame_of_the_style(style):
+    _, picture = make_pictures(drawn(drawn_layer("a", Stripes(5), view="stripes")), SEEN, NAME, info(**style))
+    assert (picture.width, picture.height) != (5, 4)
+
+
+def test_a_content_has_values_a_record_and_a_notice_only_if_it_says_so():
+    plain, dark = drawn_layer("a", Stripes(6), view="stripes"), drawn_layer("b", Dark(2), view="stripes")
+    result = drawn(plain, dark)
+    assert [(layer.layer, view, {**values}) for layer, view, values in result.valued if not values] == [("a", "stripes", {})]
+    (values,) = (values for _, _, values in result.valued if values)
+    assert [*values] == ["", ".width"]
+    assert ["stripes" in record for record in layer_records(result)] == [False, True]
+    assert [each.text for each in find_empty_maps(result)] == ["stripes of b is dark"]
+    assert remark_on_channels([plain, dark], Style(channels="7")) == remark_on_channels([dark], Style(channels="7")) != ""
+    assert remark_on_channels([plain], Style(channels="7")) == ""

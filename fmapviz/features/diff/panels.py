@@ -56,12 +56,12 @@ class Panels(CustomContent):
     bars: bool = False
     total: int = 0
 
-    def render(self, layer: LayerResult, seen: NDArray[np.uint8], style: Style, /) -> Rendered:  # noqa: ARG002  of the contract
+    def render(self, _layer: LayerResult, _seen: NDArray[np.uint8], style: Style, /) -> Rendered:
         """See `CustomContent`."""
         pixels = draw_panels(self, numbered=is_numbered(style), indexed=not style.labels)
         return Rendered(pixels, palette=panel_palette() if pixels.ndim == 2 else None)
 
-    def describe(self, layer: LayerResult, style: Style, /) -> dict[str, str | None]:  # noqa: ARG002  of the contract
+    def describe(self, layer: LayerResult, _style: Style, /) -> dict[str, str | None]:
         """See `CustomContent`."""
         numbers = layer.difference.numbers if layer.difference else {}
         said = {name: number(value) for name, value in numbers.items()}

@@ -53,7 +53,7 @@ class Labels(CustomContent):
         legend = {str(number): colour for number, colour in enumerate(cluster_colours()[: self.count])}
         return Rendered(colour_labels(self.numbers, size, layer.centres), legend=legend)
 
-    def describe(self, layer: LayerResult, style: Style, /) -> dict[str, str | None]:  # noqa: ARG002  of the contract
+    def describe(self, layer: LayerResult, _style: Style, /) -> dict[str, str | None]:
         """See `CustomContent`."""
         of_what = "clusters of all images of the run: k-means of vectors of length one"
         scaling = f"each colour is one of {self.count} {of_what}{told_sample(self.sampled)}"

@@ -62,7 +62,7 @@ class Matches(CustomContent):
         """See `CustomContent`."""
         return {"": self.index, ".cosine": self.cosine, ".mutual": self.mutual}
 
-    def render(self, layer: LayerResult, seen: NDArray[np.uint8], style: Style, /) -> Rendered:  # noqa: ARG002  of the contract
+    def render(self, _layer: LayerResult, seen: NDArray[np.uint8], style: Style, /) -> Rendered:
         """See `CustomContent`."""
         return Rendered(draw_matches(self.pairs, self.picture, seen, scale=style.scale), has_input=True)
 

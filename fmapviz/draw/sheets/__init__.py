@@ -1,1 +1,0 @@
-"""Pages of many pictures: tables, contact sheets, strips of top images."""
