@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from fmapviz.draw.facts import first_of, shape_of
 from fmapviz.draw.heatmap import draw_heat_map
-from fmapviz.draw.sheets.tables import draw_contact
+from fmapviz.draw.sheets import draw_contact
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

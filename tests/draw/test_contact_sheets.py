@@ -7,7 +7,7 @@ import pytest
 from cases import each_once
 from PIL import Image
 
-from fmapviz.draw.sheets.tables import draw_contact
+from fmapviz.draw.sheets import draw_contact
 
 LONG = "encoder.layers.encoder_layer_11.self_attention.out_proj"
 RED = (255, 0, 0)

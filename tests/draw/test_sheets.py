@@ -7,7 +7,7 @@ import pytest
 from cases import each_once
 from PIL import Image, ImageDraw, ImageFont
 
-from fmapviz.draw.sheets.tables import draw_sheet
+from fmapviz.draw.sheets import draw_sheet
 
 LONG = "encoder.layers.encoder_layer_11.self_attention.out_proj"
 HOSTILE = {

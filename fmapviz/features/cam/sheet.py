@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from fmapviz.draw.facts import shape_of
 from fmapviz.draw.heatmap import colormap_of, draw_heat_map
-from fmapviz.draw.sheets.tables import draw_sheet
+from fmapviz.draw.sheets import draw_sheet
 
 if TYPE_CHECKING:
     from fmapviz.draw.picture import Composed, Sheet

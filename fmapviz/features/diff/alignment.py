@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from fmapviz.core.file_names import ALIGNMENT, STEP
 from fmapviz.draw.png import encode
-from fmapviz.draw.sheets.matrix import draw_matrix
 from fmapviz.events import Notice
 from fmapviz.features.diff import aggregate as differences
 from fmapviz.features.diff.cka import LEAST
+from fmapviz.features.diff.matrix import draw_matrix
 from fmapviz.run.load import needs_of
 from fmapviz.run.model_views import KIND, UNIT
 from fmapviz.run.session import Stage

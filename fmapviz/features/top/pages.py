@@ -12,8 +12,8 @@ from fmapviz.core.version import __version__
 from fmapviz.core.words import counted
 from fmapviz.draw.facts import number, shape_of
 from fmapviz.draw.png import encode
-from fmapviz.draw.sheets.strips import Strip, Values, draw_strips
 from fmapviz.errors import printable
+from fmapviz.features.top.strips import Strip, Values, draw_strips
 from fmapviz.formats.html.page import link
 from fmapviz.store.aggregates.ranking import bin_edges, values_of
 from fmapviz.types import LayerResult, Picture

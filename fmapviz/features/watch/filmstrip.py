@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from fmapviz.core import files
 from fmapviz.draw.channel_choice import choose
-from fmapviz.draw.sheets.filmstrip import CELL
+from fmapviz.features.watch.filmstrip_page import CELL
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from fmapviz.config import RunConfig, options_of
 from fmapviz.core import registry
-from fmapviz.draw.sheets.filmstrip import draw_filmstrip
 from fmapviz.errors import RequestError, quote, suggest
 from fmapviz.features.watch.curves import Curves
 from fmapviz.features.watch.drawing import StepDrawer
 from fmapviz.features.watch.filmstrip import Filmstrips
+from fmapviz.features.watch.filmstrip_page import draw_filmstrip
 from fmapviz.features.watch.numbering import Numbering
 from fmapviz.features.watch.targets import RUN, RunTarget, WriterTarget
 from fmapviz.store.run import check_name

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fmapviz.draw.sheets.filmstrip import CELL, draw_filmstrip
+from fmapviz.features.watch.filmstrip_page import CELL, draw_filmstrip
 
 MARGIN, GAP = 8, 2
 
