@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 # In the order in which `fmapviz guide` lists them.
 PAGES = (
     "models", "weights", "layers-and-views", "class-activation-maps", "tokens", "top-images", "looks", "films", "training",
-    "comparing", "report", "tensorboard", "numbers", "folders-and-scripts", "exit-codes", "many-images", "remote-stores",
-    "clusters", "python", "security", "reliability", "performance", "how-it-is-built",
+    "comparing", "report", "tensorboard", "numbers", "own-views", "own-formats", "folders-and-scripts", "exit-codes",
+    "many-images", "remote-stores", "clusters", "python", "security", "reliability", "performance", "how-it-is-built",
 )  # fmt: skip
 _LINK = re.compile(r"\[([^]]+)\]\((?:\.\./)*([\w-]+)\.md(?:#[\w-]*)?\)")  # to another page, or to the README
 _OPTION = re.compile(r"`-[^`\n]{1,30}`")  # with its value

@@ -16,9 +16,10 @@ import typer
 from fmapviz.cli.help import ITEM
 from fmapviz.config import PANELS, Engine, InputOptions, RunConfig, Style, options_of, split, types_of
 from fmapviz.core import registry
+from fmapviz.core.user_code import references_in
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from fmapviz.config import Option
     from fmapviz.core.members import Member
@@ -212,4 +213,14 @@ def _complete(option: Option, members: Sequence[str], incomplete: str) -> list[A
     before, comma, last = incomplete.rpartition(",")
     given = before.split(",")
     names = (name for name in sorted(members) if name.startswith(last) and name not in given)
-    return [(f"{before}{comma}{name}", _members(option.family)[name].help) for name in names]
+    known = [(f"{before}{comma}{name}", _members(option.family)[name].help) for name in names]
+    return [*known, *((f"{before}{comma}{name}", "your own code") for name in _own(last))]
+
+
+def _own(incomplete: str) -> Iterator[str]:
+    """Yield references to functions and classes in Python files that begin like this; nothing is run."""
+    file = incomplete.partition(":")[0]
+    beside = Path(f"{file}_").parent
+    for path in sorted(map(str, beside.glob("*.py"))) if file else ():
+        if path.startswith(file):
+            yield from (reference for reference in references_in(path) if reference.startswith(incomplete))

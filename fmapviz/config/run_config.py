@@ -16,6 +16,7 @@ from fmapviz.config.execution import Execution
 from fmapviz.config.frame_range import parse_frames
 from fmapviz.config.input_options import InputOptions
 from fmapviz.config.options import CHOOSE, COMMON, INPUT, STORING, Option, option, options_of, split
+from fmapviz.config.own import find_own
 from fmapviz.config.style import Style
 from fmapviz.core import registry
 from fmapviz.core.urls import expand_home, is_url
@@ -85,9 +86,10 @@ class Selection:
     )
     views: Sequence[str] = _common(
         ("maps",),
-        "What to draw.",
-        "Without `layers`, `exclude` and `types`, the layers of heat maps are chosen automatically. Without `types`, a glob "
-        "that matches no layer of the default types may match any other.",
+        "What to draw; my_view.py:energy is a view of your own.",
+        "In Python also the function or object itself, see the page own-views of the guide. Without `layers`, `exclude` and "
+        "`types`, the layers of heat maps are chosen automatically. Without `types`, a glob that matches no layer of the "
+        "default types may match any other.",
         flag="--view",
         metavar="NAME,...",
         shown="maps",
@@ -98,7 +100,8 @@ class Selection:
     )
     to: Sequence[str] = _common(
         ("tensorboard",),
-        "Output formats.",
+        "Output formats; my_format.py:Csv is a format of your own.",
+        "In Python also the class itself, as the page own-formats of the guide says.",
         metavar="NAME,...",
         shown="tensorboard",
         words=_FORMATS,
@@ -193,9 +196,11 @@ class RunConfig(Execution, Output, Selection):
     preprocessing: InputOptions = option(InputOptions(), "Changes to the preprocessing of the weights.")
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "views", find_own("view", self.views))
+        object.__setattr__(self, "to", find_own("format", self.to))
         check_types(self)
         check_weights(self.weights)
-        for name in ("layers", "exclude", "types", "views", "to"):
+        for name in ("layers", "exclude", "types"):
             object.__setattr__(self, name, split(getattr(self, name)))
         object.__setattr__(self, "out", expand_home(self.out))
         if "\0" in str(self.out):
@@ -295,6 +300,7 @@ class RunInfo:
         sha256: Checksum of the weights file; None for random weights.
         preparation: The preprocessing, in one line.
         config: The configuration, with defaults resolved.
+        code: Of each view and format of the user's own, by name, a checksum of its code.
         versions: Versions of fmapviz, Python and libraries; not part of the fingerprint.
         request: What else is needed to load the same network and preprocess images in the same way, as JSON values.
         against: What the network is compared with, as JSON values; empty if it is not.
@@ -308,6 +314,7 @@ class RunInfo:
     sha256: str | None
     preparation: str
     config: RunConfig
+    code: Mapping[str, str] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict, compare=False)
     request: Mapping[str, Any] = field(default_factory=dict, compare=False)
     against: Mapping[str, Any] = field(default_factory=dict)
@@ -319,6 +326,7 @@ class RunInfo:
     def __post_init__(self) -> None:
         named = {"model": self.model, "weights": self.weights, "sha256": self.sha256, "preparation": self.preparation}
         settings = {**named, **({"against": dict(self.against)} if self.against else {}), **self.config.settings}
+        settings |= {"code": dict(self.code)} if self.code else {}
         digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
         object.__setattr__(self, "settings", settings)
         object.__setattr__(self, "fingerprint", digest[:16])
@@ -339,11 +347,10 @@ def _check_shards(shard: int | None, formats: Iterable[str]) -> None:
     if shard is None:
         return
     check_number("shard", shard, f"1 to {_LARGEST_SHARD} images", most=_LARGEST_SHARD)
-    together = [name for name, form in registry.formats().items() if form.many]
-    for form in formats:
-        if form not in together:
-            raise RequestError(
-                f"the format {quote(form)} does not support shards", hint=f"shard= supports {', '.join(together)}"
-            )
+    for form in map(registry.form, formats):
+        if not form.many:
+            together = ", ".join(name for name, each in registry.formats().items() if each.many)
+            hint = f"shard= supports {together}{', and a class with many = True' if form.own else ''}"
+            raise RequestError(f"the format {quote(form.name)} does not support shards", hint=hint)
     if find_spec("pyarrow") is None:
         raise RequestError("shards need the package pyarrow", hint="pip install 'fmapviz[scale]'")

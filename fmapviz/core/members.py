@@ -7,6 +7,7 @@ by a reference, `module:attribute`, and imported on first use: the values are re
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -62,11 +63,17 @@ class Requested(Member):
         aggregates: Run-level results that its run has.
         format: A format that its run writes besides those that are asked for.
         run_files: Names of run-level files that it makes itself.
+        own: Of a view or format of the user's own its code, see `fmapviz.core.own`; else None.
     """
 
     aggregates: tuple[str, ...] = ()
     format: str = ""
     run_files: tuple[str, ...] = ()
+    own: Any = None  # of the user
+
+    def load(self, reference: str) -> Any:  # Any: as `load`
+        """Import a function that it names; of the user's own it gets the member as its first argument."""
+        return load(reference) if self.own is None else partial(load(reference), self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

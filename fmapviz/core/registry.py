@@ -5,9 +5,10 @@ from __future__ import annotations
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from fmapviz.catalogue import PACKAGES
+from fmapviz.core.own import OwnName
 from fmapviz.core.synonyms import meant_member
 from fmapviz.errors import RequestError, quote, suggest
 
@@ -67,20 +68,26 @@ def commands() -> Mapping[str, str]:
 
 
 def view(name: str) -> View:
-    """Return a view.
+    """Return a view; it is the user's own if the name is an `OwnName`.
 
     Raises:
         RequestError: There is none of this name, or its extra is not installed.
+        UserCodeError: The user's code failed.
     """
+    if isinstance(name, OwnName):
+        return cast("View", name.member)
     return _checked("view", name, views())
 
 
 def form(name: str) -> Format:
-    """Return an output format.
+    """Return an output format; it is the user's own if the name is an `OwnName`.
 
     Raises:
         RequestError: There is none of this name, or its extra is not installed.
+        UserCodeError: The user's code failed.
     """
+    if isinstance(name, OwnName):
+        return cast("Format", name.member)
     return _checked("format", name, formats())
 
 

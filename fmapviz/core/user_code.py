@@ -12,20 +12,22 @@ import importlib.util
 import os
 import re
 import sys
+import sysconfig
 from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from pathlib import Path
-from traceback import StackSummary, TracebackException
+from traceback import StackSummary, TracebackException, walk_tb
 from typing import TYPE_CHECKING, Any
 
-from fmapviz.errors import FmapvizError, RequestError, UserCodeError, first_few, printable, quote, suggest_file
+from fmapviz.errors import FmapvizError, RequestError, UserCodeError, first_few, printable, quote, suggest, suggest_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
     from types import ModuleType
 
 _OWN_FILES = (str(Path(__file__).parents[1]), "<frozen importlib")
+_LIBRARIES = (*_OWN_FILES, *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib")))
 _MODULE_CALL = str(Path("torch", "nn", "modules", "module.py"))  # calls a module's forward
 _FORM = re.compile(r"(?P<module>.+?):(?P<attribute>[^\W\d]\w*(?:\.[^\W\d]\w*)*)\s*(?P<call>\(.*\))?\s*", re.DOTALL)
 _EXAMPLE = "for example my_net.py:build, my.package:Net or 'my_net.py:build(num_classes=5)'"
@@ -56,8 +58,12 @@ class Reference:
         return f"{self.module}:{self.attribute}"
 
 
-def parse_reference(text: str) -> Reference:
+def parse_reference(text: str, *, example: str = _EXAMPLE) -> Reference:
     """Parse a reference. Arguments must be literals; `ast.literal_eval` reads them.
+
+    Args:
+        text: The reference.
+        example: Hint for a reference of another form.
 
     Raises:
         RequestError: The text has another form, or an argument is unnamed or not a literal.
@@ -70,8 +76,8 @@ def parse_reference(text: str) -> Reference:
     if not match:
         unclosed = "(" in text and not text.rstrip().endswith(")")
         problem = "unclosed parenthesis" if unclosed else "the name of a function or class is missing"
-        known = [] if unclosed else list(_references(text.partition(":")[0]))
-        raise RequestError(f"{problem}: {quote(text)}", hint=f"type one of {first_few(known)}" if known else _EXAMPLE)
+        known = [] if unclosed else list(references_in(text.partition(":")[0]))
+        raise RequestError(f"{problem}: {quote(text)}", hint=f"type one of {first_few(known)}" if known else example)
     arguments = None if match["call"] is None else parse_arguments(match["call"])
     return Reference(match["module"], match["attribute"], arguments)
 
@@ -160,6 +166,8 @@ def import_module_of(reference: Reference) -> ModuleType:
 def running_user_code(name: str) -> Iterator[None]:
     """Raise every exception as a failure of the user's code; standard output goes to standard error.
 
+    The working directory is the same at the end.
+
     Args:
         name: What is run, for the message.
 
@@ -167,13 +175,27 @@ def running_user_code(name: str) -> Iterator[None]:
         UserCodeError: The code raised an exception.
     """
     try:
-        with redirect_stdout(sys.stderr):
+        with redirect_stdout(sys.stderr), same_directory():
             yield
     except FmapvizError:
         raise
     except (Exception, SystemExit) as error:  # a script's sys.exit() too
         message = f"{quote(name)} failed: {one_line(error)}"
         raise UserCodeError(message, hint=_hint(error), report=report_of(error)) from error
+
+
+@contextmanager
+def same_directory() -> Iterator[None]:
+    """Return to the working directory at the end, if it still exists."""
+    before = None
+    with suppress(OSError):
+        before = Path.cwd()
+    try:
+        yield
+    finally:
+        if before:
+            with suppress(OSError):
+                os.chdir(before)
 
 
 def _hint(error: BaseException) -> str | None:
@@ -183,6 +205,43 @@ def _hint(error: BaseException) -> str | None:
     if isinstance(error, ImportError) and "relative import" in str(error):
         return "name it as a module of its package, from the folder that holds the package: my_pkg.net:build"
     return None
+
+
+def find_in(home: ModuleType, reference: Reference, known: Sequence[str]) -> Any:
+    """Return what a reference names in its module.
+
+    Args:
+        home: The module.
+        reference: The reference.
+        known: What the module has to offer, for the hint.
+
+    Raises:
+        RequestError: It does not exist.
+    """
+    # Any: an attribute of the user's module.
+    found: Any = home
+    for part in reference.attribute.split("."):
+        if not hasattr(found, part):
+            raise RequestError(
+                f"no {quote(reference.attribute)} in {quote(reference.module)}",
+                hint=suggest(reference.attribute, known) or f"there are: {', '.join(known) or 'no functions or classes'}",
+            )
+        found = getattr(found, part)
+    return found
+
+
+def public_names(home: ModuleType) -> list[str]:
+    """Return the names of a module's own functions and classes."""
+    held = vars(home).items()
+    return [name for name, value in held if name[0] != "_" and getattr(value, "__module__", None) == home.__name__]
+
+
+def references_in(file: str) -> Iterator[str]:
+    """Yield references to the public functions and classes in a file, which is not run."""
+    with suppress(OSError, ValueError, SyntaxError, RecursionError, MemoryError):
+        for each in ast.parse(Path(file).read_bytes()).body:
+            if isinstance(each, ast.FunctionDef | ast.ClassDef) and not each.name.startswith("_"):
+                yield f"{file}:{each.name}"
 
 
 def imported_files_beside(module: ModuleType) -> list[Path]:
@@ -211,6 +270,21 @@ def report_of(error: BaseException) -> str:
     return "\n".join(printable(line) for line in "".join(traceback.format()).splitlines())
 
 
+def place_of(error: BaseException) -> str:
+    """Return the last line of the user's code that an exception has passed, such as `my_view.py, line 12`; empty if none.
+
+    Example:
+        >>> try:
+        ...     exec(compile("1 / 0", "folder/my_view.py", "exec"))
+        ... except ZeroDivisionError as error:
+        ...     place_of(error)
+        'my_view.py, line 1'
+    """
+    frames = [(frame.f_code.co_filename, line) for frame, line in walk_tb(error.__traceback__)]
+    users = [each for each in frames if not each[0].startswith(_LIBRARIES) and "site-packages" not in Path(each[0]).parts]
+    return f"{Path(users[-1][0]).name}, line {users[-1][1]}" if users else ""
+
+
 def one_line(error: BaseException) -> str:
     """Format an exception as its class and at most 300 characters of its message.
 
@@ -227,14 +301,6 @@ def _existing_file(name: str) -> Path:
         if path.is_file():
             return path
     raise RequestError(f"no such file: {quote(name)}", hint=suggest_file(name, lambda name: name.endswith(".py")))
-
-
-def _references(file: str) -> Iterator[str]:
-    """Yield references to the public functions and classes in a file."""
-    with suppress(OSError, ValueError, SyntaxError, RecursionError, MemoryError):
-        for each in ast.parse(Path(file).read_bytes()).body:
-            if isinstance(each, ast.FunctionDef | ast.ClassDef) and not each.name.startswith("_"):
-                yield f"{file}:{each.name}"
 
 
 def _literal(keyword: ast.keyword) -> Any:

@@ -58,6 +58,11 @@ def digest_of_network(network: nn.Module, *, files: Iterable[Path] = (), called:
     return hashlib.sha256("\n".join([*read, *code]).encode("utf-8", "surrogatepass")).hexdigest()
 
 
+def digest_of_code(called: Iterable[object]) -> str:
+    """Return a SHA-256 of functions, classes and objects of the user, as `digest_of_network` has it of what is called."""
+    return digest_of_network(nn.Identity(), called=called)
+
+
 def without_addresses(text: str) -> str:
     """Return a text without the addresses of objects in memory."""
     return re.sub(r" at 0x[0-9a-f]+", "", text)

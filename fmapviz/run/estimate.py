@@ -11,7 +11,7 @@ from heapq import nsmallest
 from itertools import count
 from typing import TYPE_CHECKING
 
-from fmapviz.core.file_names import unit_patterns
+from fmapviz.core import registry
 from fmapviz.core.files import format_bytes, size_in_blocks
 from fmapviz.core.words import counted, plural
 from fmapviz.errors import printable
@@ -257,7 +257,7 @@ def _measure(units: Sequence[Path], formats: Iterable[str], *, shard: int | None
 
 def _sizes(units: Iterable[Path], formats: Iterable[str], *, in_blocks: bool = True) -> tuple[dict[str, int], int]:
     """Return the bytes of units by format, the largest first, and the number of files and directories."""
-    patterns = [(pattern, form) for form in formats for pattern in unit_patterns(form)]
+    patterns = [(pattern, form) for form in formats for pattern in registry.form(form).unit_files]
     sizes: dict[str, int] = {}
     files = 0
     for unit in units:

@@ -16,7 +16,7 @@ from fmapviz.store.remote.destination import open_destination
 from fmapviz.store.run import IN_TRAINING, describe_contents, load_run, marked
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from torch import nn
 
@@ -139,8 +139,8 @@ def _config_of(
             layers=settings["layers"],
             exclude=settings["exclude"],
             types=request.get("types") or settings["types"],
-            views=settings["views"],
-            to=settings["formats"],
+            views=_references(settings["views"], request.get("own") or {}, run),
+            to=_references(settings["formats"], request.get("own") or {}, run),
             predictions=settings["predictions"],
             targets=settings["targets"],
             output=settings["output"],
@@ -153,6 +153,19 @@ def _config_of(
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise RequestError(f"the settings of {quote(run)} are not those of a run", hint=f"see {RUN_FILE} in it") from error
+
+
+def _references(names: Sequence[str], own: Mapping[str, str | None], run: str | Path) -> list[str]:
+    """Return the names of views or formats, and the references of those that were the user's own.
+
+    Raises:
+        RequestError: One was given in Python.
+    """
+    if given := [name for name in names if name in own and own[name] is None]:
+        raise RequestError(
+            f"{quote(given[0])} of {quote(run)} was given in Python", hint="this needs a run of views and formats from files"
+        )
+    return [own.get(name) or name for name in names]
 
 
 def _weights_of(record: Mapping[str, Any], run: str | Path) -> str:

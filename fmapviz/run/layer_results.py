@@ -14,6 +14,7 @@ from fmapviz.observe.reshape import NotAMapError, frames_of, picture_size
 from fmapviz.run.batch_results import LayerBatch, MixedBatchError
 from fmapviz.types import LayerResult, RawValues
 from fmapviz.views.base import BatchContent, LayerMaps, NoChannelsError
+from fmapviz.views.own import OneImageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -63,8 +64,9 @@ def draw_feature_map(
     template = LayerResult(own.name, own.layer.type, own.call, own.index, shape, of, query=query)
     values = values.detach() if values.requires_grad else values
     try:
-        if plan.kept and (of != "output" or views.keys() - plan.reductions):
-            raw = keep_values(values, plan.kept, images=images, view="" if of == "output" else next(iter(views)))
+        unreduced = [view for view in views if view not in plan.reductions]
+        if plan.kept and unreduced:
+            raw = keep_values(values, plan.kept, images=images, view="" if of == "output" else unreduced[0])
         frames = {"": values} if of == "attention" else frames_of(own, values)
     except NotAMapError as reason:
         if raw and images > 1 and is_alone:  # the first axis is as long as that of the images would be
@@ -110,6 +112,8 @@ def _draw(batch: LayerBatch, view: str, draw: Callable[[], BatchContent] | None,
         if refused and draw:
             raise NotAMapError(refused)  # noqa: TRY301  as a view would
         batch.drawings[view] = _to_host(draw()) if draw else None
+    except OneImageError as error:
+        raise MixedBatchError from error
     except NotAMapError as reason:
         layer = batch.template.layer
         batch.undrawn[layer if isinstance(reason, NoChannelsError) else f"{view} of {layer}"] = str(reason)

@@ -18,11 +18,13 @@ from fmapviz.config.looks import effective_style
 from fmapviz.core import registry
 from fmapviz.core.lazy_torchvision import torchvision, uncompiled
 from fmapviz.core.members import load
+from fmapviz.core.own import OwnName, code_of
 from fmapviz.core.urls import is_url
 from fmapviz.core.version import __version__
 from fmapviz.errors import RequestError, quote
 from fmapviz.images.films import FrameChoice
 from fmapviz.images.grey import grey_input
+from fmapviz.models.identity import digest_of_code
 from fmapviz.models.load import load_model
 from fmapviz.models.network import input_type
 from fmapviz.observe.early_stop import EarlyStop
@@ -179,12 +181,14 @@ def moved(module: nn.Module, device: torch.device) -> Iterator[None]:
 
 def _identify(config: RunConfig, resolved: RunConfig, loaded: Model) -> RunInfo:
     """Return the identity of a run, of its configuration as given and as resolved."""
+    own = [name for name in (*resolved.views, *resolved.to) if isinstance(name, OwnName)]
     return RunInfo(
         model=loaded.name,
         weights=loaded.weights,
         sha256=loaded.sha256,
         preparation=loaded.preparation.description,
         config=resolved,
+        code={str(name): digest_of_code(code_of(name.member))[:16] for name in own},
         versions={
             "fmapviz": __version__,
             "python": platform.python_version(),
@@ -196,6 +200,7 @@ def _identify(config: RunConfig, resolved: RunConfig, loaded: Model) -> RunInfo:
             "weights": _weights_as_typed(config.weights),
             "types": list(config.types),
             "preprocessing": asdict(config.preprocessing),
+            **({"own": {str(name): name.reference or None for name in own}} if own else {}),
         },
     )
 
@@ -215,7 +220,8 @@ def formats_of(config: RunConfig) -> tuple[str, ...]:
 
 def open_writers(formats: Iterable[str]) -> dict[str, OpenWriter]:
     """Return the functions that open the writers of formats, by name."""
-    return {form: load(registry.form(form).open_writer) for form in formats}
+    members = {form: registry.form(form) for form in formats}
+    return {form: member.load(member.open_writer) for form, member in members.items()}
 
 
 def _unwritten(views: Sequence[str], formats: Sequence[str]) -> Iterator[str]:

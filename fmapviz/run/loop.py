@@ -240,8 +240,8 @@ def _crowds(session: Session, summary: RunSummary) -> Iterator[str]:
         if is_series(session.info.settings) and registry.form(form).write_series:
             continue  # it has all of them in one place
         known = registry.form(form)
-        most, file = known.crowd, known.unit_files[0]
-        if most and (units > most or has_more_units(session.output.directory, file, most)):
+        most = known.crowd
+        if most and (units > most or has_more_units(session.output.directory, known.unit_files[0], most)):
             yield known.crowded
 
 

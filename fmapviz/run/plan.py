@@ -261,10 +261,10 @@ def make_plan(
                 of_model[view.name] = ModelDrawing(load(view.read), load(view.draw))
             case ReducedView():
                 colormap = view.colormap or HEAT_COLORMAP
-                reduced = partial(draw_reduced, load(view.reduce), over=view.over, colormap=colormap, sharp=view.sharp)
+                reduced = partial(draw_reduced, view.load(view.reduce), over=view.over, colormap=colormap, sharp=view.sharp)
                 draws[view.captures][view.name] = reduced
             case LayerView():
-                draws[view.captures][view.name] = load(view.draw) if view.draw else None
+                draws[view.captures][view.name] = view.load(view.draw) if view.draw else None
     return Plan(
         dict(draws),
         observations=tuple(load(plan)(own, targets=asked, automatic=automatic) for plan, own in observed.items()),

@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Any, cast
 
 from torch import nn
 
-from fmapviz.core.user_code import Reference, import_module_of, imported_files_beside, parse_reference, running_user_code
+from fmapviz.core.user_code import (
+    Reference,
+    find_in,
+    import_module_of,
+    imported_files_beside,
+    parse_reference,
+    running_user_code,
+)
 from fmapviz.errors import RequestError, printable, quote, suggest
 from fmapviz.models.initialization import NoInitialization, read_seed, seeded
 from fmapviz.models.network import check_network, check_values, describe_network, find_inputs
@@ -77,7 +84,7 @@ def _build(name: str) -> tuple[ModuleType, nn.Module, Callable[[nn.Module, Tenso
     reference = parse_reference(name)
     home = import_module_of(reference)
     forward = find_call(home)
-    target = _find(home, reference)
+    target = find_in(home, reference, _builders_in(home))
     if not isinstance(target, nn.Module):
         target = _call(target, reference, home)
     elif reference.arguments:
@@ -92,20 +99,6 @@ def _build(name: str) -> tuple[ModuleType, nn.Module, Callable[[nn.Module, Tenso
     network = unwrap(target)
     check_network(network, is_called=forward is None, shape=find_inputs([network, home]))
     return home, network, forward
-
-
-def _find(home: ModuleType, reference: Reference) -> Any:
-    # Any: an attribute of the user's module.
-    found: Any = home
-    for part in reference.attribute.split("."):
-        if not hasattr(found, part):
-            known = _builders_in(home)
-            raise RequestError(
-                f"no {quote(reference.attribute)} in {quote(reference.module)}",
-                hint=suggest(reference.attribute, known) or f"there are: {', '.join(known) or 'no functions or classes'}",
-            )
-        found = getattr(found, part)
-    return found
 
 
 def _builders_in(home: ModuleType) -> list[str]:

@@ -17,7 +17,7 @@ import numpy as np
 from fmapviz.core.files import directory_size, stage, writing_to
 from fmapviz.draw.picture import make_pictures
 from fmapviz.draw.records import find_empty_maps, notices_of
-from fmapviz.errors import quote
+from fmapviz.errors import UserCodeError, quote
 from fmapviz.events import Outcome, Staged
 from fmapviz.images.notices import is_told_once
 from fmapviz.images.preprocess import digest_of
@@ -107,6 +107,14 @@ class UnitWriter:
                     unit.note_failure(turn)
                 else:
                     unit.finish(tell)
+        except UserCodeError as error:  # a format of the user's own
+            unit.remove()
+            if group.number is not None:
+                raise
+            unit.ended = True
+            path = member.file.path
+            told = Failure(path, "E_CODE", f"{error}: {quote(path)}", hint=error.hint, report=error.report)
+            tell(Outcome(path, "failed", failure=told))
         except BaseException:
             unit.remove()
             raise

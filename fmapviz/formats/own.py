@@ -1,0 +1,79 @@
+"""Write the files of a unit with a format of the user's own; see `fmapviz.core.own`."""
+
+from __future__ import annotations
+
+import errno
+from contextlib import contextmanager
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from fmapviz.core.file_names import UNIT_FILE
+from fmapviz.core.own import calling
+from fmapviz.core.user_code import one_line, place_of, report_of
+from fmapviz.errors import UserCodeError, quote
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from pathlib import Path
+
+    from fmapviz.core.members import Format
+    from fmapviz.types import Picture, UnitImage
+
+_OF_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EFBIG}  # no fault of the code
+
+
+class OwnWriter:
+    """Passes images on to the user's code."""
+
+    members: Mapping[str, int] = MappingProxyType({})
+
+    def __init__(self, form: Format, writer: Any) -> None:  # Any: of the user
+        self._form = form
+        self._writer = writer
+
+    def add(self, image: UnitImage, pictures: Iterable[Picture]) -> tuple[()]:
+        """See `fmapviz.formats.base.Writer`.
+
+        Raises:
+            UserCodeError: The user's code failed.
+        """
+        shown = list(pictures) if "pictures" in self._form.needs else []
+        with _running(self._form):
+            self._writer.add(image, shown)
+        return ()
+
+
+@contextmanager
+def open_writer(form: Format, directory: Path, *, many: bool = False) -> Iterator[OwnWriter]:  # noqa: ARG001
+    """Open a writer of the user's own; at the end, its `close` is called if it has one.
+
+    Raises:
+        UserCodeError: The user's code failed, or left something else than files.
+    """
+    with _running(form):
+        writer = form.own(directory)
+    try:
+        yield OwnWriter(form, writer)
+    finally:
+        if close := getattr(writer, "close", None):
+            with _running(form):
+                close()
+    for path in sorted(directory.iterdir()):
+        if path.is_symlink() or not path.is_file() or path.name.startswith(".") or path.name == UNIT_FILE:
+            raise UserCodeError(
+                f"the format {form.name} made {quote(path.name)} in the directory of a unit",
+                hint=f"it may write files there, whose names begin without a dot; {UNIT_FILE} is the unit's record",
+            )
+
+
+@contextmanager
+def _running(form: Format) -> Iterator[None]:
+    try:
+        with calling():
+            yield
+    except (Exception, SystemExit) as error:
+        if isinstance(error, OSError) and error.errno in _OF_DISK:
+            raise
+        place = place_of(error)
+        message = f"the format {form.name} failed: {one_line(error)}{f' ({place})' if place else ''}"
+        raise UserCodeError(message, report=report_of(error)) from error
