@@ -1,8 +1,13 @@
-"""The values that packages exchange: inputs, networks, and the results of one image."""
+"""The values that packages exchange: inputs, networks, and the results of one image.
+
+Public functions take and return them, and `Captured`, `ClassActivation`, `Engine`, `LayerDifference`, `Part`,
+`ReceptiveField`, `RunInfo`, `TopLayer` and `TopSummary`, which can be imported from here too.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from importlib import import_module
 from math import isfinite
 from operator import call
 from types import MappingProxyType
@@ -11,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from fmapviz.core.drawings import Grid, HeatMap, Histogram
 from fmapviz.core.file_names import picture_file
 from fmapviz.core.members import load
+from fmapviz.public_names import TYPES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -828,3 +834,9 @@ class StoredAt:
 
     file: str
     offset: int
+
+
+def __getattr__(name: str) -> Any:  # Any: of all types; what other modules define is imported on first use
+    if name in TYPES:
+        return getattr(import_module(f"fmapviz.{TYPES[name]}"), name)
+    raise AttributeError(f"module 'fmapviz.types' has no attribute {name!r}")

@@ -11,6 +11,7 @@ from fmapviz.config.options import options_of
 from fmapviz.core import registry
 from fmapviz.core.synonyms import meant_name, meant_option
 from fmapviz.errors import ArgumentError, first_few, nearest
+from fmapviz.public_names import HOMES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -47,7 +48,8 @@ def explain_arguments(function: F) -> F:
                 signature(function).bind(*args, **kwargs)
             except TypeError as error:
                 name = function.__qualname__.removesuffix(".__init__")
-                hint = _hint(function, str(error), kwargs) or f"help(fmapviz.{name}) lists its arguments"
+                place = "fmapviz" if name.partition(".")[0] in HOMES else "fmapviz.types"
+                hint = _hint(function, str(error), kwargs) or f"help({place}.{name}) lists its arguments"
                 raise ArgumentError(f"{name}(): {error}", hint=hint) from None
             raise
 

@@ -12,10 +12,11 @@ from torch import nn
 
 import fmapviz
 from fmapviz.errors import ArgumentError
+from fmapviz.public_names import HOMES
 
 STAR = Path(__file__).parents[2] / "sample_images" / "shapes" / "star.jpg"
 FORMER = {"predictions": "top", "preprocessing": "options", "anchor": "seed"}
-PUBLIC = [getattr(fmapviz, name) for name in fmapviz.__all__ if name not in {"Outcome", "RunInfo"}]  # results
+PUBLIC = [getattr(fmapviz, name) for name in HOMES]
 PLACES = [(function, name) for function in PUBLIC for name in inspect.signature(function).parameters if name in FORMER] + [
     (fmapviz.Watch, name) for name in ("predictions", "preprocessing")
 ]  # among its other options

@@ -233,7 +233,7 @@ def test_a_feature_map_is_one_line():
     ids=lambda values: f"{values.dtype} {values.layout}",
 )  # fmt: skip
 def test_a_feature_map_of_any_values_has_a_line(values):
-    shown = repr(fmapviz.FeatureMap(Layer("a", "A", nn.Identity()), "a", 1, 0, values))
+    shown = repr(fmapviz.types.FeatureMap(Layer("a", "A", nn.Identity()), "a", 1, 0, values))
     assert shown.startswith("FeatureMap('a', A, (")
     assert "\n" not in shown
 
@@ -255,8 +255,8 @@ def test_a_vector_is_shown_as_bars_and_a_clip_frame_by_frame():
 
 def test_what_is_no_map_is_refused_and_a_style_is_checked():
     found = captured(nn.Conv2d(3, 5, 3), 2, 3, 12, 10)
-    with pytest.raises(fmapviz.RequestError, match="style must be Style or None"):
+    with pytest.raises(fmapviz.errors.RequestError, match="style must be Style or None"):
         found.show(8)
-    odd = fmapviz.FeatureMap(found.layer, "odd", 1, 0, torch.rand(7))
-    with pytest.raises(fmapviz.RequestError, match="odd is no map and no vector: shape"):
+    odd = fmapviz.types.FeatureMap(found.layer, "odd", 1, 0, torch.rand(7))
+    with pytest.raises(fmapviz.errors.RequestError, match="odd is no map and no vector: shape"):
         odd.show()

@@ -42,7 +42,7 @@ def test_a_batch_is_on_the_device_of_the_model(samples):
 @pytest.mark.parametrize(("name", "code"), [("missing.png", "E_MISSING"), ("text.png", "E_FORMAT"), (".", "E_TYPE")])
 def test_an_unreadable_image_is_an_error_with_its_name(tmp_path, name, code):
     (tmp_path / "text.png").write_text("no picture")
-    with pytest.raises(fmapviz.InputError, match=name) as caught:
+    with pytest.raises(fmapviz.errors.InputError, match=name) as caught:
         fmapviz.load_image(tmp_path / name, fmapviz.load_model("shapesnet"))
     assert caught.value.code == code
 
@@ -62,6 +62,6 @@ def test_an_image_is_prepared_for_any_network_as_a_run_does(samples):
 
 
 def test_what_is_no_network_is_refused():
-    with pytest.raises(fmapviz.RequestError, match="model must be") as caught:
+    with pytest.raises(fmapviz.errors.RequestError, match="model must be") as caught:
         fmapviz.load_image("star.jpg", "shapesnet")
     assert "load_model" in caught.value.hint

@@ -115,7 +115,7 @@ def test_torchvisions_networks_take_other_channels_with_weights_for_them(channel
     events = []
     summary = run(model, tmp_path / "picture.npy", tmp_path, on_event=events.append)
     assert (summary.done, summary.layers) == (1, 20)
-    (outcome,) = (event for event in events if isinstance(event, fmapviz.Outcome))
+    (outcome,) = (event for event in events if isinstance(event, fmapviz.events.Outcome))
     assert sum(each.score for each in outcome.predictions) == pytest.approx(1)
     if channels == 1:
         assert run(model, picture, tmp_path, name="grey").done == 1

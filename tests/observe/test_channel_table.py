@@ -83,7 +83,7 @@ def test_a_channel_without_a_finite_value_has_no_numbers():
 
 def test_what_is_no_map_is_refused():
     for values in (torch.randn(7), torch.randn(2, 3).to_sparse(), torch.empty(0, 3, 4, 4)):
-        with pytest.raises(fmapviz.RequestError, match="a is no map and no vector"):
+        with pytest.raises(fmapviz.errors.RequestError, match="a is no map and no vector"):
             found(values).statistics()
 
 
@@ -106,5 +106,5 @@ def test_a_table_is_a_frame_of_pandas():
 
 def test_without_pandas_a_frame_is_refused(monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(fmapviz.RequestError, match="needs the package pandas"):
+    with pytest.raises(fmapviz.errors.RequestError, match="needs the package pandas"):
         ChannelTable().to_frame()

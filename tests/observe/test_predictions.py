@@ -147,7 +147,7 @@ def pictures(tmp_path):
 def run(network, pictures, tmp_path, **options):
     events = []
     summary = fmapviz.visualize(network, pictures, out=tmp_path / "out", to="png", on_event=events.append, **options)
-    outcomes = {event.unit.name: event for event in events if isinstance(event, fmapviz.Outcome)}
+    outcomes = {event.unit.name: event for event in events if isinstance(event, fmapviz.events.Outcome)}
     return summary, outcomes, events
 
 
@@ -198,7 +198,7 @@ def test_predictions_without_names_are_numbers_and_more_than_there_are_classes_a
     summary, outcomes, _ = run(Bright(), pictures, tmp_path, predictions=99)
     assert all(len(each.predictions) == 2 for each in outcomes.values())
     assert json.loads((summary.directory / "run.json").read_text())["settings"]["predictions"] == 2
-    with pytest.raises(fmapviz.RequestError, match="predictions must be at least 0"):
+    with pytest.raises(fmapviz.errors.RequestError, match="predictions must be at least 0"):
         run(Bright(), pictures, tmp_path, predictions=-1)
 
 
@@ -224,7 +224,9 @@ def test_the_part_of_the_output_that_is_named_is_the_one_that_counts(output, nam
         on_event=outcomes.append,
         preprocessing=fmapviz.InputOptions((8, 8)),
     )
-    predicted = [each.name for event in outcomes if isinstance(event, fmapviz.Outcome) for each in event.predictions[:1]]
+    predicted = [
+        each.name for event in outcomes if isinstance(event, fmapviz.events.Outcome) for each in event.predictions[:1]
+    ]
     assert set(predicted) == ({name} if name else set())
-    told = [event.message for event in outcomes if isinstance(event, fmapviz.Notice)]
+    told = [event.message for event in outcomes if isinstance(event, fmapviz.events.Notice)]
     assert any("output=KEY chooses one: 0, 1" in message for message in told) == (name is None)

@@ -83,12 +83,12 @@ def test_a_network_that_takes_several_inputs_is_only_refused_for_what_is_to_be_p
 
     batch = torch.rand(1, 3, 8, 8)
     assert make_batch(batch, Two())[0] is batch
-    with pytest.raises(fmapviz.RequestError, match="does not take one batch of images"):
+    with pytest.raises(fmapviz.errors.RequestError, match="does not take one batch of images"):
         make_batch(STAR, Two())
 
 
 def test_images_that_differ_in_shape_are_named(model):
-    with pytest.raises(fmapviz.RequestError, match=r"differ in shape: '\(3, 96, 96\), \(3, 5, 5\)'") as caught:
+    with pytest.raises(fmapviz.errors.RequestError, match=r"differ in shape: '\(3, 96, 96\), \(3, 5, 5\)'") as caught:
         make_batch([STAR, torch.rand(3, 5, 5)], model)
     assert "InputOptions(size=)" in caught.value.hint
 
@@ -97,15 +97,15 @@ def test_an_image_that_cannot_be_read_is_an_input_error(model, tmp_path):
     damaged = paint(tmp_path / "a.png", size=(40, 40))
     damaged.write_bytes(damaged.read_bytes()[:900])
     for given, code in ((tmp_path / "none.png", "E_MISSING"), (damaged, "E_DECODE"), (np.zeros((4, 4, 5)), "E_CHANNELS")):
-        with pytest.raises(fmapviz.InputError) as caught:
+        with pytest.raises(fmapviz.errors.InputError) as caught:
             make_batch(given, model)
         assert caught.value.code == code
         assert caught.value.hint
-    with Image.open(damaged) as picture, pytest.raises(fmapviz.InputError, match="image_0"):
+    with Image.open(damaged) as picture, pytest.raises(fmapviz.errors.InputError, match="image_0"):
         make_batch(picture, model)
 
 
 def test_the_batch_is_on_the_device_of_the_network():
     net = nn.Conv2d(3, 2, 3).to("meta")
-    model = fmapviz.Model("", net, "", None, fmapviz.load_model("shapesnet").preparation)
+    model = fmapviz.types.Model("", net, "", None, fmapviz.load_model("shapesnet").preparation)
     assert make_batch([STAR, torch.rand(3, 96, 96)], model)[0].device.type == "meta"

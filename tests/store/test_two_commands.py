@@ -139,7 +139,7 @@ def test_a_report_of_a_run_that_is_being_written_shows_what_is_there(tmp_path):
 def _page(run, other):
     try:
         return write_two_runs([run, other])
-    except fmapviz.RequestError:  # it has no report yet
+    except fmapviz.errors.RequestError:  # it has no report yet
         return None
 
 

@@ -124,7 +124,7 @@ def test_run_is_the_range_of_all_maps_that_are_given():
         shared, own = fmapviz.tile(maps, Style(norm=signed, colormap="gray")), Style(norm=fixed)
         assert (shared.int() - fmapviz.tile(maps, own).int()).abs().max() <= 1
     layer = torch.nn.Conv2d(1, 4, 1)
-    found = fmapviz.FeatureMap(Layer("a", "Conv2d", layer), "a", 1, 0, maps)
+    found = fmapviz.types.FeatureMap(Layer("a", "Conv2d", layer), "a", 1, 0, maps)
     assert torch.equal(fmapviz.tile(found, Style(norm="run")), fmapviz.tile(maps, Style(norm="run")))
     nothing = maps * torch.nan
     assert torch.equal(fmapviz.tile(nothing, Style(norm="run")), fmapviz.tile(nothing))

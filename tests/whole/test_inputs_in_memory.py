@@ -132,7 +132,7 @@ def test_a_tensor_that_the_network_does_not_take_fails_alone(draw):
             {"workers": 1},
             {"batch_size": 2},
             {"strict": True},
-            {"part": fmapviz.Part(1, 1)},
+            {"part": fmapviz.types.Part(1, 1)},
         ),
     ],
     ids=str,
@@ -231,11 +231,11 @@ def test_an_interrupted_run_continues(draw):
 
 
 def test_what_other_processes_or_a_dry_run_would_read_is_refused(draw, tmp_path):
-    with pytest.raises(fmapviz.RequestError, match="only this process can read an image in memory: 'image_0'"):
-        draw([noise(0)], engine=fmapviz.Engine(workers=1))
+    with pytest.raises(fmapviz.errors.RequestError, match="only this process can read an image in memory: 'image_0'"):
+        draw([noise(0)], engine=fmapviz.types.Engine(workers=1))
     from fmapviz.config import RunConfig
 
-    with pytest.raises(fmapviz.RequestError, match="only this process"):
+    with pytest.raises(fmapviz.errors.RequestError, match="only this process"):
         estimate(RunConfig(NET, [noise(0)], out=tmp_path / "none"))
     assert not (tmp_path / "none").exists()
 

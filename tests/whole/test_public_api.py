@@ -17,47 +17,61 @@ from PIL import Image
 import fmapviz
 from fmapviz.config import RunConfig
 from fmapviz.images.find import path_hash, unit_name
+from fmapviz.public_names import FORMER, HOMES
+
+NAMES = {*HOMES}
 
 
 def test_every_public_name_exists_and_is_documented():
-    for name in fmapviz.__all__:
+    for name in NAMES:
         assert getattr(fmapviz, name).__doc__, name
-    assert set(fmapviz.__all__) <= set(dir(fmapviz))
+    assert set(dir(fmapviz)) > NAMES
+    assert {name for name in dir(fmapviz) if not name.startswith("_")} == NAMES | {"errors", "events", "types"}
 
 
 def test_help_begins_with_the_purpose_and_has_a_line_for_each_public_name(request):
     program = "import runpy, sys; sys.argv[1:] = ['fmapviz']; runpy.run_module('pydoc', run_name='__main__', alter_sys=True)"
     shown = request.getfixturevalue("fmapviz")("-c", program).stdout.decode()
-    assert len(shown.splitlines()) <= 150
+    assert len(shown.splitlines()) <= 100
     assert shown.splitlines()[3] == "    fmapviz - See what every layer of a vision network computes."
     described = re.findall(r"^    (\w+) {2,}[A-Z].*\.$", fmapviz.__doc__, re.MULTILINE)
-    assert sorted(described) == sorted(fmapviz.__all__)
+    assert sorted(described) == sorted(NAMES)
     assert max(map(len, shown.splitlines())) <= 130
     assert fmapviz.visualize.__doc__.splitlines()[0] in pydoc.render_doc(fmapviz.visualize, renderer=pydoc.plaintext)
 
 
-def test_a_star_imports_all_public_names():
-    names = {}
-    exec("from fmapviz import *", names)
-    assert set(fmapviz.__all__) <= set(names)
-    assert "cam" in fmapviz.__all__
-    assert "os" not in fmapviz.__all__
+@pytest.mark.parametrize("name", FORMER)
+def test_a_former_name_is_accepted_with_a_warning_that_says_the_new_place(name):
+    message = rf"^fmapviz\.{name} is now fmapviz\.{FORMER[name]}\.{name}$"
+    with pytest.warns(DeprecationWarning, match=message) as told:
+        value = getattr(fmapviz, name)
+    assert told[0].filename == __file__
+    assert value is getattr(getattr(fmapviz, FORMER[name]), name)
+    assert value.__doc__
+
+
+def test_the_former_name_of_model_names_is_accepted_with_a_warning():
+    with pytest.warns(DeprecationWarning, match=r"^fmapviz\.known_names is now fmapviz\.model_names$"):
+        assert fmapviz.known_names is fmapviz.model_names
 
 
 def test_type_checkers_see_the_public_names():
-    """They read the imports for types and the literal `__all__`."""
+    """They read the imports for types, each with its name as an alias."""
     tree = ast.parse(Path(fmapviz.__file__).read_text())
-    imported = {
-        alias.asname or alias.name
-        for node in tree.body
-        if isinstance(node, ast.If)
-        for each in node.body
-        for alias in each.names
-    }
-    (literal,) = (
-        node.value for node in tree.body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
-    )
-    assert imported == set(ast.literal_eval(literal)) == set(fmapviz.__all__)
+    imported = [alias for node in tree.body if isinstance(node, ast.If) for each in node.body for alias in each.names]
+    assert {alias.name for alias in imported} == NAMES | {"errors", "events", "types"}
+    assert all(alias.asname == alias.name for alias in imported)
+
+
+def test_what_is_imported_from_types_is_there():
+    """A type checker cannot tell: the module has names of other modules too."""
+    for path in Path(fmapviz.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module == "fmapviz.types":
+                own = Path(fmapviz.types.__file__).read_text()
+                assert all(hasattr(fmapviz.types, each.name) or f"    {each.name} = " in own for each in node.names), path
+    with pytest.raises(AttributeError, match="'fmapviz\\.types' has no attribute 'nonsense'"):
+        _ = fmapviz.types.nonsense
 
 
 def test_the_parameters_of_visualize_are_those_of_the_configuration():
@@ -94,11 +108,11 @@ def test_importing_the_package_loads_no_torch():
 def test_no_module_has_the_name_of_a_public_function():
     """Importing the module would replace the function."""
     modules = {path.stem for path in (__import__("pathlib").Path(fmapviz.__file__).parent).glob("*.py")}
-    assert not modules & set(fmapviz.__all__)
+    assert not modules & NAMES
 
 
 def test_a_picture_shows_itself_in_a_notebook():
-    picture = fmapviz.Picture("maps", "00 features.0", b"\x89PNG", 1, 1, {})
+    picture = fmapviz.types.Picture("maps", "00 features.0", b"\x89PNG", 1, 1, {})
     assert picture._repr_png_() == b"\x89PNG"
 
 
@@ -137,7 +151,7 @@ def test_tile_takes_feature_maps_arrays_and_lists():
     ],
 )
 def test_tile_refuses_what_is_no_map_with_what_is_one(maps, message, hint):
-    with pytest.raises(fmapviz.RequestError, match=message) as caught:
+    with pytest.raises(fmapviz.errors.RequestError, match=message) as caught:
         fmapviz.tile(maps)
     assert hint in caught.value.hint
 
@@ -146,7 +160,7 @@ def test_tile_refuses_what_is_no_map_with_what_is_one(maps, message, hint):
     "maps", [torch.zeros(4, 4), torch.zeros(0, 4, 4), torch.zeros(1, 2, 3, 4, 5), torch.zeros(2, 4, 4) * 1j]
 )
 def test_tile_refuses_tensors_that_are_no_maps(maps):
-    with pytest.raises(fmapviz.RequestError, match="maps must be real"):
+    with pytest.raises(fmapviz.errors.RequestError, match="maps must be real"):
         fmapviz.tile(maps)
 
 

@@ -17,6 +17,7 @@ from PIL import Image
 from torch import nn
 
 import fmapviz
+from fmapviz.public_names import HOMES
 
 NAN = float("nan")
 NO = "no_list no_array"  # a list without any name
@@ -151,7 +152,7 @@ def test_a_function_refuses_what_it_does_not_take(function, name):
 
 
 def test_all_functions_and_parameters_are_tried():
-    functions = {name for name in fmapviz.__all__ if inspect.isfunction(getattr(fmapviz, name))} - {"visualize"}
+    functions = {name for name in HOMES if inspect.isfunction(getattr(fmapviz, name))} - {"visualize"}
     assert functions == TAKEN.keys() == CALLS.keys()
     for name, names in TAKEN.items():
         assert inspect.signature(getattr(fmapviz, name)).parameters.keys() == names.keys()
@@ -189,15 +190,15 @@ OPTIONS = {
         "anchor": "None str",
     },
     fmapviz.InputOptions: dict.fromkeys(("size", "fit", "mean", "std", "channels_in"), "None"),
-    fmapviz.Engine: {"address": "None str empty", "workers": "None", "cpus": "", "gpus": ""},
-    fmapviz.Part: {"number": "", "count": ""},
+    fmapviz.types.Engine: {"address": "None str empty", "workers": "None", "cpus": "", "gpus": ""},
+    fmapviz.types.Part: {"number": "", "count": ""},
 }
 
 
 @pytest.mark.parametrize("name", VISUALIZE)
 def test_visualize_refuses_what_an_option_does_not_take(name, tmp_path):
     def call(**changed):
-        with suppress(fmapviz.NothingToDoError):  # the options are right
+        with suppress(fmapviz.errors.NothingToDoError):  # the options are right
             fmapviz.visualize(**{"model": NET, "inputs": [], "out": tmp_path, **changed})
 
     each_value(call, name, VISUALIZE[name])
@@ -217,7 +218,7 @@ def test_visualize_refuses_what_is_no_model_or_no_image(name, taken, tmp_path):
 @pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, names in OPTIONS.items() for name in names])
 def test_a_group_of_options_refuses_what_an_option_does_not_take(kind, name):
     def call(**changed):
-        return kind(**({"number": 1, "count": 2} if kind is fmapviz.Part else {}) | changed)
+        return kind(**({"number": 1, "count": 2} if kind is fmapviz.types.Part else {}) | changed)
 
     each_value(call, name, OPTIONS[kind][name])
 
@@ -260,7 +261,7 @@ def test_too_few_and_too_many_arguments_are_refused_too():
         assert name == "model_names" or isinstance(refused(function), TypeError)
     for kind in OPTIONS:
         assert isinstance(refused(kind, *[None] * 99), TypeError)
-    assert str(refused(fmapviz.Part, 1)) == "Part(): missing a required argument: 'count'"
+    assert str(refused(fmapviz.types.Part, 1)) == "Part(): missing a required argument: 'count'"
     assert refused(fmapviz.load_model, "alexnet", "random").hint == "these need their names: weights=, preprocessing="
 
 
@@ -279,8 +280,8 @@ def test_too_few_and_too_many_arguments_are_refused_too():
         (fmapviz.model_names, "zzzz", "help(fmapviz.model_names) lists its arguments"),
         (fmapviz.Style, "column", "did you mean columns=?"),
         (fmapviz.InputOptions, "sise", "did you mean size=?"),
-        (fmapviz.Engine, "x", "help(fmapviz.Engine) lists its arguments"),
-        (fmapviz.Part, "self_", "help(fmapviz.Part) lists its arguments"),
+        (fmapviz.types.Engine, "x", "help(fmapviz.types.Engine) lists its arguments"),
+        (fmapviz.types.Part, "self_", "help(fmapviz.types.Part) lists its arguments"),
     ],
 )
 def test_any_function_refuses_an_argument_that_it_does_not_have(function, argument, hint):
@@ -315,12 +316,12 @@ def test_maps_that_are_no_dense_numbers_cannot_be_tiled(maps):
 
 @pytest.mark.parametrize("path", ["sample_images", "README.md", "", "a\0b", "no/such/folder/x.png", "foo://bar.png"])
 def test_a_path_that_is_no_image_is_refused_with_a_hint(path):
-    assert isinstance(refused(fmapviz.load_image, path, MODEL), fmapviz.InputError)
+    assert isinstance(refused(fmapviz.load_image, path, MODEL), fmapviz.errors.InputError)
 
 
 @pytest.mark.parametrize("weights", ["", "none.pth", "a\0b.pth", ".", "random:x", "file:///none.pth"])
 def test_weights_that_do_not_exist_are_refused_with_a_hint(weights):
-    assert isinstance(refused(fmapviz.load_model, "alexnet", weights=weights), fmapviz.WeightsError)
+    assert isinstance(refused(fmapviz.load_model, "alexnet", weights=weights), fmapviz.errors.WeightsError)
 
 
 @pytest.mark.parametrize(
@@ -418,7 +419,7 @@ def test_inputs_in_place_of_the_model_are_refused_with_the_right_order(model, in
 def test_an_empty_list_of_inputs_is_named(tmp_path):
     for inputs in ([], (), set()):
         error = refused(fmapviz.visualize, NET, inputs, out=tmp_path)
-        assert isinstance(error, fmapviz.NothingToDoError)
+        assert isinstance(error, fmapviz.errors.NothingToDoError)
         assert (str(error), error.hint) == (
             "no image among the inputs: the list is empty",
             "files or folders, such as 'photo.jpg'",
@@ -427,9 +428,9 @@ def test_an_empty_list_of_inputs_is_named(tmp_path):
 
 
 def test_texts_are_parsed_from_strings_only():
-    for call, name in ((fmapviz.Part.parse, "text"), (fmapviz.Engine.parse, "text")):
+    for call, name in ((fmapviz.types.Part.parse, "text"), (fmapviz.types.Engine.parse, "text")):
         each_value(call, name, "")
-    each_value(fmapviz.Part(1, 2).has, "index", "int")
+    each_value(fmapviz.types.Part(1, 2).has, "index", "int")
 
 
 def test_a_feature_map_that_was_not_captured_is_a_key_error_with_the_nearest_names():

@@ -17,7 +17,8 @@ from torch import nn
 from torch.nn import functional
 from trees import difference, snapshot
 
-from fmapviz import RequestError, Style, visualize
+from fmapviz import Style, visualize
+from fmapviz.errors import RequestError
 from fmapviz.features.attention.rollout import flow, flow_of_class
 
 SIZE = (64, 96)  # 4 x 6 patches of 16 pixels

@@ -204,7 +204,10 @@ def test_which_modules_are_captured_may_be_chosen():
     with fmapviz.capture_attention(network, layers=["blocks.1*", "blocks.3.attn"], exclude="blocks.10") as attention:
         network(torch.randn(1, 3, 224, 224))
     assert list(attention) == [f"blocks.{number}.attn" for number in (1, 3, 11)]
-    with pytest.raises(fmapviz.RequestError, match="no layer matches"), fmapviz.capture_attention(network, layers="block"):
+    with (
+        pytest.raises(fmapviz.errors.RequestError, match="no layer matches"),
+        fmapviz.capture_attention(network, layers="block"),
+    ):
         pass
 
 

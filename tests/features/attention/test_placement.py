@@ -74,9 +74,9 @@ def test_a_position_is_the_patch_at_that_pixel():
 def test_a_position_outside_of_the_picture_is_refused():
     picture = Picture(1, (96, 160))
     picture.check(Query((95, 159)))
-    with pytest.raises(fmapviz.RequestError, match="row 96, column 0 is outside the picture"):
+    with pytest.raises(fmapviz.errors.RequestError, match="row 96, column 0 is outside the picture"):
         picture.check(Query((96, 0)))
-    with pytest.raises(fmapviz.RequestError, match="outside"):
+    with pytest.raises(fmapviz.errors.RequestError, match="outside"):
         picture.check(Query((0, 160)))
 
 

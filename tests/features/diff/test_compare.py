@@ -13,7 +13,7 @@ from torch.nn import functional
 from torchvision import models
 
 import fmapviz
-from fmapviz import InputError, NothingToDoError, RequestError, WeightsError
+from fmapviz.errors import InputError, NothingToDoError, RequestError, WeightsError
 from fmapviz.features.diff import drawer
 from fmapviz.features.diff.networks import are_related, compare_networks
 from fmapviz.observe.layers import find_layers

@@ -18,8 +18,9 @@ from torch import nn
 from trees import problems, snapshot
 
 import fmapviz
-from fmapviz import NothingToDoError, RequestError, Style
+from fmapviz import Style
 from fmapviz.config import InputOptions, RunConfig
+from fmapviz.errors import NothingToDoError, RequestError
 from fmapviz.features.diff import series
 from fmapviz.features.diff.run import run_diff
 from fmapviz.features.diff.series import list_steps
@@ -52,7 +53,7 @@ def compare(out, *, inputs=SHAPES, model="shapesnet", against=None, reference=No
     def on_event(event):
         if hasattr(event, "message"):
             told.append(event.message)
-        elif isinstance(event, fmapviz.Counted):
+        elif isinstance(event, fmapviz.events.Counted):
             told.append(event.images)
 
     config = RunConfig(model, inputs, views="diff", out=out, on_event=on_event, **{"to": "png", **options})

@@ -511,7 +511,7 @@ def test_ray_draws_the_same(samples, tmp_path):
     }
     here = fmapviz.visualize("shapesnet", samples / "shapes", out=tmp_path / "here", **options)
     there = fmapviz.visualize(
-        "shapesnet", samples / "shapes", out=tmp_path / "there", engine=fmapviz.Engine(workers=1), **options
+        "shapesnet", samples / "shapes", out=tmp_path / "there", engine=fmapviz.types.Engine(workers=1), **options
     )
     assert there.done == here.done
     assert contents(there.directory) == contents(here.directory)

@@ -22,9 +22,9 @@ from torch import nn
 from trees import difference, problems, snapshot
 
 import fmapviz as facade
-from fmapviz import RequestError, TopImages, top_images, visualize
+from fmapviz import TopImages, top_images, visualize
 from fmapviz.config import InputOptions, Part
-from fmapviz.errors import NothingToDoError, RefusedError
+from fmapviz.errors import NothingToDoError, RefusedError, RequestError
 from fmapviz.events import Notice
 from fmapviz.features.top.locate import Position
 from fmapviz.features.top.options import TopOptions

@@ -16,7 +16,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.tensorboard import SummaryWriter
 
-from fmapviz import RequestError, Watch
+from fmapviz import Watch
+from fmapviz.errors import RequestError
 
 QUIET = {"strict": True, "budget": 1, "on_event": lambda _: None}
 

@@ -24,7 +24,8 @@ from torch.utils.tensorboard import SummaryWriter
 from trees import problems
 
 import fmapviz
-from fmapviz import InputError, InputOptions, RequestError, Style, Watch
+from fmapviz import InputOptions, Style, Watch
+from fmapviz.errors import InputError, RequestError
 from fmapviz.features.watch.filmstrip import ROWS
 
 AS_IT_IS = InputOptions(fit="none")
@@ -666,9 +667,9 @@ def test_a_step_that_is_no_number_is_refused(picture, tmp_path):
 def test_a_run_with_other_settings_is_refused(picture, tmp_path):
     with watching(picture, tmp_path)(Net()) as watch:
         watch(0)
-    with pytest.raises(fmapviz.RefusedError):
+    with pytest.raises(fmapviz.errors.RefusedError):
         watching(picture, tmp_path, views="maps,histogram")(Net())
-    with pytest.raises(fmapviz.RefusedError) as caught:
+    with pytest.raises(fmapviz.errors.RefusedError) as caught:
         watching(picture, tmp_path)(nn.Sequential(nn.Conv2d(3, 4, 3)))
     assert "out=" in caught.value.hint
 

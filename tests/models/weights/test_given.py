@@ -40,9 +40,9 @@ def test_a_member_of_an_enumeration_is_the_entry_of_its_name(published, tmp_path
     assert fmapviz.visualize("squeezenet1_1", inputs, weights="IMAGENET1K_V1", **options).skipped == 1  # the same run
     whole = "SqueezeNet1_1_Weights.IMAGENET1K_V1"
     assert fmapviz.visualize("squeezenet1_1", inputs, weights=whole, **options).skipped == 1
-    with pytest.raises(fmapviz.WeightsError, match="no such weights file"):
+    with pytest.raises(fmapviz.errors.WeightsError, match="no such weights file"):
         fmapviz.load_model("squeezenet1_1", weights="SqueezeNet1_1_Weights.IMAGENET1K_V9")
-    with pytest.raises(fmapviz.RequestError, match="the model has weights already"):
+    with pytest.raises(fmapviz.errors.RequestError, match="the model has weights already"):
         fmapviz.visualize(loaded, inputs, weights=member, **options)
 
 
@@ -56,7 +56,7 @@ def test_a_member_of_an_enumeration_is_the_entry_of_its_name(published, tmp_path
     ],
 )
 def test_weights_of_another_model_are_refused_before_a_download(spec, member, hint):
-    with pytest.raises(fmapviz.WeightsError, match=f"'{type(member).__name__}.IMAGENET1K_") as caught:
+    with pytest.raises(fmapviz.errors.WeightsError, match=f"'{type(member).__name__}.IMAGENET1K_") as caught:
         fmapviz.load_model(spec, weights=member)
     assert caught.value.hint == hint
 
@@ -113,10 +113,10 @@ def test_a_run_of_a_state_dict_needs_it_again_for_its_top_images(tmp_path):
     state = fmapviz.load_model("shapesnet").module.state_dict()
     stars = ["sample_images/shapes/star.jpg", "sample_images/shapes/ring.jpg"]
     summary = fmapviz.visualize("shapesnet", stars, weights=state, out=tmp_path, to="stats")
-    with pytest.raises(fmapviz.RequestError, match="does not record where its weights are from"):
+    with pytest.raises(fmapviz.errors.RequestError, match="does not record where its weights are from"):
         fmapviz.top_images(summary.directory)
     assert fmapviz.top_images(summary.directory, weights=state).images == 2
-    with pytest.raises(fmapviz.RefusedError, match="drawn with something else"):
+    with pytest.raises(fmapviz.errors.RefusedError, match="drawn with something else"):
         fmapviz.top_images(summary.directory, weights={key: values * 2 for key, values in state.items()})
 
 
@@ -140,7 +140,7 @@ def test_user_code_takes_a_state_dict(tmp_path, monkeypatch):
     ],
 )
 def test_what_is_no_state_dict_of_the_network_is_refused(weights, message):
-    with pytest.raises(fmapviz.WeightsError, match=message) as caught:
+    with pytest.raises(fmapviz.errors.WeightsError, match=message) as caught:
         fmapviz.load_model("resnet18", weights=weights)
     assert caught.value.hint
     assert "--" not in caught.value.hint
