@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from fmapviz.config import Option
-    from fmapviz.core.members import Member
+    from fmapviz.core.members import NamedMember
 
 GROUPS = (RunConfig, Style, InputOptions, Engine)
 # Arguments of functions beside the configuration, which a command has as options of the same name.
@@ -155,7 +155,7 @@ def _takes(family: str, member: str, *, pair: bool) -> bool:
     return bool(needs & {"pictures", "differences"}) if pair else "differences" not in needs
 
 
-def _members(family: str) -> Mapping[str, Member]:
+def _members(family: str) -> Mapping[str, NamedMember]:
     return registry.views() if family == "view" else registry.formats()
 
 
@@ -171,7 +171,7 @@ def _parameter(group: type, name: str, option: Option, *, pair: bool) -> inspect
     kind = _kind(types_of(group)[name], option)
     default = inspect.signature(group).parameters[name].default
     flag = _flag(name, option)
-    if kind == bool | None:
+    if kind == bool | None or default is True:
         flag += f"/--no-{flag.removeprefix('--')}"
     leaves_default = kind in (str | None, list[str] | None)  # `read_options` leaves it to the dataclass
     repeatable = " Repeatable." if kind == list[str] | None and not option.commas else ""
