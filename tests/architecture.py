@@ -1,7 +1,7 @@
 """Measure how the package is built: `make check` runs the static part, `python tests/architecture.py --run` all of it.
 
-parameters of a function, import cycles, lines of code; with --run also which modules one image passes, and how deep the
-stack is above a pixel.
+parameters of a function, import cycles, class names that several modules define, lines of code; with --run also which
+modules one image passes, and how deep the stack is above a pixel.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "fmapviz"
 MOST_PARAMETERS = 12
+MOST_SHARED_NAMES = 3  # of a contract and its implementation, for example
 TO_GO = {  # imports for types only, which are parts of circles
     ("fmapviz.config.execution", "fmapviz.events"),
     ("fmapviz.config.run_config", "fmapviz.types"),
@@ -32,6 +33,7 @@ def main() -> int:
     found = {
         "functions with too many parameters": long_signatures(),
         "import cycles": cycles(),
+        f"class names of several modules, above {MOST_SHARED_NAMES}": shared_names()[MOST_SHARED_NAMES:],
     }
     for what, where in found.items():
         print(f"{what}: {len(where)}")
@@ -90,6 +92,15 @@ def cycles() -> list[str]:
     except CycleError as error:
         return [" -> ".join(error.args[1])]
     return []
+
+
+def shared_names() -> list[str]:
+    places: dict[str, list[str]] = {}
+    for path in modules():
+        for node in ast.walk(ast.parse(path.read_bytes())):
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, []).append(name_of(path))
+    return [f"{name}: {', '.join(where)}" for name, where in sorted(places.items()) if len(where) > 1]
 
 
 def code_lines(path: Path) -> int:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from fmapviz.cli.options import as_typed
 from fmapviz.cli.printing import align, count, print_json, print_line, print_message
-from fmapviz.cli.progress import Progress
+from fmapviz.cli.progress import ProgressLine
 from fmapviz.core import registry
 from fmapviz.core.urls import is_url
 from fmapviz.errors import first_few, printable
@@ -39,7 +39,7 @@ class Console:
     def __init__(self, *, verbosity: int = 0, json: bool = False) -> None:
         self._verbosity = verbosity
         self._json = json
-        self._progress = Progress(shown=verbosity >= 0)
+        self._progress = ProgressLine(shown=verbosity >= 0)
         self._shard: int | None = None
         self._has_pages = False
         self._formats: tuple[str, ...] = ()

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 LOG_INTERVAL_SECONDS = 30.0
 
 
-_begun: list[Progress] = []  # that of the command
+_begun: list[ProgressLine] = []  # that of the command
 
 
 def describe() -> str:
@@ -22,7 +22,7 @@ def describe() -> str:
     return f": {_begun[-1].finished}; run the same command to resume" if _begun else ""
 
 
-class Progress:
+class ProgressLine:
     """Counts finished images and shows their number, their rate and the time left.
 
     Args:

@@ -39,7 +39,7 @@ def load(reference: str) -> Any:  # Any: code of all kinds is referred to
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Member:
+class NamedMember:
     """Anything that has a name on the command line.
 
     Attributes:
@@ -56,7 +56,7 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Requested(Member):
+class Requested(NamedMember):
     """What a run may be asked for: a view or a format.
 
     Attributes:
@@ -203,7 +203,7 @@ class Format(Requested):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source(Member):
+class Source(NamedMember):
     """A source of models, see `fmapviz.models.sources.base`. Its name is the prefix of its models' names.
 
     Attributes:
@@ -222,7 +222,7 @@ class Source(Member):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Aggregate(Member):
+class Aggregate(NamedMember):
     """A result over all images of a run, see `fmapviz.store.aggregates.base`.
 
     Attributes:

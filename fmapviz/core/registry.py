@@ -15,9 +15,9 @@ from fmapviz.errors import RequestError, quote, suggest
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from fmapviz.core.members import Aggregate, Contribution, Format, Member, ReportPart, Source, View
+    from fmapviz.core.members import Aggregate, Contribution, Format, NamedMember, ReportPart, Source, View
 
-M = TypeVar("M", bound="Member")
+M = TypeVar("M", bound="NamedMember")
 
 
 @cache
@@ -130,7 +130,7 @@ def _checked(kind: str, name: str, known: Mapping[str, M]) -> M:
     return member
 
 
-def _meant(kind: str, name: str, known: Mapping[str, Member]) -> str:
+def _meant(kind: str, name: str, known: Mapping[str, NamedMember]) -> str:
     """Return a hint for a name that is no member: a similar one, the word of another tool, or a member of another kind."""
     word = name.lower()
     if kind == "format" and word in views():

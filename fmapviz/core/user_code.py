@@ -34,7 +34,7 @@ _EXAMPLE = "for example my_net.py:build, my.package:Net or 'my_net.py:build(num_
 
 
 @dataclass(frozen=True, slots=True)
-class Reference:
+class CodeReference:
     """A function, class or network in a Python file or module.
 
     Attributes:
@@ -58,7 +58,7 @@ class Reference:
         return f"{self.module}:{self.attribute}"
 
 
-def parse_reference(text: str, *, example: str = _EXAMPLE) -> Reference:
+def parse_reference(text: str, *, example: str = _EXAMPLE) -> CodeReference:
     """Parse a reference. Arguments must be literals; `ast.literal_eval` reads them.
 
     Args:
@@ -79,7 +79,7 @@ def parse_reference(text: str, *, example: str = _EXAMPLE) -> Reference:
         known = [] if unclosed else list(references_in(text.partition(":")[0]))
         raise RequestError(f"{problem}: {quote(text)}", hint=f"type one of {first_few(known)}" if known else example)
     arguments = None if match["call"] is None else parse_arguments(match["call"])
-    return Reference(match["module"], match["attribute"], arguments)
+    return CodeReference(match["module"], match["attribute"], arguments)
 
 
 def check_reference(text: str) -> None:
@@ -140,7 +140,7 @@ def split_call(text: str) -> tuple[str, dict[str, Any]]:
     return name.strip(), parse_arguments(f"({rest}") if parenthesis else {}
 
 
-def import_module_of(reference: Reference) -> ModuleType:
+def import_module_of(reference: CodeReference) -> ModuleType:
     """Run the Python file, or import the module, that a reference names.
 
     A file's folder, or the working directory, comes first on `sys.path` during the import and last afterwards. A file
@@ -207,7 +207,7 @@ def _hint(error: BaseException) -> str | None:
     return None
 
 
-def find_in(home: ModuleType, reference: Reference, known: Sequence[str]) -> Any:
+def find_in(home: ModuleType, reference: CodeReference, known: Sequence[str]) -> Any:
     """Return what a reference names in its module.
 
     Args:

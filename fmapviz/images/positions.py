@@ -44,7 +44,7 @@ class UnmeasurableError(Exception):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class View:
+class SeenRegion:
     """The rows and columns of an input that are looked at, without padding.
 
     Attributes:
@@ -73,7 +73,7 @@ def repeats(preparation: Preparation) -> bool:
     return all(torch.equal(_apply(preparation, picture), first) for _ in range(REPEATS - 1))
 
 
-def calibrate(preparation: Preparation, size: Size) -> View:
+def calibrate(preparation: Preparation, size: Size) -> SeenRegion:
     """Find out what black and white become, and where the picture is: padding is the same for both."""
     black, white = (_apply(preparation, _flat(value, size=size, channels=preparation.channels)) for value in (0, 1))
     rows, columns = map(_spread, black.shape[1:])
@@ -83,10 +83,10 @@ def calibrate(preparation: Preparation, size: Size) -> View:
     y, x = np.flatnonzero(shown.any(axis=1)), np.flatnonzero(shown.any(axis=0))
     require(shown.any() and shown[y[0] : y[-1] + 1, x[0] : x[-1] + 1].all())
     inside = np.ix_(y, x)
-    return View(black.shape, rows[y], columns[x], low[inside], (high - low)[inside])
+    return SeenRegion(black.shape, rows[y], columns[x], low[inside], (high - low)[inside])
 
 
-def measure(preparation: Preparation, view: View, *, size: Size, windows: Windows) -> tuple[Array, Array]:
+def measure(preparation: Preparation, view: SeenRegion, *, size: Size, windows: Windows) -> tuple[Array, Array]:
     """Measure which positions of the picture the input shows, across and down, `(rows, columns)`."""
     pictures = (_ramp(number, windows, size=size, channels=preparation.channels) for number in range(3))
     prepared = (_apply(preparation, picture) for picture in pictures)

@@ -69,7 +69,7 @@ class Unfinished:
             files.rename(staging / self.name, run / self.name)
 
 
-class Command:
+class CommandRecord:
     """The record of a command that is running.
 
     Args:
@@ -113,7 +113,7 @@ class Command:
 @contextmanager
 def unfinished(
     run: Path, inputs: Iterable[str], total: Callable[[float], int | None], *, part: str = ""
-) -> Iterator[Command]:
+) -> Iterator[CommandRecord]:
     """Keep the record of a command in a run while it is running, and for as long as it has not finished.
 
     Args:
@@ -133,7 +133,7 @@ def unfinished(
     for other in former:
         if other.inputs != record.inputs and other.alone:
             replace(other, alone=False).write(run)
-    command = Command(run, replace(record, alone=bool(before) or not images), images, total)
+    command = CommandRecord(run, replace(record, alone=bool(before) or not images), images, total)
     try:
         yield command
     except (RequestError, RefusedError) as error:

@@ -160,7 +160,7 @@ def test_the_time_left_counts_only_images_that_are_drawn_now(capsys, monkeypatch
     now = 1000.0
     monkeypatch.setattr(progress.time, "monotonic", lambda: now)
     monkeypatch.setattr("sys.stderr.isatty", lambda: terminal)
-    shown = progress.Progress(shown=True)
+    shown = progress.ProgressLine(shown=True)
     shown.total = 1000
     shown.start()
     for _ in range(900):

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from fmapviz.core.user_code import Reference, check_reference, import_module_of, parse_arguments, parse_reference
+from fmapviz.core.user_code import CodeReference, check_reference, import_module_of, parse_arguments, parse_reference
 from fmapviz.errors import RequestError, UserCodeError
 from fmapviz.models.load import check_name
 
@@ -13,14 +13,14 @@ from fmapviz.models.load import check_name
 @pytest.mark.parametrize(
     ("text", "reference"),
     [
-        ("my_net.py:build", Reference("my_net.py", "build")),
-        ("a dir/my net.py:Net", Reference("a dir/my net.py", "Net")),
-        ("my.package:Net.make", Reference("my.package", "Net.make")),
-        ("net.py:build()", Reference("net.py", "build", {})),
+        ("my_net.py:build", CodeReference("my_net.py", "build")),
+        ("a dir/my net.py:Net", CodeReference("a dir/my net.py", "Net")),
+        ("my.package:Net.make", CodeReference("my.package", "Net.make")),
+        ("net.py:build()", CodeReference("net.py", "build", {})),
         ("net.py:build(n=5, w=(1, -2.5), s='a:b(c)', d={'x': [None, True]})",
-         Reference("net.py", "build", {"n": 5, "w": (1, -2.5), "s": "a:b(c)", "d": {"x": [None, True]}})),
-        ("C:\\nets\\my.py:build", Reference("C:\\nets\\my.py", "build")),
-        ("netz.py:größe", Reference("netz.py", "größe")),
+         CodeReference("net.py", "build", {"n": 5, "w": (1, -2.5), "s": "a:b(c)", "d": {"x": [None, True]}})),
+        ("C:\\nets\\my.py:build", CodeReference("C:\\nets\\my.py", "build")),
+        ("netz.py:größe", CodeReference("netz.py", "größe")),
     ],
 )  # fmt: skip
 def test_a_reference_is_taken_apart(text, reference):
@@ -93,7 +93,7 @@ def test_a_script_that_parses_arguments_when_imported_does_not_get_those_of_fmap
         "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('--width', default=3)\n"
         "width = parser.parse_args().width\n"
     )
-    assert import_module_of(Reference(str(file), "build")).width == 3
+    assert import_module_of(CodeReference(str(file), "build")).width == 3
     assert sys.argv[1] == "net.py:build"
 
 
@@ -104,5 +104,5 @@ def test_a_script_that_parses_arguments_when_imported_does_not_get_those_of_fmap
 def test_a_script_that_cannot_be_imported_gets_a_hint(code, hint, tmp_path):
     (tmp_path / "script_alone.py").write_text(code)
     with pytest.raises(UserCodeError) as caught:
-        import_module_of(Reference(str(tmp_path / "script_alone.py"), "build"))
+        import_module_of(CodeReference(str(tmp_path / "script_alone.py"), "build"))
     assert hint in caught.value.hint

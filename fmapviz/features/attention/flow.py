@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from fmapviz.config import Style
     from fmapviz.features.attention.capture.blocks import Block, Flow
-    from fmapviz.features.attention.capture.placement import Picture
+    from fmapviz.features.attention.capture.placement import TokenInput
     from fmapviz.observe.forward_record import ForwardRecord
     from fmapviz.run.batch_results import BatchResults
     from fmapviz.run.plan import Plan
@@ -49,7 +49,7 @@ class SeenAttention:
         blocks: The attention of each chosen block, if something is to flow through them.
     """
 
-    picture: Picture | None = None
+    picture: TokenInput | None = None
     modules: list[str] = field(default_factory=list)
     blocks: list[Block] = field(default_factory=list)
 

@@ -12,7 +12,7 @@ from fmapviz.core.members import load
 from fmapviz.errors import RequestError, first_few
 from fmapviz.features.attention.capture.blocks import Block
 from fmapviz.features.attention.capture.observe import AttentionMode
-from fmapviz.features.attention.capture.placement import Picture, has_class_token, map_of
+from fmapviz.features.attention.capture.placement import TokenInput, has_class_token, map_of
 from fmapviz.features.attention.capture.weights import Fused
 from fmapviz.features.attention.flow import SeenAttention, TokenFlow, draw_flow, query_of
 from fmapviz.observe.reshape import NotAMapError
@@ -133,7 +133,7 @@ class AttentionObserver(PassObserver):
         Raises:
             RequestError: The requested position is outside of the network's input.
         """
-        picture = Picture.of(current.record.pixels, has_class=self._has_class)
+        picture = TokenInput.of(current.record.pixels, has_class=self._has_class)
         picture.check(query_of(self._style))
         self._current, self._seen, self._drawn = current, SeenAttention(picture), 0
 

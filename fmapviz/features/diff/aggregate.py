@@ -37,7 +37,7 @@ ENOUGH = 20.0  # dB; below it, the difference is more than a tenth of the values
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Compared:
+class ComparedUnits:
     """The units of a comparison.
 
     Attributes:
@@ -64,7 +64,7 @@ def powers_of(index: int, whole: NDArray[np.float64], powers: tuple[float, float
     return Powers(index, *powers, largest, bool(whole[6]), int(whole[7]), channels, 1, finite)
 
 
-def summarize(unit: Path) -> Compared:
+def summarize(unit: Path) -> ComparedUnits:
     """Read the numbers of a unit's image; see `fmapviz.store.aggregates.base.Aggregate`."""
     record = read_unit(unit)
     if record is None:
@@ -76,12 +76,12 @@ def summarize(unit: Path) -> Compared:
         for layer, whole, _, (signal, noise) in known.rows
     }
     apart = why_apart((layer.name, layer.second is None) for layer in known.layers if not layer.whole)
-    return Compared([(unit, image, step)], {step: powers}, {step: apart})
+    return ComparedUnits([(unit, image, step)], {step: powers}, {step: apart})
 
 
-def merge(summaries: Iterable[Compared]) -> Compared:
+def merge(summaries: Iterable[ComparedUnits]) -> ComparedUnits:
     """Join units, and add their sums."""
-    merged = Compared()
+    merged = ComparedUnits()
     for each in summaries:
         merged.units.extend(each.units)
         for step, layers in each.powers.items():
@@ -94,7 +94,7 @@ def merge(summaries: Iterable[Compared]) -> Compared:
     return merged
 
 
-def publish(summary: Compared, info: RunInfo) -> dict[str, Content]:
+def publish(summary: ComparedUnits, info: RunInfo) -> dict[str, Content]:
     """Return the contents of the tables."""
     changes = summary.changes
     document = {
@@ -196,7 +196,7 @@ def _decibels(layer: Mapping[str, Any]) -> str:
     return "of zeros in A only" if layer["sqnr"] is None else f"{layer['sqnr']:.1f} dB"
 
 
-def scalars(summary: Compared) -> Iterator[tuple[int, str, float]]:
+def scalars(summary: ComparedUnits) -> Iterator[tuple[int, str, float]]:
     """Yield how much each layer changes at each step: the step, a tag such as `sqnr/NN LAYER`, and the value."""
     for each in summary.changes:
         for name in ("sqnr", "relative_l2"):
@@ -204,7 +204,7 @@ def scalars(summary: Compared) -> Iterator[tuple[int, str, float]]:
                 yield each.step or 0, f"{name}/{each.index:02d} {each.layer}", value
 
 
-def align(summary: Compared, step: int | None) -> tuple[list[str], list[str], NDArray[np.float64]] | None:
+def align(summary: ComparedUnits, step: int | None) -> tuple[list[str], list[str], NDArray[np.float64]] | None:
     """Return the layers of A and of B, and how they are aligned at a step; None for fewer than four images.
 
     Samples are images, in the order of their names, and features the means of channels. Only layers that all images have
@@ -246,7 +246,7 @@ def _stack(units: list[Path]) -> list[dict[str, NDArray[np.float64]]]:
     ]
 
 
-def steps_of(summary: Compared) -> list[int | None]:
+def steps_of(summary: ComparedUnits) -> list[int | None]:
     """Return the steps of a series, ascending; None alone if there is no series."""
     return sorted({step for _, _, step in summary.units}, key=lambda step: step or 0)
 
@@ -264,7 +264,7 @@ def _cell(value: object) -> str:
     return "" if value is None else str(value)
 
 
-def _write_cka(summary: Compared, file: BinaryIO) -> None:
+def _write_cka(summary: ComparedUnits, file: BinaryIO) -> None:
     """Write a row for each pair of layers."""
     file.write(b"step,first,second,cka\n")
     for step in steps_of(summary):
@@ -272,7 +272,7 @@ def _write_cka(summary: Compared, file: BinaryIO) -> None:
             file.write(encode(row) + b"\n")
 
 
-def _cka_rows(summary: Compared, step: int | None) -> Iterator[str]:
+def _cka_rows(summary: ComparedUnits, step: int | None) -> Iterator[str]:
     known = align(summary, step)
     if known is None:
         return

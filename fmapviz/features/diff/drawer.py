@@ -16,7 +16,7 @@ import torch
 from fmapviz.draw.grid import Ranges, as_floats, measure
 from fmapviz.errors import first_few
 from fmapviz.features.diff.difference import compare, means_of
-from fmapviz.features.diff.networks import Pair
+from fmapviz.features.diff.networks import NetworkPair
 from fmapviz.features.diff.view import PairMaps
 from fmapviz.models.network import input_type
 from fmapviz.observe.gradients import is_out_of_memory
@@ -115,7 +115,7 @@ def pair_drawer(setup: PairSetup, session: Session, pair: nn.Module, check: Call
         pair: Both networks, or a copy of both; see `fmapviz.features.diff.networks.Pair`.
         check: Called at each layer; raises if the run has ended.
     """
-    assert isinstance(pair, Pair)
+    assert isinstance(pair, NetworkPair)
     known = setup.compared
     compared = replace(
         known, first=replace(known.first, module=pair.first), second=replace(known.second, module=pair.second)

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
     from fmapviz.events import Event
     from fmapviz.features.diff.kept_values import KeptValues
-    from fmapviz.store.unfinished import Command
+    from fmapviz.store.unfinished import CommandRecord
     from fmapviz.store.unit_key import UnitKey
 
 
@@ -62,7 +62,7 @@ _NOTHING = Model("", nn.Identity(), "", None, Preparation(torch.as_tensor, (), (
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Run:
+class _KeptRun:
     """A finished run.
 
     Attributes:
@@ -159,7 +159,7 @@ def compare_runs(config: RunConfig) -> RunSummary:
     )
 
 
-def _note(command: Command, tell: Callable[[Event], None], event: Event) -> None:
+def _note(command: CommandRecord, tell: Callable[[Event], None], event: Event) -> None:
     tell(event)
     command.note(event)
 
@@ -169,7 +169,7 @@ def _inputs_of(config: RunConfig) -> list[object]:
     return [given] if isinstance(given, str | Path) else list(given) if isinstance(given, list | tuple) else []
 
 
-def _read(directory: Path) -> _Run:
+def _read(directory: Path) -> _KeptRun:
     record = load_run(directory)
     units = {}
     for unit in run_files.find_units(directory):
@@ -177,10 +177,10 @@ def _read(directory: Path) -> _Run:
         if known and (key := key_of(known)).kind == IMAGE and key.step is None:
             units[key.name] = unit
     is_finished = state_of(directory, read_unfinished(directory))[0] == "finished" and not any(leftovers(directory))
-    return _Run(directory, record.get("settings") or {}, units, not is_finished)
+    return _KeptRun(directory, record.get("settings") or {}, units, not is_finished)
 
 
-def _notices(first: _Run, second: _Run, common: list[str]) -> Iterator[str]:
+def _notices(first: _KeptRun, second: _KeptRun, common: list[str]) -> Iterator[str]:
     for run, other in ((first, second), (second, first)):
         alone = [name for name in run.units if name not in other.units]
         if run.is_unfinished:
@@ -191,7 +191,7 @@ def _notices(first: _Run, second: _Run, common: list[str]) -> Iterator[str]:
         yield f"no CKA: it needs {LEAST} images"
 
 
-def _make_session(config: RunConfig, first: _Run, second: _Run) -> Session:
+def _make_session(config: RunConfig, first: _KeptRun, second: _KeptRun) -> Session:
     """Return a session of the two runs, without networks."""
     settings = [run.settings for run in (first, second)]
     formats = formats_of(config)
@@ -218,13 +218,13 @@ def _make_session(config: RunConfig, first: _Run, second: _Run) -> Session:
     )
 
 
-def _names(first: _Run, second: _Run) -> tuple[str, str]:
+def _names(first: _KeptRun, second: _KeptRun) -> tuple[str, str]:
     names = first.directory.absolute().name, second.directory.absolute().name
     return names if names[0] != names[1] else (str(first.directory), str(second.directory))
 
 
 def _compare_image(
-    session: Session, compared: Compared, name: str, runs: tuple[_Run, _Run], tell: Callable[[Event], None]
+    session: Session, compared: Compared, name: str, runs: tuple[_KeptRun, _KeptRun], tell: Callable[[Event], None]
 ) -> Outcome:
     """Compare one image, unless that is done."""
     begun, run, info = time.monotonic(), session.directory, session.info

@@ -36,7 +36,7 @@ _ENOUGH = 100_000  # weights of a tensor
 DTYPES = ("bfloat16", "float16", "float32", "float64")
 
 
-class Pair(nn.Module):
+class NetworkPair(nn.Module):
     """Holds both networks, so that they are moved and copied together. It is not called."""
 
     def __init__(self, first: nn.Module, second: nn.Module) -> None:

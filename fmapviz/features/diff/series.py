@@ -32,7 +32,7 @@ _WHOLE = re.compile(r"(?<!\d)(?<!\d\.)\d+(?!\d|\.\d)")  # a number without a dec
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class SeriesStep:
     """A checkpoint of a series.
 
     Attributes:
@@ -51,7 +51,7 @@ class Step:
         return f"{self.path}{self.entry}"
 
 
-def list_steps(pattern: str) -> list[Step]:
+def list_steps(pattern: str) -> list[SeriesStep]:
     """List the files of a glob by the number in their names that is their step.
 
     It is the last whole number in which all names differ: 7 in `e07_acc0.91_v2.pt`.
@@ -78,12 +78,12 @@ def list_steps(pattern: str) -> list[Step]:
         raise RequestError(f"no number in the name of a checkpoint: {quote(paths[numbers.index([])])}", hint=hint)
     places = range(-1, -1 - min(map(len, numbers)), -1)
     place = next((place for place in places if len({each[place] for each in numbers}) == len(paths)), -1)
-    steps: dict[int, Step] = {}
+    steps: dict[int, SeriesStep] = {}
     for path, own in zip(paths, numbers, strict=True):
         if own[place] in steps:
             both = f"{quote(steps[own[place]].path)} and {quote(path)}"
             raise RequestError(f"two checkpoints of step {own[place]}: {both}", hint=hint)
-        steps[own[place]] = Step(own[place], path, entry)
+        steps[own[place]] = SeriesStep(own[place], path, entry)
     return [steps[number] for number in sorted(steps)]
 
 
@@ -95,7 +95,7 @@ class Series:
         reference: What each is compared with: `first` or `previous`.
     """
 
-    def __init__(self, steps: Sequence[Step], reference: str) -> None:
+    def __init__(self, steps: Sequence[SeriesStep], reference: str) -> None:
         self._steps = list(steps)
         self._reference = reference
         self._failures: list[Failure] = []
@@ -159,7 +159,7 @@ class Series:
             raise NothingToDoError("no checkpoint could be compared")
 
 
-def _add_step(session: Session, reference: Session, step: Step, *, is_loaded: bool) -> tuple[Session, PairSetup]:
+def _add_step(session: Session, reference: Session, step: SeriesStep, *, is_loaded: bool) -> tuple[Session, PairSetup]:
     """Return the session of a checkpoint and of what it is compared with; the first one is loaded already.
 
     Raises:
@@ -189,7 +189,7 @@ def _is_damaged(config: RunConfig, error: FmapvizError) -> bool:
     return isinstance(config.model, str) and isinstance(error, RequestError) and type(error) is not RequestError
 
 
-def _failure(step: Step, error: FmapvizError) -> Failure:
+def _failure(step: SeriesStep, error: FmapvizError) -> Failure:
     return Failure(str(step.path), _DAMAGED, str(error), hint=error.hint)
 
 

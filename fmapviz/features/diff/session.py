@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from fmapviz.features.diff.alignment import AlignmentStage
 from fmapviz.features.diff.drawer import pair_drawer
-from fmapviz.features.diff.networks import Pair, PairSetup, choose_layers, compare_networks, load_second, remark_on_weights
+from fmapviz.features.diff.networks import (
+    NetworkPair,
+    PairSetup,
+    choose_layers,
+    compare_networks,
+    load_second,
+    remark_on_weights,
+)
 from fmapviz.run.load import load_session
 
 if TYPE_CHECKING:
@@ -69,7 +76,7 @@ def add_second(
     return replace(
         session,
         info=replace(session.info, against=recorded if against is None else against),
-        model=replace(session.model, module=Pair(session.model.module, compared.second.module), batches=False),
+        model=replace(session.model, module=NetworkPair(session.model.module, compared.second.module), batches=False),
         stages=[AlignmentStage(compared.names, step)],
         attach=partial(pair_drawer, setup),
         measured={"B": compared.second.module},

@@ -13,7 +13,7 @@ from fmapviz.core.words import counted
 from fmapviz.draw.facts import number, shape_of
 from fmapviz.draw.png import encode
 from fmapviz.errors import printable
-from fmapviz.features.top.strips import Strip, Values, draw_strips
+from fmapviz.features.top.strips import ChannelStrip, Values, draw_strips
 from fmapviz.formats.html.page import link
 from fmapviz.store.aggregates.ranking import bin_edges, values_of
 from fmapviz.types import LayerResult, Picture
@@ -98,7 +98,7 @@ class Pages:
                 report={"strips": told},
             )
 
-    def _strip(self, info: FeatureMapInfo, first: int, channel: int) -> Strip:
+    def _strip(self, info: FeatureMapInfo, first: int, channel: int) -> ChannelStrip:
         row, ranking, descending = first + channel, self._ranking, self._options.by != "min"
         cells = []
         for rank in range(ranking.k):
@@ -117,7 +117,7 @@ class Pages:
             )
             low, high = sorted((best, worst))
             values = Values(ranking.counts[row], self._edges, low, high, last, descending=descending)
-        return Strip(f"channel {channel}", self._remark(row, len(cells)), cells, values)
+        return ChannelStrip(f"channel {channel}", self._remark(row, len(cells)), cells, values)
 
     def _remark(self, row: int, shown: int) -> str:
         images, excluded = int(self._ranking.images[row]), int(self._ranking.excluded[row])

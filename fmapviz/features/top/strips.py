@@ -49,7 +49,7 @@ class Values:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Strip:
+class ChannelStrip:
     """The row of a channel.
 
     Attributes:
@@ -66,7 +66,7 @@ class Strip:
 
 
 def draw_strips(
-    strips: Sequence[Strip], *, columns: int, side: int, title: str, note: str
+    strips: Sequence[ChannelStrip], *, columns: int, side: int, title: str, note: str
 ) -> tuple[NDArray[np.uint8], Tiles]:
     """Draw one row per channel.
 
@@ -81,7 +81,7 @@ def draw_strips(
         uint8 `(H, W, 3)`, and the position of the tiles in it.
 
     Example:
-        >>> strip = Strip("channel 0", "", [(np.zeros((96, 96, 3), np.uint8), "0.5", "a.png")])
+        >>> strip = ChannelStrip("channel 0", "", [(np.zeros((96, 96, 3), np.uint8), "0.5", "a.png")])
         >>> pixels, tiles = draw_strips([strip], columns=2, side=96, title="conv1", note="")
         >>> pixels[tiles.top + 5, tiles.left + 5].tolist(), tiles.columns, tiles.count
         ([0, 0, 0], 2, 2)
@@ -99,7 +99,7 @@ def draw_strips(
     return page, Tiles(_MARGIN + first, top, side, side, across, down, columns, columns * len(strips))
 
 
-def _lay_out(strip: Strip, columns: int, side: int, first: int, size: Box) -> Box:
+def _lay_out(strip: ChannelStrip, columns: int, side: int, first: int, size: Box) -> Box:
     label = set_lines([*wrap(strip.label, _NAME, _LABEL, lines=2), *wrap(strip.remark, _CAPTION, _LABEL, lines=5)])
     parts = [(label, 0, 0)]
     if strip.values:

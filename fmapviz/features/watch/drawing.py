@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Drawn:
+class DrawnStep:
     """What was drawn of one probe at one step.
 
     Attributes:
@@ -119,7 +119,7 @@ class StepDrawer:
         # All channels and their statistics are needed for filmstrips and curves.
         return replace(session, plan=replace(session.plan, whole=True, moments=True)), notices
 
-    def draw(self, step: int) -> tuple[list[Drawn], list[Picture]]:
+    def draw(self, step: int) -> tuple[list[DrawnStep], list[Picture]]:
         """Draw all probes, and the weights, without a trace in the network or in random generators.
 
         Args:
@@ -152,7 +152,7 @@ class StepDrawer:
             empty = tuple(find_empty_maps(result, sheets=sheets))
             notices = (*result.notices, *notices_of(result, sheets=sheets))
             image = UnitImage(probe.file.unit, probe.file.path, result, notices, info, empty_maps=empty)
-            drawn.append(Drawn(probe, image, pictures))
+            drawn.append(DrawnStep(probe, image, pictures))
         if not (weights or any(picture.group != "input" for each in drawn for picture in each.pictures)):
             raise RequestError(f"nothing could be drawn: {_why(results)}", hint="other layers=, types= or views=")
         return drawn, weights

@@ -17,7 +17,7 @@ _FORMS = "a number of steps, 'epoch', 'log' (1, 2, 4, 8, ...), or a function of 
 NEVER = -1  # below every step
 
 
-class Schedule:
+class StepSchedule:
     """The steps at which a training is drawn; its first step always is.
 
     Args:
@@ -31,7 +31,7 @@ class Schedule:
         interval: Number of steps; None of the other schedules.
 
     Example:
-        >>> schedule = Schedule(100)
+        >>> schedule = StepSchedule(100)
         >>> schedule.next_after(0), schedule.next_after(250)
         (100, 300)
     """

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from fmapviz.features.watch.drawing import Drawn
+    from fmapviz.features.watch.drawing import DrawnStep
     from fmapviz.features.watch.event_log import EventLog
     from fmapviz.run.session import Session
 
@@ -89,7 +89,7 @@ class WriterTarget:
         """Return the same writer under another name."""
         return WriterTarget(self._writer, name)
 
-    def write(self, step: int, drawn: Sequence[Drawn], weights: Sequence[Picture], numbers: Mapping[str, float]) -> None:
+    def write(self, step: int, drawn: Sequence[DrawnStep], weights: Sequence[Picture], numbers: Mapping[str, float]) -> None:
         """Add what was drawn at one step; an input is the same at all steps, and added once."""
         for each in drawn:
             name = each.probe.file.unit
@@ -199,7 +199,7 @@ class RunTarget:
         """
         return RunTarget(self.folder.parent, self._session, name)
 
-    def write(self, step: int, drawn: Sequence[Drawn], weights: Sequence[Picture], numbers: Mapping[str, float]) -> None:
+    def write(self, step: int, drawn: Sequence[DrawnStep], weights: Sequence[Picture], numbers: Mapping[str, float]) -> None:
         """Write what was drawn at one step.
 
         Raises:

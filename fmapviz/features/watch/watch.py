@@ -21,7 +21,7 @@ from fmapviz.core import registry
 from fmapviz.errors import ArgumentError, FmapvizError, RefusedError, RequestError, quote
 from fmapviz.events import Notice
 from fmapviz.features.watch.recorder import Recorder, configure
-from fmapviz.features.watch.schedule import NEVER, Schedule
+from fmapviz.features.watch.schedule import NEVER, StepSchedule
 from fmapviz.features.watch.targets import RunTarget
 from fmapviz.store.run import check_name
 
@@ -110,7 +110,7 @@ class Watch:
         self._from = self._until = 0  # steps between these need not be asked about
         self._step: int | None = None  # the last one
         self._drawn: int | None = None  # the last one that was drawn
-        self._schedule = Schedule(every)
+        self._schedule = StepSchedule(every)
         self._budget = check_type("budget", budget, float | int, hint="such as 0.05")
         if not self._budget >= 0:
             raise RequestError(f"no part of the time: {budget}", hint="budget=0.05 is 5 %")
@@ -300,7 +300,7 @@ def check_options(options: Mapping[str, Any]) -> None:
         RequestError: One is wrong, or there is none of that name.
     """
     own = {"every", "budget", "strict", "on_event", "name"}
-    Schedule(options.get("every", 500))
+    StepSchedule(options.get("every", 500))
     check_name(options.get("name"))
     configure({name: value for name, value in options.items() if name not in own})
 

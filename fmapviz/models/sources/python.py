@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 from torch import nn
 
 from fmapviz.core.user_code import (
-    Reference,
+    CodeReference,
     find_in,
     import_module_of,
     imported_files_beside,
@@ -112,7 +112,7 @@ def _may_build(value: object, home: ModuleType) -> bool:
     return isinstance(value, nn.Module) or (own and callable(value))
 
 
-def _call(target: Any, reference: Reference, home: ModuleType) -> object:
+def _call(target: Any, reference: CodeReference, home: ModuleType) -> object:
     # Any: as above.
     arguments = dict(reference.arguments or {})
     if not callable(target):
@@ -136,7 +136,7 @@ def _call(target: Any, reference: Reference, home: ModuleType) -> object:
         return target(**arguments)
 
 
-def _suggest_call(reference: Reference, signature: inspect.Signature) -> str:
+def _suggest_call(reference: CodeReference, signature: inspect.Signature) -> str:
     """Return a hint for a call that does not fit: an argument of a similar name, or what it needs."""
     unknown = (name for name in reference.arguments or {} if name not in signature.parameters)
     near = next(filter(None, (suggest(name, signature.parameters) for name in unknown)), None)

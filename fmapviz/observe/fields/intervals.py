@@ -159,7 +159,7 @@ class Field:
     columns: Axis
     reason: str = ""
     ungated: Field | None = None
-    parts: tuple[Part, ...] = ()
+    parts: tuple[ChannelPart, ...] = ()
 
     @property
     def axes(self) -> tuple[Axis, Axis]:
@@ -179,7 +179,7 @@ class Field:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Part:
+class ChannelPart:
     """Some channels of a tensor.
 
     Attributes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from fmapviz.observe.fields.intervals import Field, Part, unite
+from fmapviz.observe.fields.intervals import ChannelPart, Field, unite
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ def taken_field(operand: Operand, field: Field) -> Field:
     return _unite_fields(chosen) if chosen else field
 
 
-def parts_of_result(call: Call, operands: Sequence[Operand], known: Fields) -> tuple[Part, ...]:
+def parts_of_result(call: Call, operands: Sequence[Operand], known: Fields) -> tuple[ChannelPart, ...]:
     """Return the parts of a result: those of its only operand, or what it was concatenated of."""
     if "tensors" in call.given and "dim" in call.given:
         return _concatenated(call, operands, known)
@@ -38,14 +38,14 @@ def parts_of_result(call: Call, operands: Sequence[Operand], known: Fields) -> t
     return tuple(replace(part, dim=place.dim, field=_moved(part.field, change)) for part in field.parts)
 
 
-def _concatenated(call: Call, operands: Sequence[Operand], known: Fields) -> tuple[Part, ...]:
+def _concatenated(call: Call, operands: Sequence[Operand], known: Fields) -> tuple[ChannelPart, ...]:
     tensors: Sequence[Any] = call.given["tensors"]  # Any: tensors, but the type of arguments is not known
     dim, start, parts = call.given["dim"] % call.result.ndim, 0, []
     changes = {id(each.tensor): each.change for each in operands}
     for tensor in tensors:
         stop = start + (tensor.shape[dim] if tensor.ndim == call.result.ndim else 1)
         if field := known.get(id(tensor)):
-            parts.append(Part(dim, start, stop, _moved(replace(field, parts=()), changes[id(tensor)])))
+            parts.append(ChannelPart(dim, start, stop, _moved(replace(field, parts=()), changes[id(tensor)])))
         start = stop
     on_axis = any(axis.dim == dim for part in parts for axis in part.field.axes)
     return () if on_axis or any(part.field.reason for part in parts) else tuple(parts)

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Call:
+class LayoutCall:
     """One call of an operator.
 
     Attributes:
@@ -117,11 +117,11 @@ def tensors_of(values: Iterable[Any]) -> Iterator[Tensor]:  # Any: as above
 # --- operators that keep positions
 
 
-def _same(call: Call) -> Axes:
+def _same(call: LayoutCall) -> Axes:
     return call.own
 
 
-def pointwise(call: Call) -> Axes:
+def pointwise(call: LayoutCall) -> Axes:
     """Return the axes of a result each of whose elements is computed of one element of each operand."""
     shape = tuple(call.result.shape)
     found: list[Axes] = []
@@ -157,40 +157,40 @@ def _expanded(axes: Axes, before: Sequence[int], after: Sequence[int]) -> Axes:
     return Axes(tuple(dims), axes.pair)
 
 
-def _expand(call: Call) -> Axes:
+def _expand(call: LayoutCall) -> Axes:
     return _expanded(call.own, tuple(call.operand.shape), tuple(call.result.shape))
 
 
-def _layer_norm(call: Call) -> Axes:
+def _layer_norm(call: LayoutCall) -> Axes:
     axes = call.own
     if len(call.given["normalized_shape"]) == 1 and not names_of(axes.dims[-1]) and not reason_of(axes.dims[-1]):
         return Axes((*axes.dims[:-1], whole(axis("C", call.operand.shape[-1]))), axes.pair)
     return axes
 
 
-def _norm_of_channels(call: Call) -> Axes:
+def _norm_of_channels(call: LayoutCall) -> Axes:
     return _anchored(call, call.own) if call.operand.ndim == 4 else call.own
 
 
 # --- operators that move positions
 
 
-def _view(call: Call) -> Axes:
+def _view(call: LayoutCall) -> Axes:
     return regroup(call.own, tuple(call.result.shape))
 
 
-def _restride(call: Call) -> Axes:
+def _restride(call: LayoutCall) -> Axes:
     if call.operand.numel() != call.result.numel() or not call.result.is_contiguous():
         raise UnknownError
     return regroup(call.own, tuple(call.result.shape))
 
 
-def _permute(call: Call) -> Axes:
+def _permute(call: LayoutCall) -> Axes:
     axes = call.own
     return Axes(tuple(axes.dims[dim] for dim in call.dims("dims")), axes.pair)
 
 
-def _transpose(call: Call) -> Axes:
+def _transpose(call: LayoutCall) -> Axes:
     axes, count = call.own, max(call.operand.ndim, 1)
     dims = list(axes.dims)
     if count > 1:
@@ -199,18 +199,18 @@ def _transpose(call: Call) -> Axes:
     return Axes(tuple(dims), axes.pair)
 
 
-def _squeeze(call: Call) -> Axes:
+def _squeeze(call: LayoutCall) -> Axes:
     gone = {dim for dim in call.dims("dim") if call.operand.shape[dim] == 1}
     axes = call.own
     return Axes(tuple(own for dim, own in enumerate(axes.dims) if dim not in gone), axes.pair)
 
 
-def _unsqueeze(call: Call) -> Axes:
+def _unsqueeze(call: LayoutCall) -> Axes:
     axes, new = call.own, call.given["dim"] % call.result.ndim
     return Axes((*axes.dims[:new], unnamed(1), *axes.dims[new:]), axes.pair)
 
 
-def _repeat(call: Call) -> Axes:
+def _repeat(call: LayoutCall) -> Axes:
     axes, shape = call.own, tuple(call.result.shape)
     more = len(shape) - len(axes.dims)
     dims: list[Dim] = [unnamed(length) for length in shape[:more]]
@@ -219,33 +219,33 @@ def _repeat(call: Call) -> Axes:
     return Axes(tuple(dims))
 
 
-def _slice(call: Call) -> Axes:
+def _slice(call: LayoutCall) -> Axes:
     dim = call.dims("dim")[0]
     length = call.operand.shape[dim]
     taken = np.arange(length)[slice(call.given["start"], call.given["end"], call.given["step"])]
     return call.own if len(taken) == length else resample(call.own, dim, taken)
 
 
-def _split(call: Call) -> Axes:
+def _split(call: LayoutCall) -> Axes:
     dim, sizes = call.dims("dim")[0], call.given.get("split_sizes", call.given.get("split_size"))
     start = sum(sizes[: call.position]) if isinstance(sizes, list | tuple) else (sizes or 0) * call.position
     return resample(call.own, dim, start + np.arange(call.result.shape[dim]))
 
 
-def _chunk(call: Call) -> Axes:
+def _chunk(call: LayoutCall) -> Axes:
     dim = call.dims("dim")[0]
     size = -(-call.operand.shape[dim] // call.given["chunks"])
     return resample(call.own, dim, size * call.position + np.arange(call.result.shape[dim]))
 
 
-def _select(call: Call) -> Axes:
+def _select(call: LayoutCall) -> Axes:
     (dim,) = call.dims("dim")
     index = call.given.get("index", call.position) % call.operand.shape[dim]
     taken = resample(call.own, dim, np.array([index]))
     return replace(without(taken, dim), frame=frame_of(taken))
 
 
-def _roll(call: Call) -> Axes:
+def _roll(call: LayoutCall) -> Axes:
     if not call.given["dims"]:
         raise UnknownError
     axes = call.own
@@ -255,14 +255,14 @@ def _roll(call: Call) -> Axes:
     return axes
 
 
-def _flip(call: Call) -> Axes:
+def _flip(call: LayoutCall) -> Axes:
     axes = call.own
     for dim in call.dims("dims"):
         axes = resample(axes, dim, np.arange(call.operand.shape[dim])[::-1])
     return axes
 
 
-def _rotate(call: Call) -> Axes:
+def _rotate(call: LayoutCall) -> Axes:
     axes, (first, second), quarters = call.own, call.dims("dims"), call.given["k"] % 4
     for dim in {1: (second,), 2: (first, second), 3: (first,)}.get(quarters, ()):
         axes = resample(axes, dim, np.arange(call.operand.shape[dim])[::-1])
@@ -272,7 +272,7 @@ def _rotate(call: Call) -> Axes:
     return Axes(tuple(dims), axes.pair)
 
 
-def _concatenate(call: Call) -> Axes:
+def _concatenate(call: LayoutCall) -> Axes:
     tensors = [each for each in call.given["tensors"] if each.ndim == call.result.ndim]
     dim = call.given["dim"] % call.result.ndim
     parts = [(call.axes(each), each.shape[dim]) for each in tensors]
@@ -286,7 +286,7 @@ def _concatenate(call: Call) -> Axes:
     return concatenate(parts, dim, marks)
 
 
-def _stack(call: Call) -> Axes:
+def _stack(call: LayoutCall) -> Axes:
     new = call.given["dim"] % call.result.ndim
     found = [axes for each in call.given["tensors"] if (axes := call.axes(each))]
     if not found:
@@ -301,7 +301,7 @@ def _stack(call: Call) -> Axes:
     return Axes((*main.dims[:new], unnamed(call.result.shape[new]), *main.dims[new:]))
 
 
-def _pad(call: Call) -> Axes:
+def _pad(call: LayoutCall) -> Axes:
     amounts = call.given["pad"] if "pad" in call.given else call.given["padding"]
     axes, last = call.own, call.operand.ndim - 1
     for number, (before, after) in enumerate(zip(amounts[::2], amounts[1::2], strict=True)):
@@ -311,7 +311,7 @@ def _pad(call: Call) -> Axes:
     return axes
 
 
-def _copy(call: Call) -> Axes:
+def _copy(call: LayoutCall) -> Axes:
     source = call.given["src"]
     axes = call.axes(source)
     if axes is None:  # it had axes before
@@ -319,7 +319,7 @@ def _copy(call: Call) -> Axes:
     return _expanded(axes, tuple(source.shape), tuple(call.result.shape))
 
 
-def _unfold(call: Call) -> Axes:
+def _unfold(call: LayoutCall) -> Axes:
     given = call.given
     dim, size, step = given["dimension"] % call.operand.ndim, given["size"], given["step"]
     windows = call.result.shape[dim]
@@ -330,7 +330,7 @@ def _unfold(call: Call) -> Axes:
     return Axes((*cut[: dim + 1], *cut[dim + 2 :], cut[dim + 1]))
 
 
-def _columns(call: Call) -> Axes:
+def _columns(call: LayoutCall) -> Axes:
     """Return the axes of `F.unfold`: each patch of the picture is a vector."""
     given, axes, shape = call.given, call.own, [*call.operand.shape[:2]]
     for number, dim in enumerate((2, 3)):
@@ -344,7 +344,7 @@ def _columns(call: Call) -> Axes:
     return Axes((images, (*channels, *inner_rows, *inner_columns), (*rows, *columns)))
 
 
-def _folded(call: Call) -> Axes:
+def _folded(call: LayoutCall) -> Axes:
     axes = call.own
     channels = whole(axis("C", call.result.shape[1]))
     return _anchored(call, Axes((axes.dims[0], channels, *map(unnamed, call.result.shape[2:]))))
@@ -353,7 +353,7 @@ def _folded(call: Call) -> Axes:
 # --- operators that choose
 
 
-def _constant(call: Call, index: Tensor) -> NDArray[np.int64]:
+def _constant(call: LayoutCall, index: Tensor) -> NDArray[np.int64]:
     """Return the values of an index that does not depend on the picture.
 
     Raises:
@@ -364,11 +364,11 @@ def _constant(call: Call, index: Tensor) -> NDArray[np.int64]:
     return index.detach().cpu().numpy().astype(np.int64)
 
 
-def _chosen(call: Call, axes: Axes, dim: int, length: int) -> Axes:
+def _chosen(call: LayoutCall, axes: Axes, dim: int, length: int) -> Axes:
     return place(axes, dim, unnamed(length, call.name))
 
 
-def _index_select(call: Call) -> Axes:
+def _index_select(call: LayoutCall) -> Axes:
     dim, index = call.dims("dim")[0], call.given["index"]
     try:
         return resample(call.own, dim, _constant(call, index).reshape(-1))
@@ -376,7 +376,7 @@ def _index_select(call: Call) -> Axes:
         return _chosen(call, call.own, dim, call.result.shape[dim])
 
 
-def _gather(call: Call) -> Axes:
+def _gather(call: LayoutCall) -> Axes:
     dim, index, axes = call.dims("dim")[0], call.given["index"], call.own
     for other, length in enumerate(call.result.shape):
         if other != dim and length != call.operand.shape[other]:
@@ -390,7 +390,7 @@ def _gather(call: Call) -> Axes:
     return resample(axes, dim, rows[0])
 
 
-def _index(call: Call) -> Axes:
+def _index(call: LayoutCall) -> Axes:
     indices, axes = call.given["indices"], call.own
     used = [(dim, index) for dim, index in enumerate(indices) if index is not None]
     dim, index = used[0]
@@ -412,17 +412,17 @@ def _index(call: Call) -> Axes:
     return regroup(axes, tuple(call.result.shape)) if numbers.ndim != 1 else axes
 
 
-def _embedding(call: Call) -> Axes:
+def _embedding(call: LayoutCall) -> Axes:
     axes = call.of(call.given["indices"])
     return Axes((*axes.dims, whole(axis("C", call.result.shape[-1]))))
 
 
-def _sorted(call: Call) -> Axes:
+def _sorted(call: LayoutCall) -> Axes:
     dim = call.dims("dim")[0] if call.operand.ndim else 0
     return _chosen(call, call.own, dim, call.result.shape[dim])
 
 
-def _scatter(call: Call) -> Axes:
+def _scatter(call: LayoutCall) -> Axes:
     """Return the axes of what something was written into: where it was written is known only of a constant index."""
     source = next(
         (call.given[name] for name in ("src", "value", "source") if isinstance(call.given.get(name), Tensor)), None
@@ -441,7 +441,7 @@ def _scatter(call: Call) -> Axes:
 # --- operators that unite positions or channels
 
 
-def _reduce(call: Call) -> Axes:
+def _reduce(call: LayoutCall) -> Axes:
     axes, dims = call.own, call.dims("dim")
     kept = bool(call.given.get("keepdim"))
     for dim in sorted(dims, reverse=True):
@@ -449,16 +449,16 @@ def _reduce(call: Call) -> Axes:
     return axes
 
 
-def _along(call: Call) -> Axes:
+def _along(call: LayoutCall) -> Axes:
     return call.own
 
 
-def _halved(call: Call) -> Axes:
+def _halved(call: LayoutCall) -> Axes:
     dim = call.dims("dim")[0]
     return resample(call.own, dim, np.arange(call.result.shape[dim]))
 
 
-def features(call: Call, axes: Axes, dim: int, length: int) -> Axes:
+def features(call: LayoutCall, axes: Axes, dim: int, length: int) -> Axes:
     """Return the axes of a result whose dimension has numbers that were computed of all those of an operand's."""
     own, reason = axes.dims[dim], reason_of(axes.dims[dim])
     names = names_of(own)
@@ -482,11 +482,11 @@ def _as_time(dim: Dim) -> Dim:
     )
 
 
-def _linear(call: Call) -> Axes:
+def _linear(call: LayoutCall) -> Axes:
     return features(call, call.own, call.operand.ndim - 1, call.result.shape[-1])
 
 
-def _product(call: Call) -> Axes:
+def _product(call: LayoutCall) -> Axes:
     *_, left, right = tensors_of(call.given.values())
     first, second = call.axes(left), call.axes(right)
     last = call.result.ndim - 1
@@ -534,7 +534,7 @@ def _of_both(first: Dim, second: Dim) -> Dim:
     )
 
 
-def _attention(call: Call) -> Axes:
+def _attention(call: LayoutCall) -> Axes:
     if call.position:
         raise UnknownError
     query, value = call.axes(call.given["query"]), call.axes(call.given["value"])
@@ -554,7 +554,7 @@ def _attention(call: Call) -> Axes:
 # --- operators that look at neighbours
 
 
-def _convolution(call: Call) -> Axes:
+def _convolution(call: LayoutCall) -> Axes:
     given, kernel = call.given, call.given["weight"].shape[2:]
     axes = features(call, call.own, 1, call.result.shape[1])
     stride, padding, dilation = (_each(given[name], len(kernel)) for name in ("stride", "padding", "dilation"))
@@ -577,7 +577,7 @@ def _moved(axes: Axes, dim: int, places: NDArray[np.float64], before: int, *, bl
     return resample(axes, dim, places)
 
 
-def _pool(call: Call, *, count: int) -> Axes:
+def _pool(call: LayoutCall, *, count: int) -> Axes:
     given, axes = call.given, call.own
     kernel = _each(given["kernel_size"], count)
     stride = _each(given["stride"] or kernel, count)
@@ -590,7 +590,7 @@ def _pool(call: Call, *, count: int) -> Axes:
     return axes if count != 2 or call.operand.ndim != 4 else _anchored(call, axes)
 
 
-def _resized(call: Call, *, count: int) -> Axes:
+def _resized(call: LayoutCall, *, count: int) -> Axes:
     """Return the axes after adaptive pooling or interpolation: every position covers an equal part."""
     axes, first = call.own, call.operand.ndim - count
     for dim in range(first, call.operand.ndim):
@@ -599,7 +599,7 @@ def _resized(call: Call, *, count: int) -> Axes:
     return axes if count != 2 or call.operand.ndim != 4 else _anchored(call, axes)
 
 
-def _shuffled_pixels(call: Call) -> Axes:
+def _shuffled_pixels(call: LayoutCall) -> Axes:
     axes = features(call, call.own, call.operand.ndim - 3, call.result.shape[-3])
     for dim in (call.operand.ndim - 2, call.operand.ndim - 1):
         before, after = call.operand.shape[dim], call.result.shape[dim]
@@ -607,7 +607,7 @@ def _shuffled_pixels(call: Call) -> Axes:
     return axes
 
 
-def _anchored(call: Call, axes: Axes) -> Axes:
+def _anchored(call: LayoutCall, axes: Axes) -> Axes:
     """Name those axes of a 2-D operator's result that nothing is known of: it works on `(N, C, H, W)`."""
     if call.result.ndim != 4:
         return axes
@@ -653,7 +653,7 @@ _ATTENTIONS = (
     "_scaled_dot_product_attention_math_for_mps _scaled_dot_product_fused_attention_overrideable"
 )
 
-RULES: dict[str, Callable[[Call], Axes]] = {
+RULES: dict[str, Callable[[LayoutCall], Axes]] = {
     **dict.fromkeys(_SAME.split(), _same),
     **dict.fromkeys(_REDUCTIONS.split(), _reduce),
     **dict.fromkeys(_BATCH_NORMS.split(), _norm_of_channels),

@@ -16,7 +16,7 @@ from torch.nn.modules.conv import _ConvNd
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fmapviz.observe.layouts.axes import Axes, axis, frame_of, mixed, unnamed, whole
-from fmapviz.observe.layouts.rules import BY_VALUE, RULES, Call, pointwise, tensors_of
+from fmapviz.observe.layouts.rules import BY_VALUE, RULES, LayoutCall, pointwise, tensors_of
 from fmapviz.observe.memory_table import MemoryTable
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ class AxisTracking(TorchDispatchMode):
         name, found = f"aten.{operator.name}", []
         for position, tensor in enumerate(outputs):
             axes = None
-            call = Call(name, given, tensor, position, lambda each: known.get(id(each)), self._is_class, self._picture)
+            call = LayoutCall(name, given, tensor, position, lambda each: known.get(id(each)), self._is_class, self._picture)
             with suppress(Exception):  # of arguments that a rule does not know; the model's own pass goes on
                 axes = operator.rule(call) if operator.rule else None
             shape = tuple(tensor.shape)
@@ -232,7 +232,7 @@ class _Operator(NamedTuple):
     """
 
     name: str
-    rule: Callable[[Call], Axes] | None
+    rule: Callable[[LayoutCall], Axes] | None
     defaults: dict[str, Any]
     repeats: bool
 

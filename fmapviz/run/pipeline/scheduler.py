@@ -157,7 +157,7 @@ class Runner(Protocol):
         """Draw a batch; return images to be drawn again later, and the results."""
 
 
-class Writer(Protocol):
+class ResultWriter(Protocol):
     """Writes results, in many threads."""
 
     @property
@@ -174,7 +174,7 @@ class Schedule:
     The queues and the counts change under one lock.
     """
 
-    def __init__(self, reader: Reader, runner: Runner, writer: Writer, *, stop: Stop | None = None) -> None:
+    def __init__(self, reader: Reader, runner: Runner, writer: ResultWriter, *, stop: Stop | None = None) -> None:
         self._reader = reader
         self._runner = runner
         self._writer = writer

@@ -35,7 +35,7 @@ _ROW = np.dtype([("path", np.uint64), ("state", np.uint64), ("shard", np.int32)]
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ShardEntry:
     """What the shards of a run record of an image.
 
     Attributes:
@@ -85,15 +85,15 @@ class KnownImages:
         self._paths, self._states, self._shards = (np.ascontiguousarray(table[name]) for name in ("path", "state", "shard"))
         self._reported = np.zeros(len(table), np.bool_)
 
-    def find(self, file: ImageFile) -> Entry | None:
+    def find(self, file: ImageFile) -> ShardEntry | None:
         """Return the entry of an image; None if it is new."""
         key = _path_key(file.path)
         index = int(np.searchsorted(self._paths, np.uint64(key)))
         if index == len(self._paths) or int(self._paths[index]) != key:
             return None
-        return Entry(int(self._shards[index]), int(self._states[index]) == _state_key(file.size, file.mtime_ns), index)
+        return ShardEntry(int(self._shards[index]), int(self._states[index]) == _state_key(file.size, file.mtime_ns), index)
 
-    def report(self, entry: Entry) -> None:
+    def report(self, entry: ShardEntry) -> None:
         """Note that an image was reported as finished."""
         self._reported[entry.index] = True
 

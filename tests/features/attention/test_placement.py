@@ -9,7 +9,7 @@ from torch.nn import functional
 
 import fmapviz
 from fmapviz.features.attention.capture.observe import AttentionMode
-from fmapviz.features.attention.capture.placement import Picture, Query, has_class_token, map_of
+from fmapviz.features.attention.capture.placement import Query, TokenInput, has_class_token, map_of
 from fmapviz.features.attention.observer import with_grids
 from fmapviz.observe.layouts.find import LayoutFinder
 from fmapviz.observe.reshape import NotAMapError
@@ -17,7 +17,7 @@ from fmapviz.observe.reshape import NotAMapError
 
 def placed(network, x, query=None):
     """Return the map of every attention, or why there is none, by name."""
-    picture, found = Picture.of(x, has_class=has_class_token(network)), {}
+    picture, found = TokenInput.of(x, has_class=has_class_token(network)), {}
     finder = LayoutFinder(network, [], tokens=True)
 
     def receive(attention):
@@ -72,7 +72,7 @@ def test_a_position_is_the_patch_at_that_pixel():
 
 
 def test_a_position_outside_of_the_picture_is_refused():
-    picture = Picture(1, (96, 160))
+    picture = TokenInput(1, (96, 160))
     picture.check(Query((95, 159)))
     with pytest.raises(fmapviz.errors.RequestError, match="row 96, column 0 is outside the picture"):
         picture.check(Query((96, 0)))

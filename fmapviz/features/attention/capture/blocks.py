@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from torch.autograd.graph import GradientEdge
 
     from fmapviz.features.attention.capture.observe import Attention
-    from fmapviz.features.attention.capture.placement import Picture, Query
+    from fmapviz.features.attention.capture.placement import Query, TokenInput
     from fmapviz.observe.layouts.tokens import TokenGrid
 
 
@@ -101,7 +101,7 @@ class Flow:
         return row[:, 0, self.tokens.order.tolist()].view(len(row), *self.tokens.grid)
 
 
-def flow_through(blocks: Sequence[Block], picture: Picture, query: Query, device: torch.device) -> Flow:
+def flow_through(blocks: Sequence[Block], picture: TokenInput, query: Query, device: torch.device) -> Flow:
     """Return the flow through all blocks whose tokens are the same.
 
     Poolings by a single query behind the blocks, as in SigLIP, are left out.

@@ -37,7 +37,7 @@ class Query:
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class TokenInput:
     """The input that tokens come from.
 
     Attributes:
@@ -51,7 +51,7 @@ class Picture:
     has_class: bool = False
 
     @classmethod
-    def of(cls, pixels: Tensor, *, has_class: bool) -> Picture:
+    def of(cls, pixels: Tensor, *, has_class: bool) -> TokenInput:
         """Return the input of a network, `(N, ...)`."""
         return cls(len(pixels), picture_size(pixels), has_class)
 
@@ -66,7 +66,7 @@ def has_class_token(network: nn.Module) -> bool:
     return any(CLASS_TOKEN.fullmatch(name.rpartition(".")[2]) for name, _ in network.named_parameters())
 
 
-def map_of(attention: Attention, picture: Picture, query: Query) -> tuple[Tensor, str]:
+def map_of(attention: Attention, picture: TokenInput, query: Query) -> tuple[Tensor, str]:
     """Return the weights of one query as a map for each head.
 
     A patch within a window sees the patches of that window, so that the attention of one is zero elsewhere.
@@ -99,7 +99,7 @@ def map_of(attention: Attention, picture: Picture, query: Query) -> tuple[Tensor
     return flat[:, :, other.order.tolist()].view(picture.images, heads, *other.grid), words
 
 
-def rows_of(tokens: TokenGrid, count: int, picture: Picture, query: Query) -> tuple[int | None, Sequence[int], str]:
+def rows_of(tokens: TokenGrid, count: int, picture: TokenInput, query: Query) -> tuple[int | None, Sequence[int], str]:
     """Return which of the queries are meant: the part of the image, None for all; the queries; and in words.
 
     Raises:
@@ -135,7 +135,7 @@ def rows_of(tokens: TokenGrid, count: int, picture: Picture, query: Query) -> tu
     return None, np.sort(tokens.order).tolist(), f"the mean of {len(tokens.order)} patches{reason}"
 
 
-def _class_token(tokens: TokenGrid, picture: Picture) -> tuple[int, str] | None:
+def _class_token(tokens: TokenGrid, picture: TokenInput) -> tuple[int, str] | None:
     """Return the class token, and what it is in words: by its parameter, else the first that is no patch."""
     if tokens.classes:
         return tokens.classes[0], "the class token"

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class SurveyRequest:
     """What is to be found out besides ranges.
 
     Attributes:
@@ -91,7 +91,7 @@ class Surveyor:
         preparation_of: Returns the preprocessing of an image, to draw the anchor's.
     """
 
-    def __init__(self, wanted: Wanted, preparation_of: Callable[[Tensor], Preparation]) -> None:
+    def __init__(self, wanted: SurveyRequest, preparation_of: Callable[[Tensor], Preparation]) -> None:
         self.paths: set[str] = set()
         self.failure = ""  # why the anchor's image could not be drawn
         self._wanted = wanted

@@ -11,7 +11,7 @@ from fmapviz.core.files import writing_to
 from fmapviz.core.words import counted
 from fmapviz.errors import RefusedError, RequestError, first_few, quote
 from fmapviz.events import Notice
-from fmapviz.features.tokens.survey.collect import Survey, Surveyor, Wanted
+from fmapviz.features.tokens.survey.collect import Survey, Surveyor, SurveyRequest
 from fmapviz.features.tokens.survey.record import load, save
 from fmapviz.images.frames import is_film, numbered
 from fmapviz.run.pipeline.progress import Progress
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from fmapviz.types import Failure
 
 
-def wanted_of(session: Session) -> Wanted:
+def wanted_of(session: Session) -> SurveyRequest:
     """Return what the images of a run share."""
     settings, style = session.info.settings, session.config.style
     anchor = style.start if style.start and style.start.image else None
     components = session.plan.drawn and shares_components(settings)
-    return Wanted(
+    return SurveyRequest(
         ranges=session.plan.drawn and shares_ranges(settings),
         components=components,
         foreground=components and style.foreground,
