@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from functools import cache
+from functools import cache, lru_cache
 from urllib.parse import quote
 
 from fmapviz.core import registry
@@ -87,6 +87,7 @@ def draws_pictures(form: str) -> bool:
     return form in registry.formats() and "pictures" in registry.formats()[form].needs
 
 
+@lru_cache(4096)  # the pictures of all images have the same names
 def picture_file(name: str, group: str) -> str:
     """Return the name of a picture's PNG file, safe for any name of a layer.
 
