@@ -151,8 +151,8 @@ def _takes(family: str, member: str, *, pair: bool) -> bool:
     """Return True if a command that draws one network, or compares two, takes a view or a format."""
     if family == "view":
         return (registry.views()[member].networks == 2) == pair
-    needs = {*registry.formats()[member].needs}
-    return bool(needs & {"pictures", "differences"}) if pair else "differences" not in needs
+    form = registry.formats()[member]
+    return form.networks == 2 or "pictures" in form.needs if pair else form.networks == 1
 
 
 def _members(family: str) -> Mapping[str, NamedMember]:
