@@ -63,6 +63,10 @@ class OwnName(str):
         """Return how another process makes it."""
         return OwnName, (str(self), self.kind, self.reference, self.given)
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:  # Any: of `copy`
+        """Return itself: what was given may be an object that cannot be copied."""
+        return self
+
     @property
     def member(self) -> View | Format:
         """What the catalogue would have.

@@ -6,6 +6,8 @@ import json
 import pickle
 import re
 import sys
+from copy import deepcopy
+from threading import Lock
 
 import numpy as np
 import pytest
@@ -21,7 +23,7 @@ from fmapviz.cli.options import _complete
 from fmapviz.config import Engine, RunConfig, options_of
 from fmapviz.core import registry
 from fmapviz.core.own import OwnName
-from fmapviz.errors import RequestError, UserCodeError
+from fmapviz.errors import RefusedError, RequestError, UserCodeError
 from fmapviz.run.finished_run import open_finished_run
 from fmapviz.run.load import load_session
 from fmapviz.store.verify import verify
@@ -302,6 +304,7 @@ def test_changed_code_makes_another_run(place):
 class Power:
     def __init__(self, exponent):
         self.exponent = exponent
+        self.lock = Lock()  # an object that cannot be copied
         self.name = f"power{exponent}"
 
     def __call__(self, maps):
@@ -320,6 +323,8 @@ def test_in_python_views_are_functions_classes_and_objects(place):
     same = (pixels(summary.directory / "0.png" / f"00_0.{view}.png") for view in ("square", "power2"))
     assert np.array_equal(*same)
     assert run("0.png", views=["maps", square, Power(2), Power(3)]).skipped == 1
+    config = RunConfig("alexnet", views=Power(2))
+    assert deepcopy(config.views) == ("power2",)
     with pytest.raises(RequestError, match="no name of a view: '<lambda>'"):
         run("0.png", views=lambda maps: maps.mean(1))
     with pytest.raises(RequestError, match="two views have the name 'power2'"):
@@ -353,7 +358,7 @@ def test_all_formats_and_readers_of_runs_take_them(place):
         assert [view.name for view in map(registry.view, session.config.views)] == ["average", "Signs"]
     (place / "views.py").write_text(VIEWS.replace("mean", "amax"))
     with (
-        pytest.raises(library.RefusedError, match="was drawn with something else: code"),
+        pytest.raises(RefusedError, match="was drawn with something else: code"),
         open_finished_run(summary.directory),
     ):
         pass
