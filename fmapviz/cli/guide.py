@@ -16,7 +16,7 @@ import typer
 
 from fmapviz.cli.code_lines import fit_code
 from fmapviz.cli.printing import print_line, print_message
-from fmapviz.errors import RequestError, quote, suggest
+from fmapviz.errors import RequestError, nearest, quote
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -63,17 +63,19 @@ def guide(
 
 
 def find_page(words: str) -> str:
-    """Return the page with a name, or the only one whose name contains it.
+    """Return the page with a name, or the only one whose name contains it; else that on `own-`NAME.
 
     Raises:
         RequestError: There is none, or several contain it.
 
     Example:
-        >>> find_page("Exit codes"), find_page("views"), find_page("weights.md")
-        ('exit-codes', 'layers-and-views', 'weights')
+        >>> find_page("Exit codes"), find_page("views"), find_page("formats")
+        ('exit-codes', 'layers-and-views', 'own-formats')
     """
     name = "-".join(words.lower().removesuffix(".md").split())
-    found = [page for page in PAGES if page == name] or [page for page in PAGES if name and f"-{name}-" in f"-{page}-"]
+    found = [page for page in PAGES if page == name]
+    found = found or [page for page in PAGES if name and f"-{name}-" in f"-{page}-" and not page.startswith("own-")]
+    found = found or [page for page in PAGES if page == f"own-{name}"]
     if len(found) != 1:
         near = _near(words)
         hint = f"{near}`fmapviz guide` lists all pages" if near else f"there are: {', '.join(PAGES)}"
@@ -87,8 +89,8 @@ def _read(page: str) -> str:
 
 def _near(word: str) -> str:
     """Return the pages with a similar name, or those that mention the word most often."""
-    if similar := suggest(word, PAGES):
-        return f"{similar} "
+    if similar := nearest(word, PAGES, cutoff=0.6):
+        return f"did you mean {', '.join(map(quote, similar))}? "
     counts = {page: _read(page).lower().count(word.lower().strip()) for page in PAGES if word.strip()}
     mentions = sorted((page for page in PAGES if counts.get(page)), key=counts.__getitem__, reverse=True)[:3]
     return f"{', '.join(map(quote, mentions))} {'mention' if len(mentions) > 1 else 'mentions'} it; " if mentions else ""

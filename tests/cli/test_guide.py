@@ -73,6 +73,8 @@ def test_an_unknown_page_is_2_with_the_nearest_or_a_list(fmapviz, word, near):
         (["weights.md"], "weights"),
         (["exit", "codes"], "exit-codes"),
         (["views"], "layers-and-views"),
+        (["formats"], "own-formats"),
+        (["own", "views"], "own-views"),
     ],
 )
 def test_a_page_is_found_by_what_is_typed_for_it(fmapviz, words, page):
