@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from fmapviz.config.options import split
@@ -37,10 +36,12 @@ def find_own(kind: Kind, given: object) -> object:
     """
     if isinstance(given, str) or is_own(kind, given):
         given = [given]
-    if not isinstance(given, Iterable):
+    try:
+        members = list(given)  # type: ignore[call-overload]  # what is no list is refused where types are checked
+    except TypeError:
         return given
     names: list[object] = []
-    for each in given:
+    for each in members:
         if isinstance(each, OwnName):
             names.append(each)
         elif isinstance(each, str):

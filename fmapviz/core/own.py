@@ -32,8 +32,8 @@ _one_call = RLock()
 _NEEDS: tuple[Need, ...] = ("pictures", "measures", "values")
 _NAME = re.compile(r"[A-Za-z]\w{0,39}", re.ASCII)  # names files, tags and keys
 _LOOKS = tuple(look for look in dict.fromkeys((*GRID_LOOKS, *HEAT_LOOKS, "smooth")) if look != "norm")
-_VIEW = "def energy(maps): return maps.square().mean(1); `fmapviz guide own-views` has more"
-_FORMAT = "class Csv: with __init__(self, directory) and add(self, image, pictures); see `fmapviz guide own-formats`"
+_VIEW = "def energy(maps): return maps.square().mean(1); the page own-views of the guide has more"
+_FORMAT = "class Csv: with __init__(self, directory) and add(self, image, pictures); see the page own-formats of the guide"
 
 
 class OwnName(str):
@@ -105,8 +105,10 @@ def name_own(kind: Kind, given: object) -> OwnName:
 
 
 def is_own(kind: Kind, value: object) -> bool:
-    """Return True for a function, class or object that may be a view or a format."""
-    return not isinstance(value, str) and (callable(value) or hasattr(value, "draw" if kind == "view" else "add"))
+    """Return True for a function, class or object that may be a view or a format; a network is neither."""
+    if isinstance(value, str) or any(base.__module__ == "torch.nn.modules.module" for base in type(value).__mro__):
+        return False
+    return callable(value) or hasattr(value, "draw" if kind == "view" else "add")
 
 
 @contextmanager

@@ -70,7 +70,7 @@ def parse_reference(text: str, *, example: str = _EXAMPLE) -> CodeReference:
 
     Example:
         >>> parse_reference("my_net.py:build(num_classes=5, widths=[8, 16])")
-        Reference(module='my_net.py', attribute='build', arguments={'num_classes': 5, 'widths': [8, 16]})
+        CodeReference(module='my_net.py', attribute='build', arguments={'num_classes': 5, 'widths': [8, 16]})
     """
     match = _FORM.fullmatch(text)
     if not match:

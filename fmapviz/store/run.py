@@ -276,11 +276,14 @@ def read_run(directory: Path) -> dict[str, Any] | None:
     return document if document and _version(document) else None
 
 
-def load_run(directory: Path, *, hint: str = f"the directory of a run holds {RUN_FILE}") -> dict[str, Any]:
+def load_run(
+    directory: Path, *, typed: object = None, hint: str = f"the directory of a run holds {RUN_FILE}"
+) -> dict[str, Any]:
     """Read `run.json`.
 
     Args:
         directory: The run.
+        typed: Its path as the user typed it; None: the directory.
         hint: What to do if it is none.
 
     Raises:
@@ -289,7 +292,7 @@ def load_run(directory: Path, *, hint: str = f"the directory of a run holds {RUN
     """
     document = read_run(directory)
     if document is None:
-        raise RequestError(f"no run of fmapviz: {quote(directory)}", hint=hint)
+        raise RequestError(f"no run of fmapviz: {quote(typed or directory)}", hint=hint)
     check_format(document, directory)
     return document
 

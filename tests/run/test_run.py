@@ -23,7 +23,7 @@ from trees import problems, stamps
 from waiting import PATIENCE
 
 from fmapviz import load_model
-from fmapviz.config import InputOptions, RunConfig, Style
+from fmapviz.config import InputOptions, RunConfig, Style, options_of
 from fmapviz.errors import NothingToDoError, OutputError, RefusedError, RequestError, WeightsError
 from fmapviz.events import Notice, Outcome, Started
 from fmapviz.images.find import path_hash
@@ -141,20 +141,10 @@ def test_a_run_tells_what_was_asked_for_and_what_with(finished):
         "exclude": [],
         "views": ["maps"],
         "formats": ["png", "tensorboard"],
-        "style": {
-            "norm": "channel",
-            "columns": None,
-            "padding": 2,
-            "channels": "all",
-            "scale": 1,
-            "colormap": None,
-            "alpha": 0.5,
-            "labels": None,
-            "colorbar": False,
-            "pca": "image",
-        },
+        "style": {name: getattr(Style(), name) for name in options_of(Style)},
         "targets": [],
         "output": None,
+        "scores": None,
         "dtype": "float32",
         "shard": None,
     }

@@ -14,7 +14,7 @@ def run_info(model="net", weights="random weights, seed 0", sha256=None, prepara
         sha256,
         preparation,
         RunConfig(model, **{"types": ("Conv2d",), "predictions": 0, **options}),
-        versions or {},
+        versions=versions or {},
     )
 
 

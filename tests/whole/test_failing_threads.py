@@ -167,11 +167,11 @@ def test_a_full_disk_ends_the_run_and_the_same_call_continues(workers, number, l
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("workers", [1, 4])
 def test_a_disk_full_on_commit_ends_the_run(workers, look, monkeypatch, tmp_path):
-    from fmapviz.run.pipeline import unit_writer
+    from fmapviz.run import units
 
     error = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     with monkeypatch.context() as patch:
-        patch.setattr(unit_writer, "commit", raising(unit_writer.commit, 5, error))
+        patch.setattr(units, "commit", raising(units.commit, 5, error))
         with pytest.raises(OutputError, match=os.strerror(errno.ENOSPC)):
             look(workers=workers)
     assert_whole(tmp_path / "out")

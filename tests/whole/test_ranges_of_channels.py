@@ -6,7 +6,6 @@ import json
 import re
 from copy import deepcopy
 from itertools import product
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,9 +19,8 @@ from torch import nn
 from fmapviz.config import Style
 from fmapviz.core.drawings import Grid
 from fmapviz.draw.grid import lay_out, measure
-from fmapviz.draw.picture import _render_grid
+from fmapviz.draw.picture import render_grid
 from fmapviz.events import Notice
-from fmapviz.types import LayerResult
 from fmapviz.views import kernels, maps
 from fmapviz.views.base import LayerMaps
 
@@ -119,8 +117,7 @@ def test_the_colour_bar_has_the_range_of_the_caption(norm, channels):
         **{name: (each[0].numpy() if each.ndim > 1 else each.item()) for name, each in content.tensors.items()}
     )
     assert isinstance(grid, Grid)
-    info = SimpleNamespace(config=SimpleNamespace(style=style))
-    marks = dict(_render_grid(LayerResult("a", "Conv2d", 1, 0, (6, 5, 7)), grid, np.zeros((0, 0), np.uint8), info).marks)
+    marks = dict(render_grid(grid, style).marks)
     if norm in {"channel", "signed"}:
         assert (marks[0.0], marks[1.0]) == (("min", "max") if norm == "channel" else ("-max", "max"))
         return

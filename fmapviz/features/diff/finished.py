@@ -16,7 +16,7 @@ from PIL import Image as PillowImage
 from torch import nn
 
 from fmapviz.config import InputOptions, RunConfig, RunInfo
-from fmapviz.core import files
+from fmapviz.core import files, registry
 from fmapviz.core.file_names import RUN_FILE
 from fmapviz.core.files import leftovers
 from fmapviz.core.urls import is_url
@@ -292,6 +292,7 @@ def _draw(
     first: Mapping[str, KeptValues],
     second: Mapping[str, KeptValues],
 ) -> UnitImage:
+    draws = {view: draw for view, draw in session.plan.draws["output"].items() if registry.view(view).networks == 2}
     layers, undrawn = [], dict[str, str]()
     for name in dict.fromkeys((*first, *second)):
         a, b = first.get(name), second.get(name)
@@ -313,7 +314,7 @@ def _draw(
             result,
             (maps[0], maps[1]),
             difference,
-            session.plan.draws["output"],
+            draws,
             session.config.style,
             compared=compared,
         )

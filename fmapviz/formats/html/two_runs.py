@@ -94,7 +94,7 @@ def _open(run: str | Path) -> tuple[Path, dict[str, Any]]:
         raise RequestError(f"not a local directory: {quote(run)}", hint="copy the run to a local directory")
     directory = _absolute(run)
     with reading_from(directory):
-        return directory, load_run(directory, hint=_hint_at_runs(directory, run))
+        return directory, load_run(directory, typed=run, hint=_hint_at_runs(directory, run))
 
 
 def _absolute(path: str | Path) -> Path:
