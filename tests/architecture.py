@@ -22,9 +22,6 @@ MOST_SHARED_NAMES = 3  # of a contract and its implementation, for example
 TO_GO = {  # imports for types only, which are parts of circles
     ("fmapviz.config.execution", "fmapviz.events"),
     ("fmapviz.config.run_config", "fmapviz.types"),
-    ("fmapviz.features.cam.positions", "fmapviz.features.cam.class_maps"),
-    ("fmapviz.observe.layouts.find", "fmapviz.features.attention.capture.observe"),
-    ("fmapviz.run.forward_pass", "fmapviz.features.fields.fields"),
 }
 FACADE = {"visualize", "run", "top_images", "top"}  # the command line's and Python's own signatures
 
