@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from fmapviz.config import RunInfo
     from fmapviz.core.members import View
 
+_IMPOSSIBLE = 10_000  # no format has such a number: the record is damaged
 _GOOD_NAME = "1 to 200 printable bytes, without slashes and double quotes, not starting with a dot"
 _LONGEST_STEM = 180  # bytes; file systems allow 255
 IN_TRAINING = "in training"  # the weights of a run that is drawn while its network is trained
@@ -330,7 +331,7 @@ def is_run(directory: Path) -> bool:
 
 def _version(document: Mapping[str, Any]) -> int:
     version = document.get("fmapviz")
-    return version if isinstance(version, int) else 0
+    return version if isinstance(version, int) and 0 < version < _IMPOSSIBLE else 0
 
 
 def _refusal(directory: Path, info: RunInfo) -> RefusedError:

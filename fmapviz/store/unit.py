@@ -180,6 +180,14 @@ def is_truncated_record(data: bytes) -> bool:
     return checksummed_json.is_truncated(data) or b'\n "unit": {"kind": "' in data
 
 
+def has_intact_record(directory: Path) -> bool:
+    """Return True if the record of a unit is as it was written, so that it names the unit's files."""
+    try:
+        return checksummed_json.is_intact(checksummed_json.read(directory / UNIT_FILE))
+    except OSError:
+        return False
+
+
 def check_only_own_files(
     directory: Path, record: Mapping[str, Any], *, shown: Path | None = None, change: str = "replaced"
 ) -> None:
@@ -335,7 +343,10 @@ class _Replacement:
     def _check(self, directory: Path, *, shown: Path) -> None:
         record = read_unit(directory)
         try:
-            check_only_own_files(directory, record or self.document, shown=shown)
+            known = record or self.document
+            if record and not has_intact_record(directory):  # the name of a file may be damaged
+                known = {"files": [*record["files"], *self.document["files"]]}
+            check_only_own_files(directory, known, shown=shown)
         except RefusedError:
             if read_unit(directory) != record:
                 raise FileNotFoundError from None  # another process has just replaced it

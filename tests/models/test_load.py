@@ -140,7 +140,7 @@ def test_an_outline_has_the_shapes_and_no_numbers():
 
 
 @pytest.mark.parametrize(
-    "load", [outline_model, lambda name, options: load_model(name, weights="random", preprocessing=options)]
+    "load", [outline_model, lambda name, preprocessing: load_model(name, weights="random", preprocessing=preprocessing)]
 )
 @pytest.mark.thorough
 def test_a_vision_transformer_is_built_for_the_size_it_will_be_given(load):

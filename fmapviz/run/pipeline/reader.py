@@ -18,7 +18,7 @@ from fmapviz.images.memory.pixels import read_memory_image
 from fmapviz.observe.randomness import gate, seeded_by
 from fmapviz.run.pipeline.scheduler import Preprocessed
 from fmapviz.store.shards.grouping import Failed
-from fmapviz.store.unit import Group, Member, check_only_own_files, find_done, find_own
+from fmapviz.store.unit import Group, Member, check_only_own_files, find_done, find_own, has_intact_record
 from fmapviz.store.unit_key import distinct_name, image_key
 from fmapviz.store.unit_table import UnitTable
 from fmapviz.types import Failure, ImageFile
@@ -143,7 +143,7 @@ class ImageReader:
         if done:
             self._release(file)
             return Outcome(file.path, "skipped", unit=done)
-        if existing := find_own(run, key):
+        if (existing := find_own(run, key)) and has_intact_record(existing[0]):
             check_only_own_files(*existing)  # before the image is drawn in vain
         return Member(Group.of_one(file, redraw=config.force or config.repair), 0)
 

@@ -10,7 +10,7 @@ from fmapviz.errors import quote
 from fmapviz.events import Outcome
 from fmapviz.images.find import look_again
 from fmapviz.store.shards.shard import KnownImages
-from fmapviz.store.unit import Group, Member, check_only_own_files, image_file, read_unit
+from fmapviz.store.unit import Group, Member, check_only_own_files, has_intact_record, image_file, read_unit
 from fmapviz.store.unit_key import key_of
 from fmapviz.types import Failure, ImageFile
 
@@ -151,7 +151,8 @@ class Grouping:
         record = read_unit(self._known.directories[shard])
         if record is None:  # it was there a moment ago
             return None, None, set()
-        check_only_own_files(self._known.directories[shard], record)  # before its images are drawn in vain
+        if has_intact_record(self._known.directories[shard]):
+            check_only_own_files(self._known.directories[shard], record)  # before its images are drawn in vain
         group = Group(self._known.numbers[shard], self.size, replaced=key_of(record), redraw=True, complete=True)
         keep: set[int] = set()
         failed: set[str] = set()

@@ -188,7 +188,7 @@ def test_new_images_are_ranked_among_the_old_ones(pictures, tmp_path):
 @pytest.mark.thorough
 def test_ray_makes_the_same_table(pictures, tmp_path):
     plain = visualize("shapesnet", pictures, out=tmp_path / "plain", views="top", to="stats", layers="*.3.conv").directory
-    engine = facade.Engine(workers=2)
+    engine = facade.types.Engine(workers=2)
     spread = visualize(
         "shapesnet", pictures, out=tmp_path / "ray", views="top", to="stats", engine=engine, layers="*.3.conv"
     ).directory
