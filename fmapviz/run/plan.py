@@ -107,7 +107,7 @@ class Plan:
         reductions: The views of a layer whose content are values too, not only a picture.
         unscaled: The views that no range of all images changes.
         placed: The views that draw maps over the input, or find positions of it in them.
-        second_pass: Whether some images go through the network again when all are done, see `fmapviz.features.top`.
+        second_pass: Whether some images go through the network again when all are done.
         targets: The classes whose scores are differentiated.
         output: Which part of the network's output holds the class scores; None: detected.
         scores: What the user says that the outputs are, see `fmapviz.observe.class_scores`; None: nothing.

@@ -10,6 +10,7 @@ import torch
 from fmapviz.core import registry
 from fmapviz.core.members import load
 from fmapviz.errors import RequestError, first_few
+from fmapviz.features.attention import FlowView
 from fmapviz.features.attention.capture.blocks import Block
 from fmapviz.features.attention.capture.observe import AttentionMode
 from fmapviz.features.attention.capture.placement import TokenInput, has_class_token, map_of
@@ -90,8 +91,6 @@ def observe_attention(
     automatic: bool,  # noqa: ARG001
 ) -> AttentionObservation:
     """Plan views of attention; see `fmapviz.run.plan.PlanObservation`."""
-    from fmapviz.features.attention import FlowView  # noqa: PLC0415  which names this module
-
     flows = [view for view in views if isinstance(view, FlowView)]
     return AttentionObservation(
         frozenset(view.name for view in views if view not in flows),

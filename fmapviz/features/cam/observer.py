@@ -9,6 +9,7 @@ import numpy as np
 
 from fmapviz.core.drawings import HeatMap
 from fmapviz.draw.heatmap import heat_and_ends
+from fmapviz.features.cam import CamView
 from fmapviz.features.cam.cam_layers import Chosen, NoMapError, find_maps
 from fmapviz.features.cam.exact_cam import Pooling
 from fmapviz.features.cam.method import Method
@@ -97,8 +98,6 @@ class CamObservation:
 
 def observe_cams(views: Sequence[View], *, targets: Sequence[Wanted], automatic: bool) -> CamObservation:
     """Plan class activation maps; see `fmapviz.run.plan.PlanObservation`."""
-    from fmapviz.features.cam import CamView  # noqa: PLC0415  which names this module
-
     return CamObservation(
         {view.name: Method.of(view, targets) for view in views if isinstance(view, CamView)}, automatic=automatic
     )

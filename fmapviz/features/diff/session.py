@@ -77,7 +77,7 @@ def add_second(
         session,
         info=replace(session.info, against=recorded if against is None else against),
         model=replace(session.model, module=NetworkPair(session.model.module, compared.second.module), batches=False),
-        stages=[AlignmentStage(compared.names, step)],
+        stages=[AlignmentStage(compared.names, step), *(session.stages if step is None else ())],
         attach=partial(pair_drawer, setup),
         measured={"B": compared.second.module},
         version={} if step is None else {"step": step, "weights": second.weights, **checksums},

@@ -162,6 +162,14 @@ def test_values_that_are_not_finite_are_no_equality(tmp_path):
     assert layers_of(summary.directory)["features.2.conv"]["sqnr"] == ""
 
 
+def test_films_are_made_of_the_pictures_of_a_comparison(tmp_path):
+    summary = compare(tmp_path, against="random:1", weights="random", layers=["features.0.conv"], to=["gif"])[0]
+    assert sorted(path.name for path in summary.directory.glob("_film/*.gif")) == [
+        "00_features.0.conv.diff.gif",
+        "input.gif",
+    ]
+
+
 def test_networks_that_have_nothing_in_common_are_drawn_as_means(tmp_path):
     summary, told = compare(
         tmp_path,
