@@ -26,7 +26,7 @@ from fmapviz.core.file_names import (
     own_run_files,
     run_files_of,
 )
-from fmapviz.errors import RequestError, quote, suggest_file
+from fmapviz.errors import RefusedError, RequestError, quote, suggest_file
 from fmapviz.store import run_files
 from fmapviz.store.failures import LONGEST_LOG
 from fmapviz.store.failures import is_whole as is_whole_line
@@ -182,7 +182,15 @@ def _steps(top: Path, checksum: Checksum | None) -> Iterator[Callable[[], Verifi
         run = next(filter(fingerprints.__contains__, directory.parents), None)
         if RUN_FILE in names:
             known = checksummed_json.load(directory / RUN_FILE, intact=True)
-            check_format(known or {}, directory)
+            try:
+                check_format(known or {}, directory)
+            except RefusedError as error:
+                if directory == top:
+                    raise
+                why = str(error).removeprefix(f"{quote(directory)} ")  # other runs are checked all the same
+                yield partial(Verified, directory, 0, (Problem(directory / RUN_FILE, why, "none"),))
+                folders.clear()
+                continue
             fingerprints[directory] = str(known.get("fingerprint")) if known else None
             folders[:], strange = [name for name in folders if name not in reserved], reserved.intersection(folders)
             present = {*names, *strange, *_links(directory, folders)}

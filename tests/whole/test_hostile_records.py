@@ -261,3 +261,14 @@ def read_and_go_on(case, whole, place, **options):
 
 def test_the_seal_of_these_records_is_right():
     assert sealed({"a": 1, "files": []}) == dumps({"a": 1, "files": []})
+
+
+def test_a_run_of_another_format_does_not_keep_others_from_being_checked(whole, tmp_path):
+    for name in ("older", "present"):
+        shutil.copytree(whole("images") / "out/net", tmp_path / "out" / name)
+    rewrite(tmp_path / "out/older/run.json", fmapviz=1)
+    found = [(problem.path, problem.message) for each in verify(tmp_path / "out") for problem in each.problems]
+    assert [path for path, _ in found] == [tmp_path / "out/older/run.json"]
+    assert "was made by version" in found[0][1]
+    with pytest.raises(FmapvizError, match="was made by version"):
+        list(verify(tmp_path / "out/older"))
