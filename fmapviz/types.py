@@ -53,15 +53,14 @@ class ImageFile:
     Attributes:
         path: Absolute path or address; of an image in memory its name and a digest of its content.
         unit: Name of its output directory, relative to the run directory, with `/`.
-        size: Bytes.
-        mtime_ns: Time of last modification, nanoseconds; of an image in memory a number made of its digest.
+        version: What changes with the content, as its source states it: `size` (bytes) and `mtime_ns` (nanoseconds) of a
+            file, `size` and `etag` of a remote file, `sha256` of an image in memory. A frame has the version of its film.
         content: The image itself, if it was given in memory; see `fmapviz.images.memory`.
     """
 
     path: str
     unit: str
-    size: int
-    mtime_ns: int
+    version: Mapping[str, str | int] = field(default_factory=dict, hash=False)
     content: object = field(default=None, compare=False, repr=False)
 
 

@@ -285,11 +285,6 @@ def download(url: str) -> BinaryIO:
     return file
 
 
-def number_of(state: str) -> int:
-    """Return an integer in place of an entity tag, below 2**48, so that JSON keeps it; 0 for none."""
-    return int.from_bytes(hashlib.sha256(state.encode()).digest()[:6]) if state else 0
-
-
 def _without_markers(found: Iterator[ObjectMeta]) -> Iterator[ObjectMeta]:
     """Leave out the empty objects `folder/` that consoles create; obstore lists them as `folder`."""
     before: ObjectMeta | None = None

@@ -132,7 +132,7 @@ class DecodePool:
     Example:
         >>> from fmapviz.types import ImageFile
         >>> with DecodePool() as pool:
-        ...     image = pool.read(ImageFile("sample_images/shapes.png", "shapes.png", 0, 0), channels=1, notify=print)
+        ...     image = pool.read(ImageFile("sample_images/shapes.png", "shapes.png"), channels=1, notify=print)
         >>> image.pixels.mode, image.pixels.size
         ('L', (640, 480))
     """

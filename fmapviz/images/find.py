@@ -327,7 +327,7 @@ def _look(path: str, relative: str) -> ImageFile | Failure:
         return _failure(error, path)
     if not stat.S_ISREG(status.st_mode):
         return Failure(path, "E_TYPE", f"not a regular file: {quote(path)}")
-    return ImageFile(path, unit_name(relative, path), status.st_size, status.st_mtime_ns)
+    return ImageFile(path, unit_name(relative, path), {"size": status.st_size, "mtime_ns": status.st_mtime_ns})
 
 
 def _look_in_memory(image: MemoryImage, given: set[str]) -> Iterator[ImageFile | Failure]:
@@ -454,7 +454,8 @@ def _load_record(store: Store, folder: str) -> dict[str, Any] | None:
 def _image(entry: Entry, url: str, relative: str) -> ImageFile:
     if is_web(url):
         relative = urlsplit(url).path.rpartition("/")[2] or urlsplit(url).netloc
-    return ImageFile(url, unit_name(relative, url), entry.size, object_store.number_of(entry.state))
+    tag = {"etag": entry.state} if entry.state else {}
+    return ImageFile(url, unit_name(relative, url), {"size": entry.size, **tag})
 
 
 def _is_run(record: dict[str, Any] | None) -> bool:

@@ -37,7 +37,7 @@ def read_prepared(path: str | Path, preparation: Preparation) -> Tensor:
         InputError: The image cannot be read or preprocessed; the hint says what is one image.
     """
     name = os.fspath(path)
-    file = ImageFile(name, unit="", size=0, mtime_ns=0)
+    file = ImageFile(name, unit="")
     try:
         if frames := frames_of(name):
             return read_clip(file, frames, preparation)[1]

@@ -17,7 +17,7 @@ from fmapviz.core.checksummed_json import FORMAT
 from fmapviz.core.file_names import UNIT_FILE, signatures
 from fmapviz.core.files import hidden, leftovers
 from fmapviz.errors import RefusedError, quote
-from fmapviz.store.unit_key import IMAGE, SHARD, is_key, key_of, possible_paths
+from fmapviz.store.unit_key import IMAGE, SHARD, image_version, is_key, is_version, key_of, possible_paths
 from fmapviz.types import ImageFile
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def images_of(record: Mapping[str, Any] | None) -> list[ImageFile]:
 
 def image_file(entry: Mapping[str, Any]) -> ImageFile:
     """Return the image that an entry of a shard's record describes."""
-    return ImageFile(entry["path"], entry["name"], entry["size"], entry["mtime_ns"])
+    return ImageFile(entry["path"], entry["name"], image_version(entry))
 
 
 def read_unit(directory: Path) -> dict[str, Any] | None:
@@ -144,8 +144,6 @@ def parse_unit(data: bytes) -> dict[str, Any] | None:
     """Parse the record of a unit; None if it lacks a field, or cannot be parsed. It may have been tampered with."""
     record = checksummed_json.parse(data)
     if record is None or checksummed_json.entries(record) is None or not is_key(key := record.get("unit")):
-        return None
-    if key["kind"] == IMAGE and not _is_image({**key["version"], **key}):
         return None
     images, number = record.get("images"), record.get("shard")
     if key["kind"] == SHARD and not (
@@ -282,7 +280,7 @@ def _is_image(image: object) -> bool:
     """Return True for an image in the record of a shard."""
     if not isinstance(image, dict) or not checksummed_json.is_path(image.get("path")):
         return False
-    return isinstance(image.get("name"), str) and all(isinstance(image.get(key), int) for key in ("size", "mtime_ns"))
+    return isinstance(image.get("name"), str) and is_version(image_version(image))
 
 
 def _write_record(

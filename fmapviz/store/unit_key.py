@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     Version = Mapping[str, str | int]
 
 IMAGE, SHARD = "image", "shard"  # the kinds of units that hold images; all others are words of those that write them
+_OF_IMAGES = ("size", "mtime_ns", "etag", "sha256")  # what sources of images state, see `fmapviz.types.ImageFile`
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +65,14 @@ def image_key(file: ImageFile, more: Version | None = None) -> UnitKey:
 
     Args:
         file: The image.
-        more: What must be equal besides its size and its time of modification.
+        more: What must be equal besides the version of the image.
     """
-    return UnitKey(IMAGE, file.path, file.unit, {"size": file.size, "mtime_ns": file.mtime_ns, **(more or {})})
+    return UnitKey(IMAGE, file.path, file.unit, {**file.version, **(more or {})})
+
+
+def image_version(recorded: Mapping[str, Any]) -> Version:
+    """Return the version of an image: a part of the version of its unit, and of its entry in the record of a shard."""
+    return {name: recorded[name] for name in _OF_IMAGES if name in recorded}
 
 
 def is_key(value: object) -> TypeGuard[dict[str, Any]]:
@@ -79,8 +85,13 @@ def is_key(value: object) -> TypeGuard[dict[str, Any]]:
         and checksummed_json.is_path(value["path"])
         and checksummed_json.is_path(value["name"])
         and isinstance(version, dict)
-        and all(type(each) in {str, int} for each in version.values())
+        and is_version(version)
     )
+
+
+def is_version(version: Mapping[str, Any]) -> bool:
+    """Return True for a version as records hold it."""
+    return all(type(value) in {str, int} for value in version.values())
 
 
 def possible_paths(run: Path, key: UnitKey) -> list[Path]:

@@ -27,7 +27,12 @@ INFO = run_info("alexnet", to=("png",))
 def finish(run, unit):
     with stage(run) as staging:
         (staging / "input.png").write_bytes(b"x" * 100_000)
-        return commit(staging, run, image_key(ImageFile(f"/photos/{unit}", unit, 10, 20)), {"run": INFO.fingerprint})
+        return commit(
+            staging,
+            run,
+            image_key(ImageFile(f"/photos/{unit}", unit, {"size": 10, "mtime_ns": 20})),
+            {"run": INFO.fingerprint},
+        )
 
 
 @pytest.fixture

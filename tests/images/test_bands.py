@@ -47,7 +47,7 @@ KEPT = InputOptions(fit="none", mean=(0,), std=(1,))
 
 
 def read(path: Path, channels: int = 3) -> Image:
-    return read_image(ImageFile(str(path), "unit", 0, 0), channels=channels)
+    return read_image(ImageFile(str(path), "unit"), channels=channels)
 
 
 def refusal(path: Path, channels: int = 3) -> InputError:
@@ -405,7 +405,7 @@ from fmapviz.types import ImageFile
 def peak_memory():  # KiB; not getrusage: in a child it begins with what the parent had
     return int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0])
 
-good, *bad = (ImageFile(path, "", 0, 0) for path in sys.argv[1:])
+good, *bad = (ImageFile(path, "") for path in sys.argv[1:])
 read_image(good, channels=6)
 for file in bad:
     before = peak_memory()
@@ -674,7 +674,7 @@ def test_tifffile_is_quiet(tmp_path, caplog, capfd):
         read(tmp_path / "a.tif", 6)
     assert caplog.records, "this file does not test anything"
     code = "import sys; from fmapviz.images.decode_pool import read_image; from fmapviz.types import ImageFile; "
-    code += "read_image(ImageFile(sys.argv[1], '', 0, 0), channels=6)"
+    code += "read_image(ImageFile(sys.argv[1], ''), channels=6)"
     command = [sys.executable, "-W", "default", "-c", code, str(tmp_path / "a.tif")]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE)
     assert (done.stdout, done.stderr) == ("", "")

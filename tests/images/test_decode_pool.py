@@ -155,7 +155,7 @@ def opened_by(pid):
 
 
 def file_of(path):
-    return ImageFile(str(path), "unit", 0, 0)
+    return ImageFile(str(path), "unit")
 
 
 def unexpected(notice):
@@ -368,7 +368,7 @@ def test_a_worker_does_not_import_the_main_module(picture, tmp_path):
         "from fmapviz.types import ImageFile\n"
         "from fmapviz.images.decode_pool import DecodePool\n"
         "with DecodePool() as pool:\n"
-        "    print(pool.read(ImageFile(sys.argv[1], '', 0, 0), channels=3, notify=print).pixels.size)\n"
+        "    print(pool.read(ImageFile(sys.argv[1], ''), channels=3, notify=print).pixels.size)\n"
     )
     process = subprocess.run([sys.executable, script, picture], capture_output=True, check=True, timeout=PATIENCE)
     assert (process.stdout, process.stderr) == (b"imported\n(80, 60)\n", b"")
@@ -578,7 +578,7 @@ from fmapviz.types import ImageFile
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM, signal.SIGTERM})
 with DecodePool() as pool:
-    print(pool.read(ImageFile(sys.argv[1], "", 0, 0), channels=3, notify=print).pixels.size)
+    print(pool.read(ImageFile(sys.argv[1], ""), channels=3, notify=print).pixels.size)
 """
     process = subprocess.run([sys.executable, "-c", program, picture], capture_output=True, check=True, timeout=PATIENCE)
     assert (process.stdout, process.stderr) == (b"(80, 60)\n", b"")
@@ -664,7 +664,7 @@ from fmapviz.images import decode_pool
 from fmapviz.images.arrays import scale
 from fmapviz.types import ImageFile
 decode_pool.start()
-read = lambda pool: pool.read(ImageFile(sys.argv[1], "", 0, 0), channels=3, notify=print).pixels.size
+read = lambda pool: pool.read(ImageFile(sys.argv[1], ""), channels=3, notify=print).pixels.size
 with decode_pool.DecodePool() as pool:
     read(pool)
     child = os.fork()

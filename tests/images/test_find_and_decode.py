@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 def read(path: Path | str) -> Image:
-    return read_image(ImageFile(str(path), "unit", 0, 0))
+    return read_image(ImageFile(str(path), "unit"))
 
 
 @pytest.fixture
@@ -162,7 +162,7 @@ import resource, sys
 from fmapviz.errors import InputError
 from fmapviz.images.decode_pool import read_image
 from fmapviz.types import ImageFile
-good, bomb = (ImageFile(path, "", 0, 0) for path in sys.argv[1:])
+good, bomb = (ImageFile(path, "") for path in sys.argv[1:])
 read_image(good)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 try:
@@ -229,7 +229,7 @@ from fmapviz.errors import InputError
 from fmapviz.images.decode_pool import read_image
 from fmapviz.types import ImageFile
 try:
-    read_image(ImageFile(sys.argv[1], "", 0, 0))
+    read_image(ImageFile(sys.argv[1], ""))
     print("read")
 except InputError as error:
     print(error.code)
@@ -714,12 +714,13 @@ def test_a_folder_gives_its_images_in_natural_order_with_their_tree(tmp_path):
 
 
 def test_a_named_file_is_found_by_any_name(tmp_path, monkeypatch):
-    touch(tmp_path / "notes.txt", tmp_path / "a b/photo")
+    photo = tmp_path / "a b/photo"
+    touch(tmp_path / "notes.txt", photo)
     os.utime(tmp_path / "notes.txt", ns=(5, 1_700_000_000_123_456_789))
     monkeypatch.chdir(tmp_path / "a b")
     assert list(find_images(["../notes.txt", "photo"])) == [
-        ImageFile(str(tmp_path / "notes.txt"), "notes.txt", 15, 1_700_000_000_123_456_789),
-        ImageFile(str(tmp_path / "a b/photo"), "photo", 15, (tmp_path / "a b/photo").stat().st_mtime_ns),
+        ImageFile(str(tmp_path / "notes.txt"), "notes.txt", {"size": 15, "mtime_ns": 1_700_000_000_123_456_789}),
+        ImageFile(str(photo), "photo", {"size": 15, "mtime_ns": photo.stat().st_mtime_ns}),
     ]
 
 

@@ -34,7 +34,7 @@ STRETCHED = "more than 8 bits per channel"
 
 
 def read(path, channels=3):
-    return read_image(ImageFile(str(path), "unit", 0, 0), channels=channels)
+    return read_image(ImageFile(str(path), "unit"), channels=channels)
 
 
 def shown(image):
@@ -129,7 +129,7 @@ def check_stretch(tmp_path, case):
         said.insert(0, f"the largest opacity, {2**bits - 1}, is taken as opaque")
     assert list(image.notices) == said
     with DecodePool() as pool:
-        again = pool.read(ImageFile(str(tmp_path / "a.file"), "unit", 0, 0), channels=channels, notify=print)
+        again = pool.read(ImageFile(str(tmp_path / "a.file"), "unit"), channels=channels, notify=print)
     assert again.notices == image.notices
     np.testing.assert_array_equal(again.pixels.values, image.pixels.values)
 
@@ -455,7 +455,7 @@ def given(path, channels=3):
     preparation = by_callable(preprocess, description="", channels=channels, as_stored=True)
     preparation.apply(read(path, channels).pixels)
     with DecodePool() as pool:
-        preparation.apply(pool.read(ImageFile(str(path), "unit", 0, 0), channels=channels, notify=print).pixels)
+        preparation.apply(pool.read(ImageFile(str(path), "unit"), channels=channels, notify=print).pixels)
     assert type(got[0]) is type(got[1])
     assert np.array_equal(np.asarray(got[0]), np.asarray(got[1]), equal_nan=True)
     return got[0]

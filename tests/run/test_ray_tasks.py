@@ -21,7 +21,7 @@ from fmapviz.store.shards.grouping import Grouping
 from fmapviz.store.unit import Group, Member
 from fmapviz.types import Failure, ImageFile
 
-FILES = [ImageFile(f"/in/{number}.png", f"{number}.png", 1, 1) for number in range(40)]
+FILES = [ImageFile(f"/in/{number}.png", f"{number}.png", {"size": 1, "mtime_ns": 1}) for number in range(40)]
 
 
 def configuration(**options):

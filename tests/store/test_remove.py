@@ -42,7 +42,12 @@ def finish(run, unit):
     with stage(run) as staging:
         (staging / "input.png").write_bytes(b"x")
         (staging / "00.maps.png").write_bytes(b"y")
-        return commit(staging, run, image_key(ImageFile(f"/photos/{unit}", unit, 10, 20)), {"run": INFO.fingerprint})
+        return commit(
+            staging,
+            run,
+            image_key(ImageFile(f"/photos/{unit}", unit, {"size": 10, "mtime_ns": 20})),
+            {"run": INFO.fingerprint},
+        )
 
 
 @pytest.fixture

@@ -209,7 +209,12 @@ def test_a_run_whose_record_a_power_failure_has_destroyed_goes_on(left, images, 
     whole = (directory / "run.json").read_bytes()
     for number in range(images):
         with stage(directory) as staging:
-            commit(staging, directory, image_key(ImageFile(f"/{number}", f"{number}", 1, 1)), {"run": INFO.fingerprint})
+            commit(
+                staging,
+                directory,
+                image_key(ImageFile(f"/{number}", f"{number}", {"size": 1, "mtime_ns": 1})),
+                {"run": INFO.fingerprint},
+            )
     (directory / "run.json").write_bytes(left)
     if images:
         assert open_run(tmp_path, changed(INFO, weights="others")) == tmp_path / "net-2"
@@ -221,7 +226,7 @@ def test_a_run_whose_record_a_power_failure_has_destroyed_goes_on(left, images, 
 def test_a_run_whose_record_was_deleted_goes_on_if_an_image_tells_whose_it_is(tmp_path):
     directory = open_run(tmp_path, INFO)
     with stage(directory) as staging:
-        commit(staging, directory, image_key(ImageFile("/a", "a", 1, 1)), {"run": INFO.fingerprint})
+        commit(staging, directory, image_key(ImageFile("/a", "a", {"size": 1, "mtime_ns": 1})), {"run": INFO.fingerprint})
     (directory / "run.json").unlink()
     assert open_run(tmp_path, INFO) == directory
     assert next(iter(verify(tmp_path))).problems == ()
@@ -230,7 +235,7 @@ def test_a_run_whose_record_was_deleted_goes_on_if_an_image_tells_whose_it_is(tm
 def test_any_flipped_byte_of_a_run_is_repaired(tmp_path):
     directory = open_run(tmp_path, INFO)
     with stage(directory) as staging:
-        commit(staging, directory, image_key(ImageFile("/a", "a", 1, 1)), {"run": INFO.fingerprint})
+        commit(staging, directory, image_key(ImageFile("/a", "a", {"size": 1, "mtime_ns": 1})), {"run": INFO.fingerprint})
     whole = (directory / "run.json").read_bytes()
     for position in (*range(40), *range(40, len(whole), 11)):
         damaged = whole[:position] + bytes([whole[position] ^ 1]) + whole[position + 1 :]

@@ -37,7 +37,7 @@ def run(tmp_path):
 
 
 def source(path="/photos/lena.png", unit=None, size=1000, mtime_ns=123):
-    return image_key(ImageFile(path, unit or Path(path).name, size, mtime_ns))
+    return image_key(ImageFile(path, unit or Path(path).name, {"size": size, "mtime_ns": mtime_ns}))
 
 
 def finish(run, file, content="pixels", *, force=False, name="input.png"):
@@ -180,8 +180,8 @@ DAMAGED = [
             {"unit": {**KEY, "path": 7}, "files": []},
             {"unit": {**KEY, "kind": ["image"]}, "files": []},
             {"unit": {**KEY, "more": 1}, "files": []},
-            {"unit": {**KEY, "version": {"size": 1000}}, "files": []},
-            {"unit": {**KEY, "version": {"size": 1000, "mtime_ns": "123"}}, "files": []},
+            {"unit": {**KEY, "version": [1000]}, "files": []},
+            {"unit": {**KEY, "version": {"size": 1000, "mtime_ns": [123]}}, "files": []},
             {"unit": {**KEY, "kind": "other", "version": {"size": 1.5}}, "files": []},
             {"unit": KEY, "files": ["input.png"]},
             {"unit": KEY, "files": [{"name": "input.png"}]},
@@ -302,7 +302,8 @@ from fmapviz.types import ImageFile
 run = Path(sys.argv[1])
 with stage(run) as staging:
     (staging / "input.png").write_text("new")
-    print(commit(staging, run, image_key(ImageFile("/photos/lena.png", "lena.png", 1000, 123)), {}, force=True).name)
+    key = image_key(ImageFile("/photos/lena.png", "lena.png", {"size": 1000, "mtime_ns": 123}))
+    print(commit(staging, run, key, {}, force=True).name)
 """
 
 
@@ -395,7 +396,7 @@ sys.addaudithook(at)
 with stage(run) as staging:
     (staging / "input.png").write_text("new")
     try:
-        commit(staging, run, image_key(ImageFile("/photos/lena.png", "lena.png", 1000, 7)), {})
+        commit(staging, run, image_key(ImageFile("/photos/lena.png", "lena.png", {"size": 1000, "mtime_ns": 7})), {})
     except RefusedError as error:
         print(error)
 """
@@ -544,7 +545,7 @@ with stage(run) as staging:
     if moment == "writing":
         die()
     sys.addaudithook(at)
-    commit(staging, run, image_key(ImageFile(path, unit, 1000, 999)), {"layers": []})
+    commit(staging, run, image_key(ImageFile(path, unit, {"size": 1000, "mtime_ns": 999})), {"layers": []})
 """
 
 
@@ -674,7 +675,7 @@ mtime = {"the same": 999, "another": 7}.get(what)
 def write(unit, content, mtime):
     with stage(run) as staging:
         (staging / "input.png").write_text(content)
-        return commit(staging, run, image_key(ImageFile("/photos/lena.png", unit, 1000, mtime)), {})
+        return commit(staging, run, image_key(ImageFile("/photos/lena.png", unit, {"size": 1000, "mtime_ns": mtime})), {})
 
 done = False
 def at(event, args):
@@ -721,7 +722,8 @@ def work(process):
                        "names": (f"/{process}/lena.png", 1)}[task]
         with stage(run) as staging:
             (staging / "input.png").write_text(f"{process} {number}")
-            commit(staging, run, image_key(ImageFile(path, "lena.png", 1, mtime)), {}, force=task == "force")
+            key = image_key(ImageFile(path, "lena.png", {"size": 1, "mtime_ns": mtime}))
+            commit(staging, run, key, {}, force=task == "force")
 
 """
 

@@ -12,8 +12,8 @@ from fmapviz.store.unit import commit, find_done, find_own, images_of, read_unit
 from fmapviz.store.unit_key import UnitKey, distinct_name, image_key, is_key, key_of, plain_name, possible_paths
 from fmapviz.types import ImageFile
 
-FILE = ImageFile("/photos/cats/lena.png", "cats/lena.png", 1000, 123)
-FRAME = ImageFile("/films/clip.mp4/000042", "clip.mp4/000042", 1000, 123)
+FILE = ImageFile("/photos/cats/lena.png", "cats/lena.png", {"size": 1000, "mtime_ns": 123})
+FRAME = ImageFile("/films/clip.mp4/000042", "clip.mp4/000042", {"size": 1000, "mtime_ns": 123})
 KEYS = [
     image_key(FILE),
     image_key(FRAME),

@@ -45,7 +45,7 @@ def finish(run, unit):
         for form in INFO.config.to:
             with load(registry.form(form).open_writer)(staging) as writer:
                 writer.add(make_unit(), [picture])
-        key = image_key(ImageFile(f"/photos/{unit}", unit, 10, 20))
+        key = image_key(ImageFile(f"/photos/{unit}", unit, {"size": 10, "mtime_ns": 20}))
         return commit(staging, run, key, {"run": INFO.fingerprint, "model": "net"})
 
 

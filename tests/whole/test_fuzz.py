@@ -215,7 +215,7 @@ def damaged_image(name, edits, other, repaired):
 def check_image(path, content, channels):
     """Make sure that a file is a picture as it should be, or is refused as the documentation says."""
     path.write_bytes(content)
-    image = outcome(read_image, ImageFile(str(path), "unit", 0, 0), channels=channels)
+    image = outcome(read_image, ImageFile(str(path), "unit"), channels=channels)
     if isinstance(image, InputError):
         assert image.code in CODES
         assert str(image).isprintable()
@@ -267,7 +267,7 @@ for path in sorted(Path(sys.argv[1]).iterdir()):
     seconds = int(time.process_time()) + int(sys.argv[3])
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, resource.RLIM_INFINITY))  # SIGXCPU ends the process
     try:
-        read_image(ImageFile(str(path), "unit", 0, 0), channels=3)
+        read_image(ImageFile(str(path), "unit"), channels=3)
         code = "read"
     except InputError as error:
         code = error.code

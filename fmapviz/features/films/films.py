@@ -110,7 +110,7 @@ def write_films(session: Session, on_event: Callable[[Event], None]) -> None:
 
 def _find_shown(run: Path, fingerprint: str) -> Iterator[_Shown]:
     """Yield what each film shows: the frames of one film in one state, or all images if none is a frame."""
-    frames: dict[tuple[str, int, int], list[tuple[int, Path]]] = {}
+    frames: dict[tuple[str, object], list[tuple[int, Path]]] = {}
     images: list[tuple[int, Path]] = []
     for unit in find_units(run):
         record = read_unit(unit)
@@ -118,11 +118,11 @@ def _find_shown(run: Path, fingerprint: str) -> Iterator[_Shown]:
             continue
         (image,) = images_of(record)
         if found := frames_of(image.path):
-            frames.setdefault((found.film, image.size, image.mtime_ns), []).append((found.first, unit))
+            frames.setdefault((found.film, tuple(image.version.items())), []).append((found.first, unit))
         else:
             images.append((len(images), unit))
     states: dict[str, list[tuple[int, Path]]] = {}
-    for (film, *_), units in sorted(frames.items(), key=lambda item: len(item[1])):
+    for (film, _), units in sorted(frames.items(), key=lambda item: len(item[1])):
         states[film] = units  # of several states of a film, the one with most frames
     for film, units in sorted(states.items()):
         yield _show(run, film, units)

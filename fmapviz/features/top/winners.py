@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fmapviz.core.urls import is_url
-from fmapviz.images.frames import file_of
+from fmapviz.images.find import look_again
 from fmapviz.images.memory.image import is_in_memory, memory_image
 from fmapviz.store.shards.shard import find_shards
 from fmapviz.store.unit import images_of, read_unit
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
+    from pathlib import Path
 
     from fmapviz.store.aggregates.channels import FeatureMapInfo
     from fmapviz.store.aggregates.ranking import Ranking
@@ -71,12 +71,10 @@ def why_lost(file: ImageFile) -> str:
         return "" if memory_image(file) else "it was given in memory, and is no longer there"
     if is_url(file.path):
         return ""
-    try:
-        status = Path(file_of(file.path)).stat()
-    except (OSError, ValueError):
+    now = look_again(file)
+    if now is None:
         return "the file is gone"
-    is_same = (status.st_size, status.st_mtime_ns) == (file.size, file.mtime_ns)
-    return "" if is_same else "the file has changed"
+    return "" if now.version == file.version else "the file has changed"
 
 
 def _files_in_shards(run: Path) -> dict[str, ImageFile]:

@@ -26,13 +26,13 @@ class MemoryImage:
         value: The picture, array or tensor, as it was given.
     """
 
-    __slots__ = ("__weakref__", "_identity", "kind", "name", "value")
+    __slots__ = ("__weakref__", "_digest", "kind", "name", "value")
 
     def __init__(self, name: str, kind: Kind, value: Any) -> None:  # Any: see `kind`; torch is not imported here
         self.name = name
         self.kind = kind
         self.value = value
-        self._identity: tuple[str, int] | None = None
+        self._digest = ""
 
     @property
     def path(self) -> str:
@@ -41,7 +41,7 @@ class MemoryImage:
         Raises:
             Exception: Any error of a decoder: Pillow reads a file only now.
         """
-        return f"{_PREFIX}{self.name}#{self._identify()[0][:_DIGITS]}"
+        return f"{_PREFIX}{self.name}#{self._identify()[:_DIGITS]}"
 
     def as_file(self, unit: str) -> ImageFile:
         """Return the image as a listed input, which keeps it in memory.
@@ -52,19 +52,18 @@ class MemoryImage:
         Raises:
             Exception: See `path`.
         """
-        digest, size = self._identify()
         path = self.path
         _known[path] = self
-        return ImageFile(path, unit, size, int(digest[:14], 16), self)  # a number that JSON keeps everywhere
+        return ImageFile(path, unit, {"sha256": self._identify()}, self)
 
-    def _identify(self) -> tuple[str, int]:
-        """Return the SHA-256 of the content, hexadecimal, and its number of bytes."""
-        if self._identity is None:
+    def _identify(self) -> str:
+        """Return the SHA-256 of the content, hexadecimal."""
+        if not self._digest:
             facts, data = _content_of(self.kind, self.value)
             digest = hashlib.sha256(repr((self.kind, facts)).encode("utf-8", "surrogatepass"))
             digest.update(data)
-            self._identity = digest.hexdigest(), len(data)
-        return self._identity
+            self._digest = digest.hexdigest()
+        return self._digest
 
 
 # Images that are in memory now, by path: those of a list as long as the run, others until they are drawn.

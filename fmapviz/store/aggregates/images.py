@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from fmapviz.core.file_names import UNIT_FILE
 from fmapviz.store.unit import read_unit
-from fmapviz.store.unit_key import key_of
+from fmapviz.store.unit_key import image_version, key_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -27,13 +27,13 @@ class Step:
     Attributes:
         series: Name of the series.
         number: Number of the step.
-        source: Size and time of modification of the image; None where the record has none.
+        source: The version of the image; empty for the model.
         layers: The recorded feature maps.
     """
 
     series: str
     number: int
-    source: tuple[Any, Any]
+    source: Mapping[str, str | int]
     layers: tuple[RecordedMap, ...]
 
 
@@ -109,7 +109,7 @@ def _step_of(record: Mapping[str, Any]) -> Step | None:
         return None
     layers = record.get("layers")
     maps = [_map_of(each) for each in layers if isinstance(each, dict)] if isinstance(layers, list) else []
-    return Step(key.series, key.step, (key.version.get("size"), key.version.get("mtime_ns")), tuple(maps))
+    return Step(key.series, key.step, image_version(key.version), tuple(maps))
 
 
 def _map_of(layer: Mapping[str, Any]) -> RecordedMap:

@@ -18,7 +18,7 @@ from fmapviz.core import checksummed_json
 from fmapviz.core.file_names import UNIT_FILE, shard_files
 from fmapviz.images.find import in_natural_order
 from fmapviz.store.unit import discard, lacks_record, read_unit
-from fmapviz.store.unit_key import SHARD, UnitKey
+from fmapviz.store.unit_key import SHARD, UnitKey, image_version
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -91,7 +91,7 @@ class KnownImages:
         index = int(np.searchsorted(self._paths, np.uint64(key)))
         if index == len(self._paths) or int(self._paths[index]) != key:
             return None
-        return ShardEntry(int(self._shards[index]), int(self._states[index]) == _state_key(file.size, file.mtime_ns), index)
+        return ShardEntry(int(self._shards[index]), int(self._states[index]) == _state_key(file.version), index)
 
     def report(self, entry: ShardEntry) -> None:
         """Note that an image was reported as finished."""
@@ -116,7 +116,7 @@ def shard_key(group: Group, positions: Sequence[int]) -> UnitKey:
     else:
         paths = b"\0".join(os.fsencode(file.path) for file in group.members)
         path, name = f"{SHARD}:{hashlib.sha256(paths).hexdigest()[:16]}", f"{_PREFIX}{group.number:06}"
-    states = hashlib.sha256(repr([(file.size, file.mtime_ns) for file in held]).encode()).hexdigest()
+    states = hashlib.sha256(repr([tuple(file.version.values()) for file in held]).encode()).hexdigest()
     return UnitKey(SHARD, path, name, {"images": len(held), "states": states})
 
 
@@ -162,21 +162,20 @@ def describe_members(group: Group, written: Mapping[int, Outcome], failed: Mappi
         else:
             done = written[position]
             outcome = {"pictures": done.pictures, **({"notices": list(done.notices)} if done.notices else {})}
-        identity = {"path": file.path, "name": file.unit, "size": file.size, "mtime_ns": file.mtime_ns}
-        records.append({**identity, **outcome})
+        records.append({"path": file.path, "name": file.unit, **file.version, **outcome})
     return records
 
 
 def _row(image: Mapping[str, Any], shard: int) -> tuple[int, int, int]:
-    return _path_key(image["path"]), _state_key(image["size"], image["mtime_ns"]), _FAILED if "failed" in image else shard
+    return _path_key(image["path"]), _state_key(image_version(image)), _FAILED if "failed" in image else shard
 
 
 def _path_key(path: str) -> int:
     return _digest(os.fsencode(path) if checksummed_json.is_path(path) else path.encode("utf-8", "surrogatepass"))
 
 
-def _state_key(size: int, mtime_ns: int) -> int:
-    return _digest(b"%d %d" % (size, mtime_ns))
+def _state_key(version: Mapping[str, str | int]) -> int:
+    return _digest(repr(sorted(version.items())).encode())
 
 
 def _digest(data: bytes) -> int:
