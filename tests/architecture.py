@@ -19,10 +19,6 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "fmapviz"
 MOST_PARAMETERS = 12
 MOST_SHARED_NAMES = 3  # of a contract and its implementation, for example
-TO_GO = {  # imports for types only, which are parts of circles
-    ("fmapviz.config.execution", "fmapviz.events"),
-    ("fmapviz.config.run_config", "fmapviz.types"),
-}
 FACADE = {"visualize", "run", "top_images", "top"}  # the command line's and Python's own signatures
 
 
@@ -79,7 +75,6 @@ def imports() -> dict[str, set[str]]:
             elif isinstance(node, ast.Import):
                 edges |= {alias.name for alias in node.names}
         edges &= known - {"fmapviz", name_of(path)}
-        edges -= {other for name, other in TO_GO if name == name_of(path)}
     return graph
 
 

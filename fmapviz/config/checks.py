@@ -14,7 +14,7 @@ from functools import cache
 from math import inf
 from numbers import Integral, Real
 from pathlib import Path
-from types import SimpleNamespace, UnionType
+from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from fmapviz.config.options import options_of
@@ -25,9 +25,8 @@ _SHORT = (str, bytes, Real, Enum, os.PathLike, type(None))
 
 @cache
 def types_of(config: Any) -> Mapping[str, Any]:  # Any: a dataclass; types, and unions of types
-    """Return the types of a dataclass's fields; `object` where these are of libraries that core does not import."""
-    unknown = dict.fromkeys(("Model", "Event", "Inputs", "Weights"), object)
-    return get_type_hints(config, localns={"nn": SimpleNamespace(Module=object), **unknown})
+    """Return the types of a dataclass's fields."""
+    return get_type_hints(config)
 
 
 def check_types(config: Any) -> None:  # Any: a dataclass
@@ -38,7 +37,7 @@ def check_types(config: Any) -> None:  # Any: a dataclass
     """
     types = types_of(config.__class__)
     for each in fields(config):
-        if each.init and types[each.name] is not object:
+        if each.init and types[each.name] is not Any:
             described = options_of(config.__class__)[each.name].help
             value = check_type(each.name, getattr(config, each.name), types[each.name], hint=f"{each.name}: {described}")
             object.__setattr__(config, each.name, value)
@@ -144,7 +143,7 @@ def _describe(kind: Any) -> str:
     if origin is Literal:
         return " or ".join(map(repr, get_args(kind)))
     text = "None" if kind is type(None) else str(kind) if origin else kind.__name__
-    text = re.sub(r"\b(collections\.abc|pathlib)\.", "", text)
+    text = re.sub(r"\b(collections\.abc|pathlib|typing)\.", "", text)
     return f"str or {text}" if origin is Sequence and get_args(kind) == (str,) else text
 
 

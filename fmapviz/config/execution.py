@@ -8,15 +8,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import Any
 
 from fmapviz.config.arguments import explain_arguments
 from fmapviz.config.checks import check_number, check_type, check_types
 from fmapviz.config.options import CLUSTER, RUNNING, documented, option
 from fmapviz.errors import RequestError, quote
-
-if TYPE_CHECKING:
-    from fmapviz.events import Event
 
 _option = partial(option, panel=RUNNING)
 _cluster = partial(option, panel=CLUSTER)
@@ -153,7 +150,7 @@ class Execution:
         None, "Do only the I-th of N parts of the work.", metavar="I/N", shown="all of it", parse=Part.parse
     )
     engine: Engine | None = option(None, "The cluster that executes the run. Needs the extra `ray`.", shown="this process")
-    on_event: Callable[[Event], None] | None = option(
+    on_event: Callable[[Any], None] | None = option(  # Any: an event; that package builds on this one
         None,
         "Called in the calling thread with each event: `Started`, `Counted`, `Outcome`, `Notice`, or `Staged` with shards.",
     )

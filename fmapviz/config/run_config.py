@@ -23,10 +23,7 @@ from fmapviz.core.urls import expand_home, is_url
 from fmapviz.errors import RequestError, quote
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from fmapviz.core.members import View
-    from fmapviz.types import Inputs, Model, Weights
 
 _common = partial(option, panel=COMMON)
 _choice = partial(option, panel=CHOOSE)
@@ -56,7 +53,7 @@ _LARGEST_SHARD = 100_000  # images; a killed run loses its unfinished shards
 class Selection:
     """What to draw and store: weights, layers, views, formats, classes, frames of films."""
 
-    weights: Weights = _common(
+    weights: Any = _common(  # Any: see `fmapviz.types.Weights`; that package builds on this one
         "default",
         "Which weights to load: default, a published entry, random, random:SEED, a checkpoint; never falls back to others.",
         "In Python also a member of torchvision's enumerations, or a state dict. For models given by name only; see "
@@ -190,8 +187,9 @@ class RunConfig(Execution, Output, Selection):
         RequestError: An option is out of range, or names an unknown view or format.
     """
 
-    model: str | nn.Module | Model = field(kw_only=False, metadata={"option": Option(help=_MODEL)})
-    inputs: Inputs = field(default=(), kw_only=False, metadata={"option": Option(help=_INPUTS, details=_ITERATOR)})
+    # Any: a name, a `torch.nn.Module` or a `fmapviz.types.Model`; `fmapviz.types.Inputs`.
+    model: Any = field(kw_only=False, metadata={"option": Option(help=_MODEL)})
+    inputs: Any = field(default=(), kw_only=False, metadata={"option": Option(help=_INPUTS, details=_ITERATOR)})
     style: Style = option(Style(), "How pictures look.", recorded="style")
     preprocessing: InputOptions = option(InputOptions(), "Changes to the preprocessing of the weights.")
 
@@ -256,7 +254,7 @@ class RunConfig(Execution, Output, Selection):
     @property
     def target_names(self) -> tuple[str, ...]:
         """The targets, as text."""
-        return cast(tuple[str, ...], self.targets)
+        return cast("tuple[str, ...]", self.targets)
 
     @property
     def frame_range(self) -> tuple[int, int | None]:
