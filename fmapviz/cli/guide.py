@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
 
-from fmapviz.cli.code_lines import fit_code
 from fmapviz.cli.printing import print_line, print_message
 from fmapviz.errors import RequestError, nearest, quote
 
@@ -132,17 +131,15 @@ def _render(text: str) -> str:
     from rich.text import Text
     from rich.theme import Theme
 
-    class FittingCode(CodeBlock):
-        """A block of code whose long lines are broken only where the code stays the same, so that it can be copied."""
+    class WholeLines(CodeBlock):
+        """A block of code that the terminal wraps: copied lines stay whole."""
 
-        def __rich_console__(self, _console: Console, options: ConsoleOptions) -> Iterator[Text]:
-            lines = fit_code(str(self.text).rstrip(), self.lexer_name, options.max_width - 1)
-            code = Syntax("", self.lexer_name, theme=self.theme).highlight("\n".join(lines))
-            code.no_wrap, code.overflow = True, "ignore"
+        def __rich_console__(self, _console: Console, _options: ConsoleOptions) -> Iterator[Text]:
+            code = Syntax("", self.lexer_name, theme=self.theme).highlight(str(self.text).rstrip())
             yield from (Text(" ", no_wrap=True, overflow="ignore").append_text(line) for line in code.split())
 
     class Page(Markdown):
-        elements: ClassVar = {**Markdown.elements, "fence": FittingCode}
+        elements: ClassVar = {**Markdown.elements, "fence": WholeLines}
 
     console = Console(width=_columns(), theme=Theme({"markdown.code": "bold cyan"}))  # by default on black
     with console.capture() as captured:
