@@ -61,7 +61,7 @@ def _sections(command: Any, context: Any) -> Iterator[tuple[str, list[Row]]]:
     for each in sorted(options, key=lambda each: not each.rich_help_panel):  # those of every command last
         text, *items = (each.help or "").split(ITEM)
         if items:
-            lists[f"Values of {each.opts[0]}"] = [_row(item) for item in items]
+            lists[f"Values of {each.opts[0]}"] = [(name, text) for name, _, text in (item.partition(": ") for item in items)]
             text = f"{text.rstrip()} Listed below."
         panels.setdefault(each.rich_help_panel or "Options", []).append((_label(each), f"{text} {_default(each)}"))
     yield from panels.items()
@@ -69,11 +69,6 @@ def _sections(command: Any, context: Any) -> Iterator[tuple[str, list[Row]]]:
         commands = [(name, command.get_command(context, name)) for name in command.list_commands(context)]
         yield "Commands", [(name, next(_paragraphs(each.help if each else ""))) for name, each in commands]
     yield from lists.items()
-
-
-def _row(item: str) -> Row:
-    name, _, text = item.partition(": ")
-    return name, text
 
 
 def _label(option: TyperOption) -> str:

@@ -23,7 +23,6 @@ from fmapviz.config.options import split as split
 from fmapviz.config.renamed import renamed as renamed
 from fmapviz.config.run_config import RunConfig as RunConfig
 from fmapviz.config.run_config import RunInfo as RunInfo
-from fmapviz.config.run_config import StepInfo as StepInfo
 from fmapviz.config.style import COLORMAPS as COLORMAPS
 from fmapviz.config.style import Style as Style
 from fmapviz.config.style import canonical_colormap as canonical_colormap

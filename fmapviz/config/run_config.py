@@ -274,21 +274,6 @@ class RunConfig(Execution, Output, Selection):
 
 
 @dataclass(frozen=True, slots=True)
-class StepInfo:
-    """A step of a series of networks, such as the checkpoints of a training.
-
-    Attributes:
-        number: Its number.
-        weights: The weights at that step.
-        sha256: Their checksum.
-    """
-
-    number: int
-    weights: str
-    sha256: str | None
-
-
-@dataclass(frozen=True, slots=True)
 class RunInfo:
     """The identity of a run: two runs with the same fingerprint may share a directory.
 

@@ -116,7 +116,7 @@ class View(Requested):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerView(View):
-    """A view of what one layer returns or receives, see `fmapviz.views.base.DrawLayer`.
+    """A view of what one layer returns or receives, see `fmapviz.views.base`.
 
     Attributes:
         captures: What is drawn of the layer: its `output`, its `input`, the `gradient` at the one or `input gradient` at the
@@ -130,7 +130,7 @@ class LayerView(View):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReducedView(View):
-    """A view that reduces all channels of a layer to one map, see `fmapviz.views.base.Reduce`.
+    """A view that reduces all channels of a layer to one map, see `fmapviz.views.base`.
 
     Attributes:
         placed: As of `View`.
@@ -149,7 +149,7 @@ class ReducedView(View):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelView(View):
-    """A view of what a layer has learnt, see `fmapviz.views.base.ReadWeights` and `DrawWeights`.
+    """A view of what a layer has learnt, see `fmapviz.views.base`.
 
     Attributes:
         read: Reference of the function that reads it.

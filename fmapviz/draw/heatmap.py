@@ -23,13 +23,9 @@ if TYPE_CHECKING:
 _TINY = 1e-38  # smaller float32 values are subnormal
 
 
-def heat_of(
-    raw: Tensor,
-    size: tuple[int, int],
-    centres: Centres | None = None,
-    *,
-    limits: tuple[float, float] | None = None,
-) -> Tensor:
+def heat_and_ends(
+    raw: Tensor, size: Size, centres: Centres | None = None, *, limits: tuple[float, float] | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
     """Enlarge the positive part of each map and scale it to 0..1.
 
     The order matters: negative values become zero at the layer's resolution, as in the paper (Selvaraju et al., "Grad-CAM:
@@ -44,31 +40,13 @@ def heat_of(
         limits: Values at 0 and 1; None: the smallest and largest one of each map, before and after it is enlarged.
 
     Returns:
-        float32 `(N, H, W)`, 0..1; zero for a map without any positive value.
+        The maps, float32 `(N, H, W)`, 0..1, zero for a map without any positive value; and their values at 0 and at 1,
+        float32 `(N,)` each. Without limits these are the extremes of the enlarged map, which is flatter than `raw`.
 
     Example:
-        >>> import torch
-        >>> heat_of(torch.tensor([[[-1.0, 3.0]]]), (1, 4))
-        tensor([[[0.0000, 0.2500, 0.7500, 1.0000]]])
-    """
-    return heat_and_ends(raw, size, centres, limits=limits)[0]
-
-
-def heat_and_ends(
-    raw: Tensor,
-    size: tuple[int, int],
-    centres: Centres | None = None,
-    *,
-    limits: tuple[float, float] | None = None,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return what `heat_of` does, and the values at 0 and at 1 of each map, float32 `(N,)`.
-
-    Of a map without limits these are extremes of the enlarged map, which is flatter than `raw`.
-
-    Example:
-        >>> import torch
-        >>> [ends.tolist() for ends in heat_and_ends(torch.tensor([[[0.0, 4.0, 0.0]]]), (1, 6))[1:]]
-        [[0.0], [3.0]]
+        >>> heat, low, high = heat_and_ends(torch.tensor([[[-1.0, 3.0]]]), (1, 4))
+        >>> heat, low, high
+        (tensor([[[0.0000, 0.2500, 0.7500, 1.0000]]]), tensor([0.]), tensor([3.]))
     """
     positive = raw.float().nan_to_num(nan=0, posinf=0, neginf=0).relu()
     unseen = centres.unseen(size) if centres else None
@@ -86,7 +64,7 @@ def heat_and_ends(
 
 def stretch(
     raw: Tensor,
-    size: tuple[int, int],
+    size: Size,
     style: Style,
     limits: tuple[float, float] | None = None,
     *,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import partial
 from math import isfinite, nan
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -55,7 +55,7 @@ _INPUT_GAP = 4  # pixels between the input and what is beside it
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sheet:
-    """The maps of all layers of an image, to be composed into one picture; see `fmapviz.views.base.ImageView`.
+    """The maps of all layers of an image, to be composed into one picture; see `fmapviz.views.base`.
 
     Attributes:
         cells: In the order of execution.
@@ -174,13 +174,8 @@ def is_numbered(style: Style) -> bool:
 
 def lettering(style: Style) -> Lettering:
     """Return the look of numbers, headers and colour bars."""
-    return _lettering(style.ground, style.text_size)
-
-
-@lru_cache(maxsize=16)
-def _lettering(colour: tuple[int, int, int] | None, text_size: int) -> Lettering:
-    ground = Ground((WHITE, WHITE, WHITE), opaque=False) if colour is None else Ground(colour)
-    return Lettering(ground, text_size)
+    ground = Ground((WHITE, WHITE, WHITE), opaque=False) if style.ground is None else Ground(style.ground)
+    return Lettering(ground, style.text_size)
 
 
 def frame(

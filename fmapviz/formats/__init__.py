@@ -16,7 +16,7 @@ CONTRIBUTION = Contribution(
             crowd=40,  # runs, `maxNamesToEnableByDefault` in TensorBoard's `tf-multi-checkbox.ts`
             crowded="TensorBoard ticks none of more than 40 runs: click TOGGLE ALL RUNS on its page Images",
             open_writer="fmapviz.formats.tensorboard:open_writer",
-            write_series="fmapviz.formats.tensorboard:write_series",
+            write_series="fmapviz.formats.tensorboard.series:write_series",
         ),
         Format(
             name="png",

@@ -17,14 +17,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
     from typing import Any
 
+    from torch import Tensor, nn
+
     from fmapviz.config import Style
+    from fmapviz.core.drawings import Grid
     from fmapviz.core.members import View
     from fmapviz.draw.grid import Shared
     from fmapviz.draw.picture import Composed, Sheet
     from fmapviz.observe.targets import Wanted
     from fmapviz.run.observers import PassObserver
     from fmapviz.types import Model
-    from fmapviz.views.base import DrawWeights, ReadWeights
 
     # Any: what is drawn of one network, or of two; None: no requested format shows pictures.
     Draw = Callable[[Any, Style], Any] | None
@@ -33,8 +35,8 @@ if TYPE_CHECKING:
 class ModelDrawing(NamedTuple):
     """How the weights of a layer are read and drawn, see `fmapviz.views.base`."""
 
-    read: ReadWeights
-    draw: DrawWeights
+    read: Callable[[nn.Module, Style], Tensor]
+    draw: Callable[[Tensor, Style], Grid]
 
 
 class Observation(Protocol):

@@ -1,9 +1,21 @@
-"""What the functions of views receive and return; `fmapviz.core.members` has the kinds of views."""
+"""The contract of a view: what its functions receive and return.
+
+A view is a value of the catalogue, of one of the kinds in `fmapviz.core.members`, which names these functions:
+
+* `draw(maps: LayerMaps, style)` of a `LayerView`: Return a `BatchContent` for what was captured of one layer.
+* `reduce(maps)` of a `ReducedView`: Reduce `(N, C, h, w)` to float32 `(N, h, w)`, NaN where no channel has a finite value.
+* `read(module, style)` of a `ModelView`: Return the weights of a layer that are drawn, channels first.
+* `draw(values, style)` of a `ModelView`: Return the content of these weights, a `Grid`.
+* `compose(sheet: Sheet)`: Compose the maps of all layers of an image. Return the picture, uint8 `(H, W)` or `(H, W, 3)`, and
+  its facts.
+
+A function that cannot draw a layer raises `NotAMapError` with the reason.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -18,12 +30,10 @@ if TYPE_CHECKING:
 
     import numpy as np
     from numpy.typing import NDArray
-    from torch import Tensor, nn
+    from torch import Tensor
 
     from fmapviz.config import Style
-    from fmapviz.core.drawings import Grid
     from fmapviz.draw.grid import Ranges
-    from fmapviz.draw.picture import Composed, Sheet
     from fmapviz.types import Content
 
 
@@ -72,49 +82,6 @@ class BatchContent:
     tensors: Mapping[str, Tensor]
 
 
-class DrawLayer(Protocol):
-    """Draws what was captured of one layer; see `fmapviz.core.members.LayerView`."""
-
-    def __call__(self, maps: LayerMaps, style: Style, /) -> BatchContent:
-        """Return the content for each image.
-
-        Raises:
-            NotAMapError: These maps cannot be drawn, with the reason.
-        """
-
-
-class Reduce(Protocol):
-    """Reduces all channels of a layer to one map; see `fmapviz.core.members.ReducedView`."""
-
-    def __call__(self, maps: Tensor, /) -> Tensor:
-        """Return float32 `(N, h, w)` for maps `(N, C, h, w)`; NaN where no channel has a finite value."""
-
-
-class Compose(Protocol):
-    """Composes the maps of all layers of an image into one picture."""
-
-    def __call__(self, sheet: Sheet, /) -> Composed:
-        """Return the picture, uint8 `(H, W)` or `(H, W, 3)`, and what it shows in words."""
-
-
-class ReadWeights(Protocol):
-    """Reads what a layer has learnt; see `fmapviz.core.members.ModelView`."""
-
-    def __call__(self, module: nn.Module, style: Style, /) -> Tensor:
-        """Return what is drawn of a layer, channels first.
-
-        Raises:
-            NotAMapError: There is nothing to draw, with the reason.
-        """
-
-
-class DrawWeights(Protocol):
-    """Draws what a layer has learnt."""
-
-    def __call__(self, values: Tensor, style: Style, /) -> Grid:
-        """Return the content."""
-
-
 def draw_reduced(
     reduce: Callable[[Tensor], Tensor],
     maps: LayerMaps,
@@ -124,7 +91,7 @@ def draw_reduced(
     colormap: str = HEAT_COLORMAP,
     sharp: bool = False,
 ) -> BatchContent:
-    """Draw all channels as one map, see `Reduce`.
+    """Draw all channels as one map.
 
     Raises:
         NotAMapError: It is a vector.

@@ -25,7 +25,7 @@ _SCALINGS = {
 
 
 def compose(sheet: Sheet) -> Composed:
-    """Compose the input and the map of each layer; see `fmapviz.views.base.ImageView`."""
+    """Compose the input and the map of each layer; see `fmapviz.views.base`."""
     cells, style = sheet.cells, sheet.style
     scaling = _SCALINGS[style.norm.partition(":")[0]]
     tiles = [(draw_heat_map(heat, sheet.seen.at(layer.frame), style), layer.layer, shape_of(layer)) for layer, heat in cells]

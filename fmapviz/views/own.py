@@ -61,7 +61,7 @@ class OneImageError(Exception):
 
 
 def reduce(view: View, maps: Tensor) -> Tensor:
-    """Reduce all channels to one map; see `fmapviz.views.base.Reduce`.
+    """Reduce all channels to one map; see `fmapviz.views.base`.
 
     Raises:
         OwnViewError: The user's code failed, or returned something else.
@@ -76,7 +76,7 @@ def reduce(view: View, maps: Tensor) -> Tensor:
 
 
 def draw(view: View, maps: LayerMaps, style: Style) -> BatchContent:
-    """Draw feature maps; see `fmapviz.views.base.DrawLayer`.
+    """Draw feature maps; see `fmapviz.views.base`.
 
     Raises:
         OwnViewError: The user's code failed, or returned something else.

@@ -9,7 +9,7 @@ from allpairspy import AllPairs
 from torch.nn.functional import interpolate
 
 from fmapviz.config import Style
-from fmapviz.draw.heatmap import heat_and_ends, heat_of, mark_position, nearest, stretch
+from fmapviz.draw.heatmap import heat_and_ends, mark_position, nearest, stretch
 
 NAN, INF = torch.nan, torch.inf
 
@@ -34,7 +34,7 @@ def reference(raw, size):
 @pytest.mark.thorough
 def test_a_heat_map_is_pytorch_grad_cams(shape, factor, size):
     raw = random(*shape) * factor
-    heat = heat_of(raw, size)
+    heat = heat_and_ends(raw, size)[0]
     assert heat.dtype == torch.float32
     assert shape == (1, 2, 1) or heat.max() > 0.95
     torch.testing.assert_close(heat, reference(raw, size), rtol=0, atol=1e-5)
@@ -42,8 +42,8 @@ def test_a_heat_map_is_pytorch_grad_cams(shape, factor, size):
 
 def test_each_image_is_scaled_alone():
     raw = random(3, 7, 7) * torch.tensor([1, 100, 1e-3])[:, None, None]
-    each = torch.cat([heat_of(one[None], (56, 56)) for one in raw])
-    assert torch.equal(heat_of(raw, (56, 56)), each)
+    each = torch.cat([heat_and_ends(one[None], (56, 56))[0] for one in raw])
+    assert torch.equal(heat_and_ends(raw, (56, 56))[0], each)
     assert each.amin((1, 2)).tolist() == [0, 0, 0]
     torch.testing.assert_close(each.amax((1, 2)), torch.ones(3), rtol=0, atol=1e-6)
 
@@ -52,7 +52,7 @@ def test_each_image_is_scaled_alone():
 def test_a_map_without_a_positive_value_is_zero(value):
     raw = torch.full((2, 3, 4), value)
     raw[1, 0, 0] = 1
-    heat = heat_of(raw, (30, 40))
+    heat = heat_and_ends(raw, (30, 40))[0]
     assert not heat[0].any()
     assert heat[1].max() > 0.99
 
@@ -61,7 +61,7 @@ def test_values_that_are_not_finite_count_as_zero():
     raw = random(1, 6, 6)
     raw[0, 1, 2], raw[0, 3, 3], raw[0, 5, 0] = NAN, INF, -INF
     without = raw.nan_to_num(nan=0, posinf=0, neginf=0)
-    assert torch.equal(heat_of(raw, (48, 48)), heat_of(without, (48, 48)))
+    assert torch.equal(heat_and_ends(raw, (48, 48))[0], heat_and_ends(without, (48, 48))[0])
 
 
 # --- any range
@@ -154,13 +154,13 @@ def test_the_nearest_value_is_pillows(have, wanted):
 
 def test_half_precision_is_computed_in_full():
     raw = random(2, 7, 7).half()
-    assert torch.equal(heat_of(raw, (56, 56)), heat_of(raw.float(), (56, 56)))
+    assert torch.equal(heat_and_ends(raw, (56, 56))[0], heat_and_ends(raw.float(), (56, 56))[0])
 
 
 def test_the_signed_map_is_left_alone():
     raw = random(2, 7, 7)
     before = raw.clone()
-    heat_of(raw, (7, 7)).fill_(9)
+    heat_and_ends(raw, (7, 7))[0].fill_(9)
     assert torch.equal(raw, before)
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def compose(sheet: Sheet) -> Composed:
-    """Compose a table of layers and classes; see `fmapviz.views.base.ImageView`."""
+    """Compose a table of layers and classes; see `fmapviz.views.base`."""
     cells, style = sheet.cells, sheet.style
     rows = {layer.layer: shape_of(layer) for layer, _ in cells}
     targets = {layer.target.label: layer.target for layer, _ in cells if layer.target}

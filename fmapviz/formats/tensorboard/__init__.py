@@ -13,16 +13,13 @@ from fmapviz.formats.tensorboard.image_summary import scalars, summaries
 from fmapviz.types import StoredAt
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
     from fmapviz.formats.tensorboard.event_file import Record
     from fmapviz.types import Picture, UnitImage
 
 _FILE = "events.out.tfevents.fmapviz"
-
-# TensorBoard shows ten images of a tag by default, and none of them for 0, which its help calls "all" (2.21, both loaders).
-# The number of steps is not known while a network is trained; a number that is too large costs nothing.
 
 # TensorBoard shows one description for all steps: only facts that hold for all images may be in it.
 _COMMON = {"Layer", "Type", "Shows", "Scaling", "Model", "Weights", "Software"}
@@ -60,10 +57,3 @@ def open_writer(directory: Path, *, many: bool = False) -> Iterator[TensorBoardR
     """
     with event_file.create(directory / _FILE) as append:
         yield TensorBoardRun(append, many=many)
-
-
-def write_series(run: Path, units: Sequence[Path]) -> None:
-    """Write the pictures of all steps of a series to one event file; see `fmapviz.formats.tensorboard.series`."""
-    from fmapviz.formats.tensorboard import series  # noqa: PLC0415  only a comparison has one
-
-    series.write_series(run, units)

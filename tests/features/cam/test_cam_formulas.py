@@ -18,7 +18,7 @@ from torchvision.models import resnet18
 
 from fmapviz.core import registry
 from fmapviz.core.members import load
-from fmapviz.draw.heatmap import heat_of
+from fmapviz.draw.heatmap import heat_and_ends
 from fmapviz.features.cam import CamView
 from fmapviz.features.cam.formulas import cam, eigencam, gradcam, gradcam_pp, hirescam, layercam, saliency, xgradcam
 from fmapviz.features.cam.method import Method
@@ -110,7 +110,7 @@ def test_final_maps_are_pytorch_grad_cams(network, batch, layer, captured, view)
     with torch.no_grad():
         louder.fc.weight.mul_(LOUDER)
     theirs = of_grad_cam(GRAD_CAM[view], louder, layer, batch, CLASSES)
-    ours = heat_of(view(captured.activations, captured.gradients * LOUDER), SIZE)
+    ours = heat_and_ends(view(captured.activations, captured.gradients * LOUDER), SIZE)[0]
     assert ours.amax((1, 2)).min() > 0.99
     torch.testing.assert_close(ours, theirs, **CLOSE)
 
@@ -123,7 +123,7 @@ def test_maps_at_the_layers_resolution_are_torchcams(network, batch, layer, capt
 
 def test_the_formulas_differ_but_where_a_mean_follows(layer, captured):
     # Else no reference could tell one from another. A gradient that is the same at all places leaves three of them alike.
-    heats = {view: heat_of(view(*captured), SIZE) for view in OF_GRADIENTS}
+    heats = {view: heat_and_ends(view(*captured), SIZE)[0] for view in OF_GRADIENTS}
     for one, other in combinations(OF_GRADIENTS, 2):
         alike = layer == "layer4" and {one, other} <= {gradcam, hirescam, xgradcam}
         assert ((heats[one] - heats[other]).abs().max() < 1e-4) == alike
@@ -171,15 +171,15 @@ def test_maps_are_those_of_the_papers_for_gradients_of_any_size(view, size, kind
     ours = view(activations, gradients)
     assert theirs.abs().max() > 0
     torch.testing.assert_close(ours.double() / theirs.abs().max(), theirs / theirs.abs().max(), rtol=0, atol=1e-5)
-    expected = heat_of((theirs / theirs.abs().max()).float(), SIZE)
-    torch.testing.assert_close(heat_of(ours, SIZE), expected, rtol=0, atol=1e-4)
+    expected = heat_and_ends((theirs / theirs.abs().max()).float(), SIZE)[0]
+    torch.testing.assert_close(heat_and_ends(ours, SIZE)[0], expected, rtol=0, atol=1e-4)
 
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("view", [view for view in OF_GRADIENTS if view is not gradcam_pp], ids=named)
 @pytest.mark.parametrize("factor", [1e-8, 1e8])
 def test_a_multiple_of_the_logits_has_the_same_map(captured, view, factor):
-    one, other = (heat_of(view(captured.activations, captured.gradients * by), SIZE) for by in (1, factor))
+    one, other = (heat_and_ends(view(captured.activations, captured.gradients * by), SIZE)[0] for by in (1, factor))
     assert one.max() > 0.99
     torch.testing.assert_close(one, other, rtol=0, atol=1e-5)
 
@@ -207,7 +207,7 @@ def test_eigencam_is_pytorch_grad_cams_up_to_the_sign(network, batch, layer, cap
     theirs = of_grad_cam("EigenCAM", network, layer, batch, CLASSES)
     raw = eigencam(captured.activations)
     for image, one in enumerate(raw):
-        off = [(heat_of(sign * one[None], SIZE)[0] - theirs[image]).abs().max() for sign in (1, -1)]
+        off = [(heat_and_ends(sign * one[None], SIZE)[0][0] - theirs[image]).abs().max() for sign in (1, -1)]
         assert min(off) < 1e-5
         assert max(off) > 0.1
 
