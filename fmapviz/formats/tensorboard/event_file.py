@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, BinaryIO
 
 import google_crc32c
 from tensorboard.compat.proto.event_pb2 import Event
@@ -19,29 +19,15 @@ if TYPE_CHECKING:
 _BEFORE, _AFTER = 12, 4  # bytes around the data of a record: its length and two checksums
 
 
-class Record(NamedTuple):
-    """The data of a record, in parts so that a picture is not copied.
-
-    Attributes:
-        head: What precedes the picture, or everything if there is none.
-        picture: The encoded picture.
-        tail: What follows it.
-    """
-
-    head: bytes
-    picture: bytes = b""
-    tail: bytes = b""
-
-
 @contextmanager
-def create(path: Path) -> Iterator[Callable[[Record], int]]:
+def create(path: Path) -> Iterator[Callable[[bytes], int]]:
     """Write an event file, under a name that TensorBoard ignores until it is complete.
 
     Args:
         path: Its final name, with `tfevents` in it. If the block raises, no file of that name appears.
 
     Yields:
-        A function that appends one event, and returns the offset of its picture in the file.
+        A function that appends one event, and returns the offset of its data in the file.
 
     Raises:
         OSError: The disk is full, for example.
@@ -50,36 +36,33 @@ def create(path: Path) -> Iterator[Callable[[Record], int]]:
     with files.create(unfinished) as file:
         end = 0  # the file's `tell` lets other threads go first: 1 ms for an image of 60 layers
 
-        def append(record: Record) -> int:
+        def append(event: bytes) -> int:
             nonlocal end
             begin = end + _BEFORE
-            end = begin + write_record(file, record) + _AFTER
-            return begin + len(record.head)
+            write_record(file, event)
+            end = begin + len(event) + _AFTER
+            return begin
 
         header = Event(wall_time=time.time(), file_version="brain.Event:2")
         header.source_metadata.writer = "fmapviz"
-        append(Record(header.SerializeToString()))
+        append(header.SerializeToString())
         yield append
     files.rename(unfinished, path)
 
 
-def write_record(file: BinaryIO, record: Record) -> int:
-    """Append one TFRecord: length and data, each followed by its checksum; return the length.
+def write_record(file: BinaryIO, data: bytes) -> None:
+    """Append one TFRecord: length and data, each followed by its checksum.
 
     Format: https://www.tensorflow.org/tutorials/load_data/tfrecord#tfrecords_format_details
     """
-    size = sum(map(len, record))
-    length = struct.pack("<Q", size)
-    file.write(length + _checksum(length) + record.head)
-    file.write(record.picture)
-    file.write(record.tail + _checksum(*record))
-    return size
+    length = struct.pack("<Q", len(data))
+    file.write(length + _checksum(length))
+    file.write(data)
+    file.write(_checksum(data))
 
 
-def _checksum(*parts: bytes) -> bytes:
+def _checksum(data: bytes) -> bytes:
     """Return the masked CRC-32C of TFRecord, which suits data that contains checksums."""
-    crc = 0
-    for part in parts:
-        crc = google_crc32c.extend(crc, part)
+    crc = google_crc32c.value(data)
     masked = ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
     return struct.pack("<I", masked)
