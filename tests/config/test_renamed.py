@@ -1,14 +1,11 @@
 """Former names of arguments are accepted with a warning, wherever an argument has a new one, and refused beside it."""
 
-import importlib
 import inspect
 import json
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
-import torch
-from torch import nn
 
 import fmapviz
 from fmapviz.errors import ArgumentError
@@ -17,10 +14,9 @@ from fmapviz.public_names import HOMES
 STAR = Path(__file__).parents[2] / "sample_images" / "shapes" / "star.jpg"
 FORMER = {"predictions": "top", "preprocessing": "options", "anchor": "seed"}
 PUBLIC = [getattr(fmapviz, name) for name in HOMES]
-PLACES = [(function, name) for function in PUBLIC for name in inspect.signature(function).parameters if name in FORMER] + [
-    (fmapviz.Watch, name) for name in ("predictions", "preprocessing")
-]  # among its other options
-CALLBACKS = [("lightning", "FeatureMaps"), ("transformers", "FeatureMapsCallback")]
+PLACES = [(function, name) for function in PUBLIC for name in inspect.signature(function).parameters if name in FORMER]
+if "Watch" in HOMES:
+    PLACES += [(fmapviz.Watch, name) for name in ("predictions", "preprocessing")]  # among its other options
 
 
 @pytest.mark.parametrize(("function", "name"), PLACES, ids=lambda each: getattr(each, "__name__", each))
@@ -36,9 +32,8 @@ def test_a_former_name_is_accepted_with_a_warning_and_refused_beside_the_new_one
 
 
 def test_all_places_are_found():
-    assert {function.__name__ for function, _ in PLACES} == {
-        "visualize", "diff", "top_images", "list_layers", "load_model", "receptive_field", "Style", "Watch"
-    }  # fmt: skip
+    renamed = {"visualize", "diff", "top_images", "list_layers", "load_model", "receptive_field", "Style", "Watch"}
+    assert {function.__name__ for function, _ in PLACES} == renamed & {*HOMES}
 
 
 def test_a_style_by_the_former_name_is_the_same():
@@ -65,22 +60,3 @@ def test_a_run_by_the_former_names_is_the_same(tmp_path):
     record = json.loads((first.directory / "run.json").read_bytes())
     assert record["settings"]["predictions"] == 1
     assert record["request"]["preprocessing"]["size"] == [64, 64]
-
-
-def test_watch_takes_its_directory_by_the_former_name(tmp_path):
-    with pytest.warns(DeprecationWarning, match=r"^Watch\(\): to= is now out=$"):
-        watch = fmapviz.Watch(nn.Sequential(nn.Conv2d(3, 4, 3)), torch.rand(3, 9, 9), to=tmp_path)
-    assert watch.directory == tmp_path / "fmapviz"
-    with pytest.raises(ArgumentError, match="both are given"):
-        fmapviz.Watch(nn.Sequential(nn.Conv2d(3, 4, 3)), torch.rand(3, 9, 9), to=tmp_path, out=tmp_path)
-
-
-@pytest.mark.parametrize(("module", "name"), CALLBACKS)
-@pytest.mark.filterwarnings("ignore:::(?!fmapviz|test)")  # of other packages
-def test_a_callback_takes_its_directory_by_the_former_name(module, name, tmp_path):
-    pytest.importorskip(module)
-    callback = getattr(importlib.import_module(f"fmapviz.integrations.{module}"), name)
-    with pytest.warns(DeprecationWarning, match=rf"^{name}\(\): to= is now out=$"):
-        callback(STAR, to=tmp_path)
-    with pytest.raises(ArgumentError, match="both are given"):
-        callback(STAR, to=tmp_path, out=tmp_path)

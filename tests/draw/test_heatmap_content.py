@@ -7,64 +7,17 @@ from io import BytesIO
 
 import numpy as np
 import pytest
-import torch
+from heat_maps import FOURTH, NAME, SEEN, SHEETS, STAR, content, drawn, heat, info, pictures
 from PIL import Image
 from results import drawn_layer, result_of, seen_of
-from run_infos import run_info
 
 from fmapviz.config import Style
 from fmapviz.core.drawings import Grid, HeatMap
 from fmapviz.draw.colormaps import table
 from fmapviz.draw.facts import describe
-from fmapviz.draw.heatmap import heat_and_ends
 from fmapviz.draw.picture import header_of, make_pictures
 from fmapviz.draw.records import heat_records, layer_records, notices_of
-from fmapviz.features.cam import sheet
-from fmapviz.types import Drawing, LayerResult, Prediction, Statistics, Target
-from fmapviz.views import contact
-
-NAME = "cats/lena.png"
-SEEN = np.random.default_rng(0).integers(0, 256, (16, 24, 3), np.uint8)
-SHEETS = {"sheet": sheet.compose, "contact": contact.compose}
-COMMON = {"Model", "Weights", "Image", "Software", "Predicted"}
-STAR, FOURTH = Target("top1", 3, "star", 2.34567), Target("class4", 4, "", -0.5)
-
-
-def info(**style):
-    return run_info(weights="random", views="gradcam", to="png", style=Style(**{"labels": False, **style}))
-
-
-def heat(view="gradcam", layer="layer4", *, target=STAR, raw=None, **others):
-    raw = np.random.default_rng(1).normal(size=(4, 6)).astype(np.float32) if raw is None else np.asarray(raw, np.float32)
-    found, *ends = heat_and_ends(torch.from_numpy(raw)[None], (16, 24))
-    pixels = found[0].mul(255).add(0.5).byte().numpy()
-    over = others.pop("over", True)
-    fields = {"type": "Sequential" if layer else "", "index": 0, "call": 1, "shape": (512, 4, 6), **others}
-    drawing = Drawing(view, HeatMap(raw, pixels, over, "turbo" if over else "gray", ends=tuple(map(float, ends))))
-    return LayerResult(layer, target=target, drawings=(drawing,), **fields)
-
-
-def drawn(*heats, predictions=(), drawings=()):
-    return result_of(*drawings, *heats, predictions=predictions)
-
-
-def content(layer):
-    return layer.drawings[0].content
-
-
-def pictures(*heats, style=None, seen=SEEN, **others):
-    """Return the pictures of heat maps and sheets, decoded."""
-    made = make_pictures(drawn(*heats, **others), seen_of(seen), NAME, info(**(style or {})), sheets=SHEETS)
-    return [Shown(each, np.asarray(Image.open(BytesIO(each.png)))) for each in made if each.group != "input"]
-
-
-class Shown:
-    """A picture, its pixels, and the facts that other pictures of the image do not share."""
-
-    def __init__(self, picture, pixels):
-        self.view, self.name, self.title, self.pixels = picture.group, picture.name, picture.title, pixels
-        self.facts = {key: value for key, value in picture.facts.items() if key not in COMMON}
-
+from fmapviz.types import Statistics, Target
 
 # --- what is drawn
 
@@ -146,31 +99,6 @@ def test_a_picture_says_what_it_shows():
 def test_a_class_without_a_name_is_called_by_its_number():
     assert str(Target("star", 3, "star", 10)) == "star (number 3), score 10"
     assert str(Target("top2", 7, "", 12345.678)) == "class 7, top2, score 1.235e+04"
-
-
-# --- sheets
-
-
-def test_the_maps_of_a_sheet_are_one_picture_at_the_end():
-    cells = [heat("sheet", layer, target=target) for layer in ("layer1", "layer4") for target in (STAR, FOURTH)]
-    found = pictures(cells[0], heat(), *cells[1:], predictions=(Prediction(3, "star", 0.98765),))
-    assert [(picture.view, picture.name) for picture in found] == [("gradcam", "00 layer4.top1"), ("sheet", "sheet")]
-    sheet = found[-1]
-    assert sheet.facts["Rows"] == "layer1, layer4"
-    assert sheet.facts["Columns"] == "star (number 3), top1, score 2.346; class 4, score -0.5"
-    assert sheet.pixels.ndim == 3
-    assert min(sheet.pixels.shape[:2]) > 2 * 16
-    (alone,) = pictures(*[heat("sheet", automatic=True)])
-    assert alone.facts["Rows"] == "layer4 (chosen automatically)"
-    assert not np.array_equal(alone.pixels.shape, sheet.pixels.shape)
-
-
-def test_a_cell_without_a_map_says_so():
-    full = [heat("sheet", layer, target=target) for layer in ("layer1", "layer4") for target in (STAR, FOURTH)]
-    (with_all,), (with_three,) = pictures(*full), pictures(*full[:3])
-    assert with_all.pixels.shape == with_three.pixels.shape
-    assert not np.array_equal(with_all.pixels, with_three.pixels)
-    assert with_all.facts == with_three.facts
 
 
 # --- empty maps
@@ -267,21 +195,21 @@ def test_gradients_and_heat_maps_come_after_the_input_with_numbers_of_one_width(
         for index, target in ((0, STAR), (100, FOURTH))
     ]
     found = list(
-        make_pictures(drawn(heat(index=5), heat("sheet"), drawings=grids), seen_of(SEEN), NAME, info(), sheets=SHEETS)
+        make_pictures(drawn(heat(index=5), heat("contact"), drawings=grids), seen_of(SEEN), NAME, info(), sheets=SHEETS)
     )
     assert [(picture.tag, picture.title) for picture in found] == [
         ("input/input", ""),
         ("grads/000 conv.top1", "000 conv: star"),
         ("grads/100 conv.class4", "100 conv: class 4"),
         ("gradcam/005 layer4.top1", "005 layer4: star"),
-        ("sheet/sheet", ""),
+        ("contact/contact", ""),
     ]
     assert [picture.file_name for picture in found] == [
         "input.png",
         "000_conv.top1.grads.png",
         "100_conv.class4.grads.png",
         "005_layer4.top1.gradcam.png",
-        "sheet.png",
+        "contact.png",
     ]
     for picture in found:
         with Image.open(BytesIO(picture.png)) as image:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from image_files import paint, prepared
-from step_runs import OPTIONS, STEPS, add_step, net_at, page_of, write_step_run, write_watched
+from step_runs import OPTIONS, STEPS, add_step, net_at, page_of, write_step_run
 from tiny_models import outputs_of
 
 from fmapviz.core import checksummed_json
@@ -113,22 +113,6 @@ def test_numbers_that_were_tampered_with_are_left_out(run, tmp_path):
     assert second.layer == "second"
     change_record(unit, lambda record: record.update(layers="none"))
     assert images.summarize(unit)[0].step.layers == ()
-
-
-@pytest.fixture(scope="module")
-def watched(tmp_path_factory):
-    """The run of a training, with pictures of the model; only read."""
-    root = tmp_path_factory.mktemp("watched")
-    return write_watched(root, views=["maps", "kernels"])
-
-
-def test_a_training_is_listed_with_the_steps_of_the_model(watched):
-    page = page_of(watched)
-    (entry,) = page["units"]
-    assert (entry["unit"], [each["step"] for each in entry["steps"]]) == ("cat.png", list(STEPS[:3]))
-    assert entry["steps"][0].keys() == {"step", "href"}  # one input for all
-    assert page["models"] == [{"step": step, "href": f"_model/step_{step:06d}/"} for step in STEPS[:3]]
-    assert page["curves"] == "steps.js"
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ import pytest
 from cases import thorough
 from image_files import paint, prepared
 from report_runs import write_index, write_large_run, write_run
-from step_runs import DYING, STEPS, net_at, page_of, write_step_run, write_watched
+from slider import loads, shown, slide, text_of
+from step_runs import DYING, STEPS, net_at, page_of, write_step_run
 from tiny_models import outputs_of
-from waiting import wait_until
 
 from fmapviz.formats.html.page import read_script
 
@@ -28,29 +28,6 @@ RELU = "view=maps&layer=01+relu"
 def run(tmp_path_factory):
     """Two series of seven steps, and an ordinary image; only read."""
     return write_step_run(tmp_path_factory.mktemp("steps"), images=SERIES, views=["maps", "histogram"])
-
-
-def text_of(position, steps=STEPS):
-    return f"step {steps[position]} ({position + 1} of {len(steps)})"
-
-
-def shown(report):
-    """Return the text at the slider, and the files that the panes show, relative to the run."""
-    files = report.page.locator(".stage > img").evaluate_all("all => all.map(one => decodeURIComponent(one.src))")
-    return report.text("#step-shown"), [file.removeprefix(f"{report.root.as_uri()}/") for file in files]
-
-
-def slide(report, position):
-    """Move the slider with the mouse's event."""
-    script = """(slider, position) => { slider.value = position;
-        slider.dispatchEvent(new Event("input", {bubbles: true})); }"""
-    report.page.locator("#step").evaluate(script, position)
-    report.settled()
-
-
-def loads(report, *files):
-    """Wait until the page has requested files."""
-    assert wait_until(lambda: report.page.evaluate("true") and {*files} <= {*report.loaded()})
 
 
 def is_at(report, position):
@@ -182,40 +159,6 @@ def test_a_step_without_the_layer_says_so_and_the_next_one_is_as_before(open_rep
     ]
     report.press(".")
     assert (report.picture(), report.page.evaluate(PLACES)) == (before, places)
-
-
-@pytest.mark.thorough
-def test_the_model_is_that_of_the_step(open_report, tmp_path):
-    run = write_watched(tmp_path, views=["maps", "kernels"])
-    report = open_report(run, "#view=kernels")
-    files = [f"_model/step_{step:06d}/00_first.kernels.png" for step in STEPS]
-    for position in (2, 1, 0):
-        assert shown(report) == (text_of(position, STEPS[:3]), [files[position]])
-        assert report.text(".pane h3") == f"The model, step {STEPS[position]}"
-        if position:
-            loads(report, files[position - 1])  # before it is shown
-        report.press(",")
-    report.press("c")
-    assert shown(report)[1] == [files[0], files[2]]
-    report.look_at("maps")
-    assert shown(report)[1] == [f"cat.png/step_{step:06d}/00_first.maps.png" for step in (0, 20)]
-
-
-def test_filmstrips_are_a_view_of_their_image_at_all_steps(open_report, tmp_path):
-    run = write_watched(tmp_path, views=["maps"])
-    report = open_report(run, "#view=maps")
-    assert report.text("#images .count") == "1"
-    report.look_at("filmstrip")
-    strips = [f"cat.png/_filmstrip/{name}.filmstrip.png" for name in ("00_first", "01_relu")]
-    for position in (2, 0):
-        if position != 2:
-            slide(report, position)
-        assert report.text(".pane h3") == "All steps of the training"
-        assert shown(report) == (text_of(position, STEPS[:3]), strips[:1])
-        assert report.page.locator(".stage > img").evaluate("image => image.naturalWidth") > 0
-    assert (run / strips[1]).exists()
-    report.look_at("maps")
-    assert shown(report)[1] == ["cat.png/step_000000/00_first.maps.png"]
 
 
 # --- Playing

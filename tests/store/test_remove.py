@@ -21,7 +21,6 @@ from fmapviz.config import Style
 from fmapviz.core.checksummed_json import dumps
 from fmapviz.core.files import stage
 from fmapviz.errors import OutputError, RefusedError, RequestError
-from fmapviz.features.watch.watch import Watch
 from fmapviz.store import remove
 from fmapviz.store.failures import append_failure
 from fmapviz.store.listing import describe_run
@@ -118,16 +117,6 @@ def test_a_run_of_shards_is_removed(tmp_path):
         paint(tmp_path / "in" / f"{number}.png", number)
     summary = draw(tmp_path / "in", out=tmp_path / "out", shard=2, to=["tar", "tensorboard", "stats"])
     assert removed(summary.directory)
-
-
-def test_a_run_of_a_training_is_removed_with_its_events_and_filmstrips(tmp_path):
-    paint(tmp_path / "a.png", 1)
-    with Watch(Net(), tmp_path / "a.png", out=tmp_path / "out", every=1, budget=1, on_event=bool) as watch:
-        for step in range(2):
-            watch(step)
-    assert {"film.npz"} < {path.name for path in watch.directory.iterdir()}
-    assert list(watch.directory.glob("events.out.tfevents.*"))
-    assert removed(watch.directory)
 
 
 def test_what_is_missing_or_damaged_does_not_matter_if_a_record_lists_it(run):

@@ -4,7 +4,6 @@ import json
 from dataclasses import replace
 
 import pytest
-from step_runs import write_watched
 
 from fmapviz.core.files import stage
 from fmapviz.images.find import path_hash
@@ -71,14 +70,3 @@ def test_a_distinct_name_leads_back_to_the_plain_one(file):
     distinct = distinct_name(file.unit, file.path)
     assert distinct != file.unit
     assert plain_name(distinct, file.path) == plain_name(file.unit, file.path) == file.unit
-
-
-def test_the_steps_of_a_training_name_their_image_by_its_path(tmp_path):
-    run = write_watched(tmp_path, views=["maps", "kernels"])
-    keys = {str(each.parent.relative_to(run)): key_of(read_unit(each.parent)) for each in run.rglob("unit.json")}
-    assert {keys[f"cat.png/step_{step:06d}"].path for step in (0, 10, 20)} == {str(tmp_path / "in/cat.png")}
-    assert {(key.kind, key.step, key.series) for key in keys.values()} == {
-        *(("image", step, "cat.png") for step in (0, 10, 20)),
-        *(("model", step, "_model") for step in (0, 10, 20)),
-        ("filmstrip", None, "cat.png"),
-    }

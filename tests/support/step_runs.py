@@ -10,7 +10,6 @@ from torch import nn
 
 from fmapviz.config import InputOptions
 from fmapviz.core.files import stage
-from fmapviz.features.watch.watch import Watch
 from fmapviz.run.loop import visualize
 from fmapviz.store.unit import commit, read_unit
 from fmapviz.store.unit_key import key_of
@@ -71,24 +70,6 @@ def write_step_run(root, *, images=("cat.png",), steps=STEPS, plain=("plain.png"
         shutil.rmtree(root / f"step{step}")
     visualize(last, ordinary, out=root / "out", **options)  # which lists the units that were added
     return run
-
-
-def write_watched(root, *, steps=STEPS[:3], **options):
-    """Draw an image while a network is trained, as a training does; return the run's directory."""
-    current = [net_at(steps[0])]
-    image = paint(root / "in/cat.png", 1, (24, 30))
-    own = {
-        "types": OPTIONS["types"],
-        "preprocessing": OPTIONS["preprocessing"],
-        "budget": 1.0,
-        "strict": True,
-        "on_event": str,
-    }
-    with Watch(lambda: current[0], image, out=root / "out", every=lambda step: step in steps, **own, **options) as watch:
-        for step in range(steps[-1] + 1):
-            current[0] = net_at(step) if step in steps else current[0]
-            watch(step)
-    return watch.directory
 
 
 def add_step(run, drawn, series, step):
