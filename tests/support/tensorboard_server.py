@@ -45,3 +45,9 @@ def steps_shown(address, tag):
     query = urllib.parse.urlencode({"run": run, "tag": tag})
     with urllib.request.urlopen(f"{address}data/plugin/images/images?{query}", timeout=PATIENCE) as answer:
         return [each["step"] for each in json.load(answer)]
+
+
+def printed_line(text):
+    """Return the only command for TensorBoard in what was printed."""
+    (line,) = re.findall(r"tensorboard --logdir .*", text)
+    return line

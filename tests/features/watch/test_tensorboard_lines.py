@@ -1,0 +1,81 @@
+"""TensorBoard, started with the very line that a training printed, shows every step."""
+
+import pytest
+import torch
+from extras import needs, require
+from tensorboard_server import printed_line, serving, steps_shown
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.tensorboard import SummaryWriter
+
+from fmapviz import Watch
+
+pytestmark = pytest.mark.filterwarnings("default")  # of other packages
+STEPS = 13  # TensorBoard shows ten by default
+OPTIONS = {"every": 1, "strict": True, "budget": 100}
+
+
+def network():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2))
+
+
+def probe():
+    return torch.rand(3, 16, 16, generator=torch.Generator().manual_seed(0))
+
+
+def train(watch):
+    with watch:
+        for step in range(STEPS):
+            watch(step)
+
+
+def watch_into_a_directory(folder):
+    train(Watch(network(), probe(), out=folder / "my runs", **OPTIONS))
+    return "maps/00 0/image_0"
+
+
+def watch_into_a_writer(folder):
+    with SummaryWriter(folder / "my 'own' runs") as writer:
+        train(Watch(network(), probe(), out=writer, **OPTIONS))
+    return "maps/00 0/image_0"
+
+
+def fit_with_lightning(folder):
+    pl = require("lightning.pytorch", "trainers")
+    from fmapviz.integrations.lightning import FeatureMaps
+    from lightning.pytorch.loggers import TensorBoardLogger
+
+    class Module(pl.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.model = network()
+
+        def training_step(self, batch, _index):
+            return nn.functional.cross_entropy(self.model(batch[0]), batch[1])
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), 0.1)
+
+    images = TensorDataset(torch.rand(STEPS, 3, 16, 16), torch.randint(2, (STEPS,)))
+    trainer = pl.Trainer(
+        accelerator="cpu", callbacks=[FeatureMaps(probe(), network="model", **OPTIONS)], enable_checkpointing=False,
+        enable_progress_bar=False, enable_model_summary=False, logger=TensorBoardLogger(folder, "own"), max_epochs=1,
+    )  # fmt: skip
+    trainer.fit(Module(), DataLoader(images, 1))
+    return "maps/00 0/image_0"
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize(
+    "draw",
+    [
+        watch_into_a_directory,
+        watch_into_a_writer,
+        pytest.param(fit_with_lightning, marks=needs("lightning", "trainers")),
+    ],
+)
+def test_the_line_that_a_training_prints_shows_every_step(draw, tmp_path, capfd):
+    tag = draw(tmp_path)
+    with serving(printed_line(capfd.readouterr().err), tmp_path) as address:
+        assert len(steps_shown(address, tag)) == STEPS
