@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from functools import partial
 
 import pytest
 from extras import needs
@@ -11,9 +10,7 @@ from faults import Net
 from image_files import paint
 from tiny_runs import AS_IT_IS, runner
 
-from fmapviz.config import RunConfig
 from fmapviz.errors import OutputError
-from fmapviz.features.diff.run import run_diff
 from fmapviz.store.listing import list_runs
 from fmapviz.store.presence import Presence
 from fmapviz.store.verify import verify
@@ -119,18 +116,3 @@ def test_a_disk_that_is_replaced_is_another_directory(tmp_path):
     presence._identity = (1, presence._identity[1])
     with pytest.raises(OutputError, match="another directory"):
         presence.check()
-
-
-def test_a_comparison_of_runs_looks_too(tmp_path):
-    for number in range(3):
-        paint(tmp_path / "in" / f"{number}.png", number)
-    runs = [draw(tmp_path / "in", out=tmp_path / "out", name=name, to=["raw"]).directory for name in ("a", "b")]
-
-    def on_event(event):
-        if getattr(event, "status", "") == "done" and event.path.endswith("2.png"):
-            shutil.rmtree(tmp_path / "diffs" / "d" / "0.png")
-
-    config = partial(RunConfig, str(runs[0]), [str(runs[1])], out=tmp_path / "diffs", name="d", to=["numbers"])
-    with pytest.raises(OutputError, match="1 of 3 finished"):
-        run_diff(config(on_event=on_event), against=None)
-    assert run_diff(config(), against=None).exit_code == 0

@@ -13,9 +13,8 @@ from image_files import paint
 from tiny_runs import AS_IT_IS, runner
 
 import fmapviz
-from fmapviz.config import Part, RunConfig
+from fmapviz.config import Part
 from fmapviz.errors import RefusedError
-from fmapviz.features.diff.run import run_diff
 from fmapviz.formats.html.two_runs import write_two_runs
 from fmapviz.store import run_files
 from fmapviz.store.listing import list_runs
@@ -141,23 +140,6 @@ def _page(run, other):
         return write_two_runs([run, other])
     except fmapviz.errors.RequestError:  # it has no report yet
         return None
-
-
-def test_a_diff_of_a_run_that_is_being_written_says_so(tmp_path):
-    raw = {"to": ["raw", "png"]}
-    other = draw(paint_some(tmp_path / "in", 5), out=tmp_path / "out", name="other", **raw).directory
-    told = []
-    summary, run = while_running(
-        tmp_path,
-        lambda run: run_diff(
-            RunConfig(str(run), [str(other)], out=tmp_path / "diffs", to=["numbers"], on_event=told.append),
-            against=None,
-        ),
-        **raw,
-    )
-    assert summary.done >= 3
-    assert any("still being written" in getattr(event, "message", "") for event in told)
-    assert problems(run) == []
 
 
 def test_what_other_commands_recorded_stays_recorded_and_what_is_not_made_any_more_goes(tmp_path):

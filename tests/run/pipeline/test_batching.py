@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from dataclasses import dataclass
 from itertools import count, islice
 
 import numpy as np
@@ -17,10 +18,9 @@ import fmapviz
 from fmapviz.config import InputOptions
 from fmapviz.core.drawings import Grid
 from fmapviz.events import Notice
-from fmapviz.features.diff.panels import Panels
 from fmapviz.run.loop import visualize
 from fmapviz.run.pipeline.batching import is_mixed
-from fmapviz.types import Measures, Statistics
+from fmapviz.types import CustomContent, Measures, Statistics
 
 # Of less than 20,480 values torch computes a batch otherwise than one image.
 SMALL = InputOptions(size=(96, 96), mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
@@ -394,8 +394,13 @@ def mixes(first, beside):
 NUMBERS = np.arange(3, dtype=np.float32)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Pair(CustomContent):
+    grids: tuple
+
+
 def of_pair(*grids):
-    return Panels(grids, ("A", "B"), limits=(0.0, 1.0), largest=1.0)
+    return Pair(grids)
 
 
 @pytest.mark.parametrize(

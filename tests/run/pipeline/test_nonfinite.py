@@ -9,8 +9,6 @@ from PIL import Image
 from torch import nn
 
 import fmapviz
-from fmapviz.config import RunConfig
-from fmapviz.features.diff.run import run_diff
 from fmapviz.formats.html.page import read_script
 
 
@@ -60,26 +58,3 @@ def test_the_first_layer_without_finite_values_is_named_once(kind, tmp_path):
         (page,) = (summary.directory / name).glob("report.js")
         shown = [notice for notice in read_script(page.read_bytes())["notices"] if "NaN" in notice]
         assert shown == ([WORDS[kind].replace(" in 2 images", "")] if WORDS[kind] else [])
-
-
-def compare(networks, out):
-    config = RunConfig(networks[0], out / "a.png", views="diff", out=out, to="numbers")
-    return run_diff(config, against=networks[1])
-
-
-def test_of_two_networks_the_second_whose_weights_are_not_finite_is_named(tmp_path):
-    Image.new("RGB", (20, 20), "orange").save(tmp_path / "a.png")
-    summary = compare([Net("none"), Net("weights")], tmp_path)
-    assert any(notice.endswith("; the weights of B hold some: 'second.weight'") for notice in summary.notices)
-
-
-class Refusing(Net):
-    def preprocess(self, picture):
-        raise ValueError(f"{picture} is not good enough")
-
-
-def test_a_comparison_without_an_image_says_nothing_of_layers(tmp_path):
-    Image.new("RGB", (20, 20), "orange").save(tmp_path / "a.png")
-    summary = compare([Refusing("none"), Refusing("none")], tmp_path)
-    assert (summary.done, summary.failed) == (0, 1)
-    assert not [notice for notice in summary.notices if "no CKA" in notice or "both networks" in notice]

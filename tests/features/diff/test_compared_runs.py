@@ -1,0 +1,54 @@
+"""Two runs that are compared while one is written, or while files of the comparison disappear."""
+
+import shutil
+from functools import partial
+
+import pytest
+from faults import Net
+from image_files import paint
+from tiny_runs import AS_IT_IS, runner
+from trees import problems
+
+from fmapviz.config import RunConfig
+from fmapviz.errors import OutputError
+from fmapviz.features.diff.run import run_diff
+
+draw = runner(Net, to=["raw"], preprocessing=AS_IT_IS, workers=1)
+
+
+@pytest.fixture
+def images(tmp_path):
+    for number in range(3):
+        paint(tmp_path / "in" / f"{number}.png", number)
+    return tmp_path / "in"
+
+
+def test_a_comparison_with_a_run_that_is_being_written_says_so(images, tmp_path):
+    other = draw(images, out=tmp_path / "out", name="other").directory
+    told, compared = [], []
+
+    def compare(event):
+        if getattr(event, "path", "").endswith("1.png"):
+            config = RunConfig(
+                str(tmp_path / "out/run"), [str(other)], out=tmp_path / "diffs", to="numbers", on_event=told.append
+            )
+            compared.append(run_diff(config, against=None).done)
+
+    run = draw(images, out=tmp_path / "out", name="run", on_event=compare)
+    assert run.done == 3
+    assert compared == [2]
+    assert any("still being written" in getattr(event, "message", "") for event in told)
+    assert problems(run.directory) == []
+
+
+def test_a_comparison_of_runs_notices_that_its_files_are_gone(images, tmp_path):
+    runs = [draw(images, out=tmp_path / "out", name=name).directory for name in ("a", "b")]
+
+    def on_event(event):
+        if getattr(event, "status", "") == "done" and event.path.endswith("2.png"):
+            shutil.rmtree(tmp_path / "diffs" / "d" / "0.png")
+
+    config = partial(RunConfig, str(runs[0]), [str(runs[1])], out=tmp_path / "diffs", name="d", to=["numbers"])
+    with pytest.raises(OutputError, match="1 of 3 finished"):
+        run_diff(config(on_event=on_event), against=None)
+    assert run_diff(config(), against=None).exit_code == 0
