@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import csv
-from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from image_files import pixels_of, save_pixels, text_of
+from image_files import pixels_of, save_pixels
 from tiny_runs import runner
 from torch import nn
 from torch.utils._python_dispatch import _get_current_dispatch_mode
@@ -17,7 +16,6 @@ from torchvision.models import resnet18
 
 import fmapviz
 from fmapviz.config import InputOptions, Style
-from fmapviz.features.attention import flow
 from fmapviz.observe.hooks import observe
 from fmapviz.observe.layers import find_layers
 from fmapviz.observe.layouts.find import LayoutFinder
@@ -340,62 +338,6 @@ def test_in_python_a_map_whose_place_is_not_known_is_announced_too():
     (told,) = [each for each in notices if "spanned" in each]
     assert told.endswith("(through aten.grid_sampler_2d): second")
     assert not [each for each in fmapviz.cam(network, x, target=0, layer="first").notices if "spanned" in each]
-
-
-class Patches(nn.Module):
-    """Attention between patches of 16 x 16 pixels, which do not cover the picture, behind a border that is cut off."""
-
-    def __init__(self):
-        super().__init__()
-        self.patches = nn.Conv2d(3, 8, 16, 16)
-        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
-        self.head = nn.Linear(8, 3)
-
-    def forward(self, x):
-        tokens = self.patches(x[..., 5:, 7:]).flatten(2).mT
-        return self.head((tokens + self.attention(tokens, tokens, tokens)[0]).mean(1))
-
-
-@pytest.mark.parametrize("at", [(17, 17), (20, 23), (30, 40), (89, 109), (0, 0)])
-def test_a_query_is_the_patch_whose_centre_is_nearest(tmp_path, at):
-    save_pixels(tmp_path / "a.png", np.random.default_rng(0).integers(0, 256, (*SIZE, 3), np.uint8))
-    style = Style(query=f"{at[0]},{at[1]}")
-    run = runner(Patches, out=tmp_path / "out", preprocessing=AS_IT_IS, to=["png"], style=style)
-    unit = run([tmp_path / "a.png"], views=["attention", "rollout"]).directory / "a.png"
-    centres = [start + 8 + 16 * np.arange(count) for start, count in ((5, 5), (7, 6))]
-    row, column = (int(abs(line - place - 0.5).argmin()) for line, place in zip(centres, at, strict=True))
-    for view in ("attention", "rollout"):
-        facts = text_of(next(unit.glob(f"*.{view}.png")))
-        assert f"(patch {row}, {column} of 5 x 6)" in facts["Attention of"]
-
-
-class Cropped(Patches):
-    """Most of what is left out is more than a patch away from all patches."""
-
-    def __init__(self, before):
-        super().__init__()
-        self.before = before
-
-    def forward(self, x):
-        return super().forward(x[..., self.before - 5 : self.before + 5 + 48, self.before - 7 : self.before + 7 + 48])
-
-
-@pytest.mark.parametrize("before", [7, 14, 24, 33])
-def test_a_rollout_lies_where_its_patches_are_and_marks_what_none_of_them_sees(tmp_path, monkeypatch, before):
-    drawn = []
-    plain = flow.draw_map
-    monkeypatch.setattr(flow, "draw_map", lambda *given, **named: drawn.append(named["centres"]) or plain(*given, **named))
-    save_pixels(tmp_path / "a.png", np.random.default_rng(0).integers(0, 256, (*SIZE, 3), np.uint8))
-    run = runner(partial(Cropped, before), out=tmp_path / "out", preprocessing=AS_IT_IS, to=["png"])
-    run([tmp_path / "a.png"], views=["rollout"])
-    (centres,) = drawn
-    for places in (centres.rows, centres.columns):
-        assert places.tolist() == [before + 8, before + 24, before + 40]
-    expected = np.ones(SIZE, bool)
-    begin = before if before >= 16 else 0
-    expected[begin : before + 48 if SIZE[0] - before - 48 >= 16 else None, begin : before + 48] = False
-    unseen = centres.unseen(SIZE)
-    assert (unseen == expected).all()
 
 
 class Folded(nn.Module):

@@ -18,7 +18,6 @@ from safetensors.numpy import load_file
 from tiny_runs import SAID, runner
 from torch import nn
 
-import fmapviz as library
 from fmapviz.cli.options import _complete
 from fmapviz.config import Engine, RunConfig, options_of
 from fmapviz.core import registry
@@ -367,12 +366,6 @@ def test_all_formats_and_readers_of_runs_take_them(place):
 def test_a_comparison_of_two_networks_takes_none():
     with pytest.raises(RequestError, match="average draws one network"):
         load_session(RunConfig("shapesnet", views="views.py:average"), pair=True)
-
-
-def test_a_training_takes_them(place):
-    with library.Watch(network(), "0.png", out="watched", every=1, views=["maps", square], strict=True) as watch:
-        watch(0)
-    assert list((place / "watched").rglob("*.square.png"))
 
 
 def test_the_command_takes_them_and_completes_them(fmapviz, place):

@@ -23,16 +23,14 @@ from fmapviz.observe.layers import find_layers, select_layers
 from fmapviz.run.forward_pass import Drawer
 from fmapviz.run.plan import Plan, make_plan
 from fmapviz.run.tile import tile
+from fmapviz.views import CONTRIBUTION
 from fmapviz.views import maps as maps_view
 from fmapviz.views.base import LayerMaps
 
 VIEWS = registry.views()
 OF_ANY = [name for name, view in VIEWS.items() if view.networks == 1 and name not in {"attention", "rollout"}]  # network
 DRAWN = {"maps": "output", "inputs": "input", "grads": "gradient", "grad-inputs": "input gradient", "histogram": "output"}
-OF_TOKENS = {"similarity", "clusters", "correspondence"}  # drawings that are values too
-DRAWN |= {"pca": "output", "top": "output", "diff": "output", "attention": "attention"} | dict.fromkeys(OF_TOKENS, "output")
 REDUCED = {"mean", "max", "contact"}
-OTHERS = {"rollout", "kernels", *DRAWN, *REDUCED}
 
 # --- the family
 
@@ -85,51 +83,34 @@ def test_a_look_without_effect_is_reported_and_makes_no_other_run(samples, tmp_p
             style=Style(**style), on_event=events.append,
         )  # fmt: skip
 
-    first = draw(["mean", "gradcam"])
+    first = draw(["mean", "max"])
     assert not [event for event in events if isinstance(event, Notice)]
-    again = draw(["mean", "gradcam"], columns=4, padding=0)
+    again = draw(["mean", "max"], columns=4, padding=0)
     assert (again.directory, again.skipped) == (first.directory, 1)
     (notice,) = (event.message for event in events if isinstance(event, Notice))
-    assert notice.startswith("columns=, padding= have no effect on mean, gradcam; ")
-    assert draw(["mean", "gradcam"], alpha=0.7).directory != first.directory
+    assert notice.startswith("columns=, padding= have no effect on mean, max; ")
+    assert draw(["mean", "max"], alpha=0.7).directory != first.directory
     events.clear()
     draw(["maps", "mean"], columns=4, alpha=0.7)
     assert not [event for event in events if isinstance(event, Notice) and "no effect" in event.message]
 
 
 def test_a_plan_sorts_views_by_what_they_need():
-    plan = make_plan(list(VIEWS), targets=["top2", "star"], classes=("circle", "star"), output="out", automatic=True)
+    names = [view.name for view in CONTRIBUTION.views]
+    assert {*names} == {"kernels", *DRAWN, *REDUCED}
+    plan = make_plan(names, targets=["top2", "star"], classes=("circle", "star"), output="out", automatic=True)
     for need in set(DRAWN.values()):
-        names = [name for name, needed in DRAWN.items() if needed == need]
         drawn = {name: draw for name, draw in plan.draws[need].items() if name not in REDUCED}
-        assert drawn == {name: load(VIEWS[name].draw) if VIEWS[name].draw else None for name in names}
+        assert drawn == {name: load(VIEWS[name].draw) for name, needed in DRAWN.items() if needed == need}
     assert plan.draws["output"].keys() >= REDUCED
-    assert plan.reductions == REDUCED | OF_TOKENS
-    assert (plan.unscaled, plan.sheets.keys()) == ({"histogram", "top"} | OF_TOKENS, {"contact", "sheet"})
-    assert plan.second_pass
-    assert plan.networks == 2
+    assert plan.reductions == REDUCED
+    assert (plan.unscaled, plan.sheets.keys()) == ({"histogram"}, {"contact"})
+    assert not plan.second_pass
+    assert plan.networks == 1
     assert plan.of_model.keys() == {"kernels"}
-    cams, attention = sorted(plan.observations, key=lambda each: each.of_modules)
-    assert cams.methods.keys() == VIEWS.keys() - OTHERS
-    assert (attention.heads, attention.flows.keys()) == ({"attention"}, {"rollout"})
-    assert attention.targets == plan.targets
+    assert not plan.observations
     assert [each.label for each in plan.targets] == ["top1", "top2", "star"]
     assert (plan.output, plan.automatic) == ("out", True)
-    for name, method in cams.methods.items():
-        assert method.targets == (() if name == "eigencam" else plan.targets)
-        assert method.of_pixels == (name == "saliency")
-        assert method.over == (name != "saliency")
-        assert method.sheet == (name == "sheet")
-
-
-def test_only_a_sheet_has_more_than_one_class_unasked():
-    plan = make_plan(list(VIEWS), targets=(), classes=(), output=None, automatic=True)
-    assert [each.label for each in plan.targets] == ["top1"]
-    cams = next(each for each in plan.observations if each.of_layers)
-    for name, method in cams.methods.items():
-        labels = {"sheet": ["top1", "top2", "top3"], "eigencam": []}.get(name, ["top1"])
-        assert [each.label for each in method.targets] == labels
-    assert [each.label for each in plan.wanted] == ["top1", "top2", "top3"]
 
 
 # --- what goes into a layer

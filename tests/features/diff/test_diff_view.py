@@ -11,6 +11,7 @@ from fmapviz.features.diff import view as diff
 from fmapviz.features.diff.difference import compare
 from fmapviz.features.diff.panels import SHADES
 from fmapviz.features.diff.view import PairMaps
+from fmapviz.run.plan import make_plan
 
 
 def noise(*shape, seed=0):
@@ -145,3 +146,8 @@ def test_a_wide_range_is_drawn_without_an_overflow(largest):
     assert (panels.pixels[2][0, 0], panels.pixels[2][-1, -1]) == (2 * SHADES - 1, SHADES)
     if largest < 3e38:  # twice that is in the range of float32
         assert (panels.pixels[0][0, 0], panels.pixels[0][-1, -1]) == (0, SHADES - 1)
+
+
+def test_the_plan_is_of_two_networks():
+    plan = make_plan(["diff"], targets=(), classes=(), output=None, automatic=True)
+    assert (plan.networks, plan.draws["output"]) == (2, {"diff": diff.draw})

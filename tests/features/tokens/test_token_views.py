@@ -24,9 +24,10 @@ import fmapviz
 from fmapviz.config import InputOptions, Style
 from fmapviz.errors import RequestError
 from fmapviz.events import Notice
-from fmapviz.features.tokens import sample
+from fmapviz.features.tokens import CONTRIBUTION, sample
 from fmapviz.run.estimate import estimate
 from fmapviz.run.kept_passes import KeptPasses
+from fmapviz.run.plan import make_plan
 
 SIDE = 64
 
@@ -582,3 +583,10 @@ def test_a_wrong_number_of_clusters_is_refused(clusters):
 def test_vectors_are_not_drawn_and_said(folder, look):
     summary = look([folder], views=["similarity", "clusters"], anchor="1,1", types=["Conv2d", "Linear"])
     assert set(summary.undrawn) == {"similarity of head", "clusters of head"}
+
+
+def test_the_plan_knows_which_drawings_are_values_too():
+    names = [view.name for view in CONTRIBUTION.views]
+    plan = make_plan(names, targets=(), classes=(), output=None, automatic=True)
+    assert plan.draws["output"].keys() == {"pca", "similarity", "clusters", "correspondence"}
+    assert plan.reductions == plan.unscaled == {"similarity", "clusters", "correspondence"}

@@ -32,6 +32,7 @@ from fmapviz.features.top.tiles import draw_tile
 from fmapviz.images.find import in_natural_order
 from fmapviz.observe.layers import find_layers
 from fmapviz.observe.receptive_field import trace_fields
+from fmapviz.run.plan import make_plan
 
 NUMBERS = ("channel", "rank", "y", "x", "left", "top", "right", "bottom", "copies")
 SIDE = 96  # of a tile
@@ -626,3 +627,10 @@ def test_a_counter_in_place_of_a_name_would_mix_two_calls(pictures, tmp_path):
     once, twice = (TopImages.read(run)[name] for name in ("again", "again#2"))
     assert once.images != twice.images
     assert not np.array_equal(once.values, twice.values)
+
+
+def test_the_plan_has_a_second_pass_and_draws_nothing_of_an_image():
+    plan = make_plan(["top"], targets=(), classes=(), output=None, automatic=True)
+    assert plan.second_pass
+    assert plan.unscaled == {"top"}
+    assert plan.draws == {"output": {"top": None}}

@@ -13,6 +13,10 @@ from fmapviz.store.unit_key import key_of
 pytest_plugins = ["browser"]  # its fixtures
 
 
+def square(maps):
+    return maps.square().mean(1)
+
+
 def write_watched(root, *, steps=STEPS[:3], **options):
     """Draw an image while a network is trained, as a training does; return the run's directory."""
     current = [net_at(steps[0])]
@@ -99,3 +103,8 @@ def test_filmstrips_are_a_view_of_their_image_at_all_steps(open_report, tmp_path
     assert (run / strips[1]).exists()
     report.look_at("maps")
     assert shown(report)[1] == ["cat.png/step_000000/00_first.maps.png"]
+
+
+def test_a_training_takes_views_of_the_user(tmp_path):
+    run = write_watched(tmp_path, steps=(0,), views=["maps", square])
+    assert list(run.rglob("*.square.png"))
