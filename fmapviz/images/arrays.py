@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import os
-import re
 from dataclasses import dataclass
 from io import BytesIO
 from math import prod
@@ -199,30 +198,9 @@ def scale_volume(samples: Samples) -> NDArray[np.float32]:
     return np.stack([[_scale(plane, samples) for plane in channel] for channel in samples.values])
 
 
-def number_type(name: str) -> np.dtype[Any]:
-    """Return the type of real numbers of this name.
-
-    Raises:
-        ValueError: There is none.
-    """
-    if not re.fullmatch(r"[<>|=][buif][1248]", name):
-        raise ValueError(name)
-    return np.dtype(name)
-
-
 def is_about_scaling(notice: str) -> bool:
     """Return True for a notice on how `scale` changes samples, which is of no use where they stay as they are."""
     return "scaled to 0..1" in notice or "shown as" in notice
-
-
-def copy_into(buffer: Any, values: NDArray[Any]) -> None:  # Any: an mmap, of which NumPy's types know nothing
-    """Copy an array to the beginning of a buffer, in the order of its axes."""
-    np.copyto(np.frombuffer(buffer, values.dtype, values.size).reshape(values.shape), values)
-
-
-def copy_from(buffer: Any, dtype: np.dtype[Any], shape: Sequence[int]) -> NDArray[Any]:  # Any: as above
-    """Return a copy of an array at the beginning of a buffer."""
-    return np.frombuffer(buffer, dtype, prod(shape)).reshape(shape).copy()
 
 
 def in_pieces(plane: NDArray[Any]) -> Iterator[NDArray[Any]]:

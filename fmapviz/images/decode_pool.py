@@ -38,6 +38,7 @@ from math import prod
 from threading import Event, Lock
 from typing import TYPE_CHECKING, Any, BinaryIO, Self, TypeVar
 
+import numpy as np
 from PIL import Image as PillowImage
 from PIL.ImageFile import ImageFile as PillowFile
 
@@ -46,7 +47,6 @@ from fmapviz.core.samples import Samples
 from fmapviz.core.urls import is_url
 from fmapviz.errors import InputError, printable, quote
 from fmapviz.events import Notice
-from fmapviz.images.arrays import copy_from, number_type
 from fmapviz.images.decode import decode
 from fmapviz.images.decode_worker import create_shared_memory
 from fmapviz.images.errors import MAX_PIXELS, MAX_VALUES, explain
@@ -233,7 +233,6 @@ class DecodeProcess:
         self.is_usable = False
         self._owner = os.getpid()
         self._received = b""
-        self._limit = TIMEOUT_SECONDS
         self._memory: mmap.mmap | None = None
         with ExitStack() as on_error:
             self._shared = on_error.enter_context(create_shared_memory())
@@ -277,81 +276,65 @@ class DecodeProcess:
         return not poll.poll(0)  # an idle worker sends nothing, an ended one has closed its end
 
     def decode(
-        self, stream: BinaryIO, *, channels: int, volume: bool = False, frame: int | None = None
+        self, stream: BinaryIO, *, channels: int, volume: bool = False
     ) -> tuple[PillowImage.Image | Samples, tuple[str, ...], int]:
-        """Decode an open file, or a frame of an open film; see `fmapviz.images.decode.decode`.
+        """Decode an open file; see `fmapviz.images.decode.decode`.
 
         Raises:
             InputError: The file cannot be decoded. The worker may no longer be usable.
             Exception: The pixels cannot be copied.
         """
+        check = partial(_check_answer, channels=channels, volume=volume)
+        return self._load(*self._request(stream, [channels, volume], check))
 
-        def receive(begun: float) -> _Stored:
-            if frame is not None:
-                return _check_answer(self._receive_alive(begun), channels, volume=False)
-            answer = self._receive(begun + self._limit)
-            if isinstance(answer, int):
-                self._limit += min(answer, MAX_PIXELS) / 1e6
-                answer = self._receive(begun + self._limit)
-            return _check_answer(answer, channels, volume=volume)
-
-        about_film = [] if frame is None else ["read", frame]
-        stored, notices, orientation = self._request(stream, [channels, volume], about_film, receive)
-        if len(stored) == 3:
-            return self._load_picture(*stored), notices, orientation
-        dtype, shape, black, white, nodata, is_picture = stored
-        values = self._load_samples(dtype, shape)
-        facts = {"nodata": nodata, "channels": channels, "is_picture": is_picture}
-        return Samples(values, black, white, **facts), notices, orientation
-
-    def ask_film(self, stream: BinaryIO, question: str, number: int = 0) -> list[Any]:
-        """Return what the worker answers to a question about an open film; see `fmapviz.images.decode_worker`.
+    def ask(self, stream: BinaryIO, question: str, number: int = 0, *, channels: int = 3) -> list[Any]:
+        """Return the answer to a question about an open film; see `fmapviz.images.decode_worker.Films`.
 
         Raises:
             InputError: As `decode`.
         """
-        return self._request(
-            stream, [3, False], [question, number], lambda begun: _check_film_answer(self._receive_alive(begun), question)
-        )
+        asked = [channels, False, question, number]
+        if question == "read":
+            return [*self._load(*self._request(stream, asked, partial(_check_answer, channels=channels)))]
+        return self._request(stream, asked, partial(_check_film_answer, question=question))
 
-    def _receive_alive(self, begun: float) -> Any:  # Any: what JSON can hold
-        """Return the next answer that is no sign of life; each of these begins the time limit again."""
-        while isinstance(answer := self._receive(min(time.monotonic() + self._limit, begun + FILM_SECONDS)), int):
-            pass
-        return answer
-
-    def _request(self, stream: BinaryIO, taken: list[object], about_film: list[object], receive: Callable[[float], T]) -> T:
-        """Send a request about an open file, and return what is received.
+    # Any: what JSON can hold.
+    def _request(self, stream: BinaryIO, asked: list[object], check: Callable[[Any], T]) -> T:
+        """Send a request about an open file, and return its checked answer.
 
         Args:
             stream: The file.
-            taken: Number of channels that the model takes, and whether it takes volumes.
-            about_film: The question about a film, and the number of a frame; empty for an image.
-            receive: Takes the time of the request, and returns the answer; raises `ValueError` if that is impossible.
+            asked: Number of channels that the model takes, and whether it takes volumes; for a film the question and the
+                number of a frame, too.
+            check: Takes the answer; raises `ValueError` if that is impossible.
 
         Raises:
             InputError: The worker reports an error, or has ended.
         """
         self.is_usable = False
-        self._limit = seconds = TIMEOUT_SECONDS + os.fstat(stream.fileno()).st_size / 1e6
+        limit = seconds = TIMEOUT_SECONDS + os.fstat(stream.fileno()).st_size / 1e6
         begun = time.monotonic()
         try:
             self._connection.settimeout(seconds)
             socket.send_fds(self._connection, [b"\0"], [stream.fileno()])
-            self._connection.sendall(json.dumps([taken[0], seconds, taken[1], *about_film]).encode() + b"\n")
-            answer = receive(begun)
+            self._connection.sendall(json.dumps([seconds, *asked]).encode() + b"\n")
+            until = begun + limit
+            while isinstance(answer := self._receive(until), int):  # the number of pixels; of a film a sign of life, 0
+                limit = seconds + min(answer, MAX_PIXELS) / 1e6
+                until = min((time.monotonic() if len(asked) > 2 else begun) + limit, begun + FILM_SECONDS)
+            checked = check(answer)
         except InputError:
             self.is_usable = True
             raise
         except (OSError, EOFError, ValueError, RecursionError) as error:
             ended = self.kill()
             if isinstance(error, TimeoutError):
-                ended = f"did not finish within {self._limit:.3g} s"
+                ended = f"did not finish within {limit:.3g} s"
             elif isinstance(error, ValueError | RecursionError):
                 ended = "returned an invalid answer"
             raise InputError("E_DECODE", f"the decoder {ended}") from error
         self.is_usable = True
-        return answer
+        return checked
 
     def release_memory(self, most: int = 0) -> None:
         """Return the shared memory to the system if an image took more than so many bytes."""
@@ -404,23 +387,25 @@ class DecodeProcess:
         line, _, self._received = self._received.partition(b"\n")
         return json.loads(line)
 
-    def _load_picture(self, mode: str, width: int, height: int) -> PillowImage.Image:
-        """Copy a picture out of the shared memory."""
-        used = width * height * (1 if mode == "L" else 4)  # as Pillow keeps them
-        buffer = self._map(used)
-        loaded = PillowImage.new(mode, (width, height), None)
-        stored_mode = "RGBX" if mode == "RGB" else mode
-        view = PillowImage.frombuffer(stored_mode, (width, height), buffer, "raw", stored_mode, 0, 1)
-        loaded.im.paste(view.im, (0, 0, width, height))
+    def _load(
+        self, described: list[Any], notices: tuple[str, ...], orientation: int
+    ) -> tuple[PillowImage.Image | Samples, tuple[str, ...], int]:
+        """Copy pixels out of the shared memory."""
+        pixels: PillowImage.Image | Samples
+        if len(described) == 3:
+            mode, width, height = described
+            used = width * height * (1 if mode == "L" else 4)  # as Pillow keeps them
+            stored_mode = "RGBX" if mode == "RGB" else mode
+            view = PillowImage.frombuffer(stored_mode, (width, height), self._map(used), "raw", stored_mode, 0, 1)
+            pixels = PillowImage.new(mode, (width, height), None)
+            pixels.im.paste(view.im, (0, 0, width, height))
+        else:
+            dtype, shape, black, white, facts = described
+            used = prod(shape) * dtype.itemsize
+            values = np.frombuffer(self._map(used), dtype, prod(shape)).reshape(shape).copy()
+            pixels = Samples(values, black, white, **facts)
         self.release_memory(max(_KEPT_BYTES, 4 * used))
-        return loaded
-
-    def _load_samples(self, dtype: Any, shape: list[int]) -> Any:  # Any: real numbers of any type
-        """Copy the values of samples out of the shared memory."""
-        used = prod(shape) * dtype.itemsize
-        values = copy_from(self._map(used), dtype, shape)
-        self.release_memory(max(_KEPT_BYTES, 4 * used))
-        return values
+        return pixels, notices, orientation
 
     def _map(self, used: int) -> Any:  # Any: an mmap, as in `fmapviz.images.decode_worker`
         if self._memory is None or len(self._memory) < used:
@@ -478,7 +463,7 @@ def _check_film_answer(answer: Any, question: str) -> list[Any]:
 
 
 # Any: the worker may have sent anything.
-def _check_answer(answer: Any, channels: int, *, volume: bool) -> _Stored:
+def _check_answer(answer: Any, *, channels: int, volume: bool = False) -> _Stored:
     """Return the description of the pixels that a worker reports, the notices and the orientation.
 
     Raises:
@@ -490,15 +475,21 @@ def _check_answer(answer: Any, channels: int, *, volume: bool) -> _Stored:
         case [str(mode), int(width), int(height), 1, list(notices), int(orientation)] if min(width, height) > 0:
             if mode == {1: "L", 3: "RGB"}.get(channels) and width * height <= MAX_PIXELS and orientation in range(1, 9):
                 return [mode, width, height], tuple(printable(str(notice)) for notice in notices), orientation
-        case [str(dtype), [*shape], black, white, nodata, bool(is_picture), list(notices), int(orientation)]:
+        case [str(dtype), [*shape], black, white, nodata, bool(is_picture), list(notices), int(orientation)] if re.fullmatch(
+            r"[<>|=][buif][1248]", dtype
+        ):
             is_shape = len(shape) in ({3, 4} if volume else {3}) and all(
                 isinstance(side, int) and side > 0 for side in shape
             )
             is_fitting = is_shape and (shape[0] == channels or (shape[0] == 1 and channels == 3))
             is_known = all(isinstance(each, int | float) for each in (black, white, nodata or 0))
             if is_fitting and is_known and prod(shape) <= MAX_VALUES and orientation in range(1, 9):
-                facts = [number_type(dtype), shape, black, white, nodata, is_picture]
-                return facts, tuple(printable(str(notice)) for notice in notices), orientation
+                facts = {"nodata": nodata, "channels": channels, "is_picture": is_picture}
+                return (
+                    [np.dtype(dtype), shape, black, white, facts],
+                    tuple(printable(str(notice)) for notice in notices),
+                    orientation,
+                )
     raise ValueError
 
 

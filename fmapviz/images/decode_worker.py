@@ -1,11 +1,11 @@
 """The worker process of `fmapviz.images.decode_pool`: decode one open file after the other into shared memory.
 
-Nothing here needs PyTorch. A request is a byte with an open file, then a line of JSON: `[channels, seconds, volume]`. The
+Nothing here needs PyTorch. A request is a byte with an open file, then a line of JSON: `[seconds, channels, volume]`. The
 answer is a line of JSON: `[mode, width, height, planes, notices, orientation]` of a picture, of other samples
 `[dtype, shape, black, white, nodata, is_picture, notices, orientation]`, or an error, `[code, message, hint]`. A large image
 is announced by its number of pixels, which extends the time limit.
 
-A request about a film is `[channels, seconds, volume, question, number]`; the film stays open until the next one is asked
+A request about a film is `[seconds, channels, volume, question, number]`; the film stays open until the next one is asked
 about. The answer to `read` is the pixels of a frame, to `has` whether there is one, to `facts` what the header says. A sign
 of life, a number, extends the time limit while many frames are decoded.
 
@@ -29,7 +29,6 @@ import sys
 import tempfile
 import time
 from contextlib import ExitStack, suppress
-from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 
@@ -41,7 +40,7 @@ from fmapviz.images.decode import decode
 from fmapviz.images.errors import MAX_VALUES, classify, wrong_channels
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from fmapviz.images.film_decoder import FilmDecoder
 
@@ -95,7 +94,7 @@ def _import_decoders() -> None:
 
 def _serve(connection: socket.socket, memory: mmap.mmap) -> None:
     requests = connection.makefile("rb")
-    films = _Films()
+    films = Films()
     arrival = select.poll()
     arrival.register(connection, select.POLLIN)
     _send(connection, "ready")
@@ -105,27 +104,22 @@ def _serve(connection: socket.socket, memory: mmap.mmap) -> None:
         _, files, _, _ = socket.recv_fds(connection, 1, 1)
         if not files:
             return
-        channels, seconds, volume, *about_film = json.loads(requests.readline())
-        stream = os.fdopen(files[0], "rb")
-        if about_film:
-            _send(connection, films.answer(stream, channels, *about_film, limit=_Limit(connection, seconds), memory=memory))
-            continue
-        with stream:
-            _send(connection, _answer(stream, channels, volume, seconds=seconds, connection=connection, memory=memory))
+        seconds, *request = json.loads(requests.readline())
+        stream, limit = os.fdopen(files[0], "rb"), _Limit(connection, seconds)
+        _send(connection, _answer(stream, request, films=films, limit=limit, memory=memory))
+        if stream is not films.stream:
+            stream.close()
 
 
-def _answer(
-    stream: BinaryIO, channels: int, volume: bool, *, seconds: float, connection: socket.socket, memory: mmap.mmap
-) -> list[object]:
-    def announce(pixels: int) -> None:
-        if pixels >= _ANNOUNCED_PIXELS:
-            _send(connection, pixels)
-            _end_in(seconds + pixels / 1e6)
-
-    _end_in(seconds)
+# Any: of JSON.
+def _answer(stream: BinaryIO, request: list[Any], *, films: Films, limit: _Limit, memory: mmap.mmap) -> list[object]:
+    channels, volume, *about_film = request
     try:
-        pixels, notices, orientation = decode(stream, channels=channels, volume=volume, expect=announce)
-        return [*_store(pixels, memory), notices, orientation]
+        if not about_film:
+            pixels, *facts = decode(stream, channels=channels, volume=volume, expect=limit.announce)
+            return [*_store(pixels, memory), *facts]
+        answer = films.ask(stream, *about_film, channels=channels, progress=limit.extend)
+        return [*_store(answer[0], memory), *answer[1:]] if isinstance(answer[0], PillowImage.Image) else answer
     except Exception as error:  # noqa: BLE001 - a decoder may raise anything
         refusal = error if isinstance(error, InputError) else classify(error)
         return [refusal.code, str(refusal), refusal.hint]
@@ -134,41 +128,81 @@ def _answer(
 
 
 class _Limit:
-    """The time limit of a request, which begins again with each sign of life."""
+    """The time limit of a request."""
 
     def __init__(self, connection: socket.socket, seconds: float) -> None:
         self._connection = connection
         self._seconds = seconds
         self._sent = time.monotonic()
-        _end_in(seconds)
+        self._end_in(seconds)
+
+    def announce(self, pixels: int) -> None:
+        """Extend the limit once for a large picture."""
+        if pixels >= _ANNOUNCED_PIXELS:
+            _send(self._connection, pixels)
+            self._end_in(self._seconds + pixels / 1e6)
 
     def extend(self) -> None:
-        """Send a sign of life if it is time for one."""
+        """Begin the limit again, and send a sign of life, if a second has passed since the last one."""
         if time.monotonic() > self._sent + _SIGN_SECONDS:
             self._sent = time.monotonic()
             _send(self._connection, 0)
-            _end_in(self._seconds)
+            self._end_in(self._seconds)
+
+    def _end_in(self, seconds: float) -> None:
+        """Ask the system to end this process a second after the parent should have, in case that is gone."""
+        signal.setitimer(signal.ITIMER_REAL, seconds + 1)
 
 
-class _Films:
-    """Answers requests about films; one film is open."""
+class Films:
+    """Answers questions about films; the film that was asked about last stays open.
+
+    Attributes:
+        stream: Of that film; None before the first one.
+    """
 
     def __init__(self) -> None:
+        self.stream: BinaryIO | None = None
         self._decoder: FilmDecoder | None = None
-        self._stream: BinaryIO | None = None
         self._file: tuple[int, ...] = ()
 
-    def answer(
-        self, stream: BinaryIO, channels: int, question: str, number: int, *, limit: _Limit, memory: mmap.mmap
-    ) -> list[object]:
-        try:
-            store = partial(_store, memory=memory)
-            return ask_film(self._open, stream, question, number, channels=channels, progress=limit.extend, store=store)
-        except Exception as error:  # noqa: BLE001 - a decoder may raise anything
-            refusal = error if isinstance(error, InputError) else classify(error)
-            return [refusal.code, str(refusal), refusal.hint]
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
+    def ask(
+        self,
+        stream: BinaryIO,
+        question: str,
+        number: int = 0,
+        *,
+        channels: int = 3,
+        progress: Callable[[], object] = lambda: None,
+    ) -> list[Any]:  # Any: pixels, notices and numbers
+        """Answer a question about a film.
+
+        Args:
+            stream: The open film.
+            question: `animated`, `facts`, `times`, `has` or `read`.
+            number: Of the frame.
+            channels: Number of channels that the model takes.
+            progress: Called after each frame.
+
+        Raises:
+            InputError: See `FilmDecoder`; `E_CHANNELS`: the model takes another number.
+        """
+        if question == "animated":
+            from fmapviz.images.film_decoder import is_animated  # noqa: PLC0415  for films only
+
+            return [is_animated(stream)]
+        film = self._open(stream)
+        if question == "facts":
+            announced, rate = film.facts
+            return [announced, rate.numerator, rate.denominator]
+        if question == "times":
+            return [film.times(number)]
+        if question == "has":
+            return [film.has(number, progress)]
+        if channels not in {1, 3}:
+            raise wrong_channels("a film", channels=channels)
+        picture, notices, orientation = film.read(number, progress)
+        return [picture.convert("L") if channels == 1 else picture, notices, orientation]
 
     def _open(self, stream: BinaryIO) -> FilmDecoder:
         from fmapviz.images.film_decoder import FilmDecoder  # noqa: PLC0415  for films only
@@ -176,67 +210,22 @@ class _Films:
         status = os.fstat(stream.fileno())
         file = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
         if self._decoder is None or self._file != file:
-            self._decoder = None
-            if self._stream:
-                self._stream.close()
-            self._decoder, self._stream, self._file = FilmDecoder(stream), stream, file
-        elif stream is not self._stream:
-            stream.close()
+            if self.stream and self.stream is not stream:
+                self.stream.close()
+            self.stream = self._decoder = None
+            self._decoder, self.stream, self._file = FilmDecoder(stream), stream, file
         return self._decoder
-
-
-def ask_film(
-    open_film: Callable[[BinaryIO], FilmDecoder],
-    stream: BinaryIO,
-    question: str,
-    number: int,
-    *,
-    channels: int = 3,
-    progress: Callable[[], object] = lambda: None,
-    store: Callable[[PillowImage.Image], Sequence[object]] = lambda _: (),
-) -> list[object]:
-    """Answer a question about a film.
-
-    Args:
-        open_film: Returns the decoder of the film.
-        stream: The open film.
-        question: `animated`, `facts`, `times`, `has` or `read`.
-        number: Of the frame.
-        channels: Number of channels that the model takes.
-        progress: Called after each frame.
-        store: Stores the pixels of a frame, and describes them.
-
-    Raises:
-        InputError: See `FilmDecoder`; `E_CHANNELS`: the model takes another number.
-    """
-    if question == "animated":
-        from fmapviz.images.film_decoder import is_animated  # noqa: PLC0415  for films only
-
-        with stream:
-            return [is_animated(stream)]
-    film = open_film(stream)
-    if question == "facts":
-        announced, rate = film.facts
-        return [announced, rate.numerator, rate.denominator]
-    if question == "times":
-        return [film.times(number)]
-    if question == "has":
-        return [film.has(number, progress)]
-    if channels not in {1, 3}:
-        raise wrong_channels("a film", channels=channels)
-    picture, notices, orientation = film.read(number, progress)
-    return [*store(picture.convert("L") if channels == 1 else picture), notices, orientation]
 
 
 def _store(pixels: PillowImage.Image | Samples, memory: mmap.mmap) -> tuple[object, ...]:
     """Copy pixels into the shared memory, and describe them."""
     buffer: Any = memory  # Pillow's types do not accept an mmap, its code accepts any buffer
     if isinstance(pixels, Samples):
-        from fmapviz.images.arrays import copy_into  # noqa: PLC0415  NumPy is there if these are
+        import numpy as np  # noqa: PLC0415  it is there if samples are
 
-        copy_into(buffer, pixels.values)
-        facts = (pixels.black, pixels.white, pixels.nodata, pixels.is_picture)
-        return pixels.values.dtype.str, pixels.values.shape, *facts
+        values = pixels.values
+        np.copyto(np.frombuffer(buffer, values.dtype, values.size).reshape(values.shape), values)
+        return values.dtype.str, values.shape, pixels.black, pixels.white, pixels.nodata, pixels.is_picture
     mode, size = pixels.mode, pixels.size
     stored_mode = "RGBX" if mode == "RGB" else mode
     view = PillowImage.frombuffer(stored_mode, size, buffer, "raw", stored_mode, 0, 1)
@@ -266,8 +255,3 @@ def create_shared_memory() -> BinaryIO:
 
 def _send(connection: socket.socket, message: object) -> None:
     connection.sendall(json.dumps(message).encode() + b"\n")
-
-
-def _end_in(seconds: float) -> None:
-    """Ask the system to end this process a second after the parent should have, in case that is gone."""
-    signal.setitimer(signal.ITIMER_REAL, seconds + 1)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import atexit
 from collections import OrderedDict
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache
@@ -17,17 +17,15 @@ from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, TypeVar
-
-from PIL import Image as PillowImage
+from typing import TYPE_CHECKING
 
 from fmapviz.core.words import counted
 from fmapviz.errors import InputError, RequestError, quote
 from fmapviz.events import Notice
-from fmapviz.images.decode_pool import open_file, pop_idle, start_worker
-from fmapviz.images.decode_worker import ask_film
+from fmapviz.images.decode_pool import DecodeProcess, open_file, pop_idle, start_worker
+from fmapviz.images.decode_worker import Films
 from fmapviz.images.errors import explain
-from fmapviz.images.film_decoder import HINT, FilmDecoder
+from fmapviz.images.film_decoder import HINT
 from fmapviz.images.find import path_hash
 from fmapviz.images.frames import file_of, frame_of, frames_of, is_film, may_be_film
 from fmapviz.types import Failure, Image, ImageFile
@@ -36,11 +34,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from typing import Any, BinaryIO
 
-    from fmapviz.images.decode_pool import DecodeProcess
-    from fmapviz.images.film_decoder import Frame
     from fmapviz.images.frames import Frames
 
-T = TypeVar("T")
 _MOST_OPEN = 4  # films; each has a process
 _open: OrderedDict[str, _OpenFilm] = OrderedDict()  # those used last come last
 _idle: list[DecodeProcess] = []  # workers of films that were closed
@@ -176,117 +171,10 @@ def times_of(path: str) -> list[float]:
     return times
 
 
-def ask(path: str, question: str, number: int = 0) -> list[Any]:
-    """Return the answer to a question about a film; see `fmapviz.images.decode_worker`.
+def ask(path: str, question: str, number: int = 0, *, channels: int = 3) -> list[Any]:
+    """Return the answer to a question about a film; see `fmapviz.images.decode_worker.Films`.
 
-    Raises:
-        InputError: The film cannot be read.
-    """
-    return _with_film(path, lambda film: film.ask(question, number))
-
-
-def read_frames(file: ImageFile, frames: Frames, *, channels: int, count: int) -> Iterator[Image]:
-    """Read the frames of an image one after the other: one, or those of a clip.
-
-    Args:
-        file: The image.
-        frames: What its path names.
-        channels: Number of channels that the network takes.
-        count: Number of frames that it takes at once.
-
-    Raises:
-        InputError: As `fmapviz.images.decode_pool.read_image`. `E_NOTHING`: the network takes no such clip.
-    """
-    for number in frames.numbers(count):
-        pixels, notices, orientation = _with_film(
-            frames.film,
-            lambda film: film.read(number, channels=channels),  # noqa: B023
-        )
-        yield Image(file, pixels, notices, orientation)
-
-
-@atexit.register
-def close_films() -> None:
-    """End the workers of all films."""
-    with _lock:
-        films = [*_open.values()]
-        _open.clear()
-    for film in films:
-        film.close()
-    while _idle:
-        _idle.pop().end()
-
-
-class _OpenFilm:
-    """A film and the worker that decodes it; one thread at a time may use it.
-
-    Attributes:
-        lock: Held while it is used.
-        closed: Whether it was closed meanwhile.
-    """
-
-    def __init__(self, path: str) -> None:
-        self.lock = Lock()
-        self.closed = False
-        self._path = path
-        self._stream: BinaryIO | None = None
-        self._worker: DecodeProcess | None = None
-        self._decoder: FilmDecoder | None = None
-
-    def ask(self, question: str, number: int) -> list[Any]:
-        stream, worker = self._begin()
-        if worker:
-            return worker.ask_film(stream, question, number)
-        return ask_film(self._decode_here, open(stream.fileno(), "rb", closefd=False), question, number)
-
-    def read(self, number: int, *, channels: int) -> Frame:
-        stream, worker = self._begin()
-        if worker:
-            pixels, notices, orientation = worker.decode(stream, channels=channels, frame=number)
-            assert isinstance(pixels, PillowImage.Image)
-            return pixels, notices, orientation
-        stored: list[PillowImage.Image] = []
-
-        def store(picture: PillowImage.Image) -> list[object]:
-            stored.append(picture)
-            return []
-
-        answer: list[Any] = ask_film(self._decode_here, stream, "read", number, channels=channels, store=store)
-        return stored[0], answer[-2], answer[-1]
-
-    def close(self) -> None:
-        with self.lock:
-            self.closed = True
-            self._decoder = None
-            if self._worker and self._worker.is_usable:
-                _idle.append(self._worker)
-            elif self._worker:
-                self._worker.end()
-            if self._stream:
-                self._stream.close()
-
-    def _begin(self) -> tuple[BinaryIO, DecodeProcess | None]:
-        if self._stream is None:
-            self._stream = open_file(self._path)
-        if self._worker and not (self._worker.is_usable and self._worker.is_idle()):  # it crashed
-            self._worker.end()
-            self._worker = None
-        if self._worker is None and self._decoder is None:
-            with suppress(OSError, ValueError, RuntimeError):  # otherwise the film is decoded in this process
-                self._worker = pop_idle(_idle) or start_worker()
-                self._worker.wait_until_ready()
-        if self._worker and not self._worker.is_usable:
-            self._worker.end()
-            self._worker = None
-        return self._stream, self._worker
-
-    def _decode_here(self, stream: BinaryIO) -> FilmDecoder:
-        self._decoder = self._decoder or FilmDecoder(stream)
-        return self._decoder
-
-
-def _with_film(path: str, use: Callable[[_OpenFilm], T]) -> T:
-    """Use a film, which is opened if it is not; those that were not used for longest are closed.
+    A film is opened if it is not; those that were not used for longest are closed.
 
     Raises:
         InputError: It cannot be read; the message names it.
@@ -302,11 +190,85 @@ def _with_film(path: str, use: Callable[[_OpenFilm], T]) -> T:
             if film.closed:  # by another thread
                 continue
             try:
-                return use(film)
+                return film.ask(question, number, channels)
             except InputError as error:
                 raise error if quote(path) in str(error) else explain(error, path) from error
             except Exception as error:
                 raise explain(error, path) from error
+
+
+def read_frames(file: ImageFile, frames: Frames, *, channels: int, count: int) -> Iterator[Image]:
+    """Read the frames of an image one after the other: one, or those of a clip.
+
+    Args:
+        file: The image.
+        frames: What its path names.
+        channels: Number of channels that the network takes.
+        count: Number of frames that it takes at once.
+
+    Raises:
+        InputError: As `fmapviz.images.decode_pool.read_image`. `E_NOTHING`: the network takes no such clip.
+    """
+    for number in frames.numbers(count):
+        yield Image(file, *ask(frames.film, "read", number, channels=channels))
+
+
+@atexit.register
+def close_films() -> None:
+    """End the workers of all films."""
+    with _lock:
+        films = [*_open.values()]
+        _open.clear()
+    for film in films:
+        film.close()
+    while _idle:
+        _idle.pop().end()
+
+
+class _OpenFilm:
+    """A film and what decodes it; one thread at a time may use it.
+
+    Attributes:
+        lock: Held while it is used.
+        closed: Whether it was closed meanwhile.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.lock = Lock()
+        self.closed = False
+        self._path = path
+        self._stream: BinaryIO | None = None
+        self._decoder: DecodeProcess | Films | None = None
+
+    def ask(self, question: str, number: int, channels: int) -> list[Any]:
+        self._stream = self._stream or open_file(self._path)
+        if isinstance(self._decoder, DecodeProcess) and not (self._decoder.is_usable and self._decoder.is_idle()):
+            self._decoder.end()  # it crashed
+            self._decoder = None
+        self._decoder = self._decoder or _start_decoder()
+        return self._decoder.ask(self._stream, question, number, channels=channels)
+
+    def close(self) -> None:
+        with self.lock:
+            self.closed = True
+            if isinstance(self._decoder, DecodeProcess) and self._decoder.is_usable:
+                _idle.append(self._decoder)
+            elif isinstance(self._decoder, DecodeProcess):
+                self._decoder.end()
+            self._decoder = None
+            if self._stream:
+                self._stream.close()
+
+
+def _start_decoder() -> DecodeProcess | Films:
+    """Return a worker; if none can be started, films are decoded in this process."""
+    with suppress(OSError, ValueError, RuntimeError), ExitStack() as on_error:
+        worker = pop_idle(_idle) or start_worker()
+        on_error.callback(worker.end)
+        worker.wait_until_ready()
+        on_error.pop_all()
+        return worker
+    return Films()
 
 
 def _holds_frames(path: str) -> bool:

@@ -296,7 +296,7 @@ def test_threads_read_the_frames_of_several_films_at_once(tmp_path):
 def test_a_frame_is_found_and_looked_at_again_by_its_name(tmp_path):
     film = write_film(tmp_path / "clip.mp4")
     (frame,) = find_images([f"{film}/000042"])
-    assert (frame.path, frame.unit, frame.size) == (f"{film}/000042", "clip.mp4/000042", film.stat().st_size)
+    assert (frame.path, frame.unit, frame.version["size"]) == (f"{film}/000042", "clip.mp4/000042", film.stat().st_size)
     assert look_again(frame) == frame
     assert file_of(frame.path) == str(film)
     film.unlink()
@@ -317,7 +317,7 @@ def test_a_decoder_that_dies_costs_one_film(tmp_path, monkeypatch):
     first, second = write_film(tmp_path / "1.mp4"), write_film(tmp_path / "2.mp4")
     frames = list_frames(find_images([first, second]), FrameChoice())
     begun = [next(frames) for _ in range(5)]
-    films._open[str(first)]._worker.kill()
+    films._open[str(first)]._decoder.kill()
     rest = list(frames)
     assert [each.unit for each in begun + rest] == [f"{name}.mp4/{number:06d}" for name in "12" for number in range(60)]
 
