@@ -12,7 +12,7 @@ import re
 import sys
 import threading
 import time
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from configparser import ConfigParser
 from configparser import Error as ConfigError
 from contextlib import contextmanager, suppress
@@ -35,17 +35,15 @@ if TYPE_CHECKING:
 
 _WEB_SECONDS = 60.0
 GIVE_UP_SECONDS = 120  # after which a request without an answer fails, and no further one is sent in its place
-_QUIET_SECONDS = 5.0  # after which it is reported that there is none
+_QUIET_SECONDS = 5.0  # after which a notice names the store
 _ERRORS_OF_STATUS = {401: errno.EACCES, 403: errno.EACCES, 404: errno.ENOENT, 410: errno.ENOENT}
 _ATTEMPTS = 5
-_PROFILE_KEYS = {
-    "aws_access_key_id": "access_key_id",
-    "aws_secret_access_key": "secret_access_key",
-    "aws_session_token": "session_token",
-    "region": "region",
-    "endpoint_url": "endpoint",
+_PROFILE_KEYS = {  # with the variables that take precedence
+    **dict.fromkeys(("aws_access_key_id", "aws_secret_access_key", "aws_session_token"), ()),
+    "region": ("AWS_REGION", "AWS_DEFAULT_REGION"),
+    "endpoint_url": ("AWS_ENDPOINT_URL",),
 }
-_REASONS = (  # the first pattern that an error of obstore has; None: see `_explain`
+_REASONS = (  # the first pattern that an error of obstore matches; other errors hold the answer of the store
     (r"^(AlreadyExists|Precondition)Error", errno.EEXIST, "another object is there"),
     (r"^InvalidPathError", errno.EINVAL, "an object has a name that is no path"),
     (
@@ -53,12 +51,11 @@ _REASONS = (  # the first pattern that an error of obstore has; None: see `_expl
         errno.EIO,
         "no credentials in AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, nor a role",
     ),
-    (r"status code: ", None, ""),
     (r"HTTP error.*kind: (Connect|Timeout)\b", errno.EHOSTUNREACH, "no connection to the store, or no answer in time"),
     (r"HTTP error", errno.ECONNRESET, "the connection to the store broke"),
 )
 _SEE = "the page remote-stores of the guide says where credentials, region and endpoint are taken from"
-_HINTS = (  # likewise
+_HINTS = (
     (r"latest/(api/token|meta-data)", "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"),
     (r"NoSuchBucket|ContainerNotFound|specified bucket", "create the bucket, or check its name and AWS_ENDPOINT_URL"),
     (
@@ -75,7 +72,7 @@ _HINTS = (  # likewise
 )
 _T = TypeVar("_T")
 _reporting, _quiet_until = threading.Lock(), [0.0]
-_roots: set[str] = set()  # that were connected to
+_roots: set[str] = set()  # connected addresses
 
 
 @cache
@@ -104,7 +101,7 @@ def connect(root: str, _process: int) -> ObjectStore:
     }
     if root.lower().startswith(("s3://", "s3a://")):
         options |= {"copy_if_not_exists": "multipart", **_profile()}
-        endpoint = os.environ.get("AWS_ENDPOINT_URL", options.get("endpoint"))
+        endpoint = os.environ.get("AWS_ENDPOINT_URL", options.get("endpoint_url"))
         if endpoint and not re.match(r"https?://[^\s/]", endpoint):
             raise OSError(errno.EIO, "the endpoint is no address that begins with http:// or https://")
         if os.environ.get("AWS_EC2_METADATA_DISABLED", "").lower() == "true":
@@ -115,9 +112,9 @@ def connect(root: str, _process: int) -> ObjectStore:
 
 
 def attempts() -> int:
-    """Return how often a request is sent at most."""
-    given = os.environ.get("AWS_MAX_ATTEMPTS", "")
-    return int(given) if given.isdecimal() and int(given) else _ATTEMPTS
+    """Return the maximum number of times that a request is sent."""
+    value = os.environ.get("AWS_MAX_ATTEMPTS", "")
+    return int(value) if value.isdecimal() and int(value) else _ATTEMPTS
 
 
 def _profile() -> dict[str, str]:
@@ -130,16 +127,11 @@ def _profile() -> dict[str, str]:
     home, profile = Path.home() / ".aws", os.environ.get("AWS_PROFILE", "default")
     files = {"AWS_CONFIG_FILE": home / "config", "AWS_SHARED_CREDENTIALS_FILE": home / "credentials"}
     parser = ConfigParser(interpolation=None)
-    try:
+    with suppress(ConfigError, UnicodeDecodeError):
         parser.read([os.environ.get(name, path) for name, path in files.items()])
-    except (ConfigError, UnicodeDecodeError):
-        return {}
     sections = [parser[name] for name in (f"profile {profile}", profile) if name in parser]
-    found = {ours: section[key] for section in sections for key, ours in _PROFILE_KEYS.items() if key in section}
-    for name, key in (("AWS_REGION", "region"), ("AWS_DEFAULT_REGION", "region"), ("AWS_ENDPOINT_URL", "endpoint")):
-        if name in os.environ:
-            found.pop(key, None)
-    return found
+    keys = [key for key, variables in _PROFILE_KEYS.items() if os.environ.keys().isdisjoint(variables)]
+    return {key: section[key] for section in sections for key in keys if key in section}
 
 
 def obstore() -> Any:
@@ -156,12 +148,12 @@ def obstore() -> Any:
 
 
 def call(function: Callable[..., _T], *args: Any, **options: Any) -> _T:
-    """Call a function of obstore; from the main thread in another one, since signals do not interrupt obstore.
+    """Call a function of obstore in another thread, since signals do not interrupt obstore.
 
     Raises:
         OSError: In place of the error of obstore.
     """
-    # Any: whatever the function takes.
+    # Any: the arguments of any function.
     answer: Future[_T] = Future()
 
     def run() -> None:
@@ -170,25 +162,16 @@ def call(function: Callable[..., _T], *args: Any, **options: Any) -> _T:
         except BaseException as error:  # noqa: BLE001  raised below
             answer.set_exception(error)
 
-    notice = threading.Timer(_QUIET_SECONDS, _report_waiting)
-    notice.daemon = True
-    notice.start()
-    if threading.current_thread() is threading.main_thread():
-        threading.Thread(target=run, daemon=True).start()
-    else:
-        run()
+    threading.Thread(target=run, daemon=True).start()
+    if not wait([answer], _QUIET_SECONDS).done:
+        _report_waiting()
     try:
         return answer.result()
     except Exception as error:
         ours = isinstance(error, OSError | ValueError) or type(error).__module__.startswith("obstore")
         if not ours or (isinstance(error, OSError) and error.errno):
             raise
-        explained = OSError(*_explain(error))
-        if hint := _hint_of(f"{type(error).__name__}: {error}"):
-            explained.add_note(hint)
-        raise explained from error
-    finally:
-        notice.cancel()
+        raise _explain(error) from error
 
 
 def _report_waiting() -> None:
@@ -203,24 +186,23 @@ def _report_waiting() -> None:
         sys.stderr.flush()
 
 
-def _hint_of(text: str) -> str | None:
-    """Return what to do about an error of obstore."""
-    return next((hint for pattern, hint in _HINTS if re.search(pattern, text, re.DOTALL)), None)
-
-
-def _explain(error: Exception) -> tuple[int, str]:
-    """Return an error number and one line of text, without addresses: they may hold secrets."""
+def _explain(error: Exception) -> OSError:
+    """Return an error of one line, without addresses, which may hold secrets; its note is the hint."""
     text = f"{type(error).__name__}: {error}"
-    known = next((reason for reason in _REASONS if re.search(reason[0], text, re.DOTALL)), None)
-    if known and known[1]:
-        return known[1:]
-    status = re.search(r"status code: (\d+)", text)
+    status, code = re.search(r"status code: (\d+)", text), re.search(r"<Code>(.*?)</Code>", text)
     number = _ERRORS_OF_STATUS.get(int(status[1]), errno.EIO) if status else errno.EIO
     number = errno.ENOENT if isinstance(error, FileNotFoundError) else number
-    if code := re.search(r"<Code>(.*?)</Code>", text):
+    if cause := next((cause for pattern, *cause in _REASONS if re.search(pattern, text, re.DOTALL)), None):
+        explained = OSError(*cause)
+    elif code:
         message = re.search(r"<Message>(.*?)</Message>", text, re.DOTALL)
-        return number, printable(" ".join(f"{code[1]}: {message[1] if message else ''}".split()))
-    return number, f"HTTP status {status[1]}" if status else printable(re.sub(r"\S+://\S+", "...", text.partition("\n")[0]))
+        explained = OSError(number, printable(" ".join(f"{code[1]}: {message[1] if message else ''}".split())))
+    else:
+        first_line = printable(re.sub(r"\S+://\S+", "...", text.partition("\n")[0]))
+        explained = OSError(number, f"HTTP status {status[1]}" if status else first_line)
+    if hint := next((hint for pattern, hint in _HINTS if re.search(pattern, text, re.DOTALL)), None):
+        explained.add_note(hint)
+    return explained
 
 
 @contextmanager

@@ -36,4 +36,4 @@ def test_a_store_that_hangs_is_named_and_given_up(monkeypatch, capsys):
     ],
 )
 def test_errors_of_stores_have_hints(text, hint):
-    assert hint in (store_connection._hint_of(text) or "")
+    assert hint in store_connection._explain(OSError(text)).__notes__[0]
