@@ -12,7 +12,7 @@ from faults import SCENARIOS, disturb
 from killing import ARGUMENTS, SHARDS, House
 from test_remote import FAULTS
 
-from fmapviz.store.remote import remote_units
+from fmapviz.store.remote import run_sync
 
 ROUNDS = 200
 INTERRUPTIONS = 60
@@ -41,7 +41,7 @@ def test_power(name, fault, tmp_path, monkeypatch, record_property):
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("name", [name for name, scenario in SCENARIOS.items() if "fsync" not in scenario.options])
 def test_every_remote_write(*, name, fault, bucket, proxy, tmp_path, monkeypatch, record_property):
-    monkeypatch.setattr(remote_units, "FOREIGN_SECONDS", 0)
+    monkeypatch.setattr(run_sync, "FOREIGN_SECONDS", 0)
     record_property("points", test_remote.disturb(bucket, proxy, tmp_path, SCENARIOS[name], FAULTS[fault]))
 
 

@@ -445,10 +445,8 @@ class _RemoteFinder:
 
 
 def _load_record(store: Store, folder: str) -> dict[str, Any] | None:
-    try:
-        return checksummed_json.parse(store.read(f"{folder}/{RUN_FILE}"))
-    except FileNotFoundError:
-        return None
+    found = store.fetch(f"{folder}/{RUN_FILE}")
+    return checksummed_json.parse(found[0]) if found else None
 
 
 def _image(entry: Entry, url: str, relative: str) -> ImageFile:

@@ -39,7 +39,7 @@ from fmapviz.images.find import find_images
 from fmapviz.run.estimate import estimate
 from fmapviz.run.loop import visualize
 from fmapviz.store import extract
-from fmapviz.store.remote import remote_units
+from fmapviz.store.remote import run_sync
 from fmapviz.store.remote.remote import open_remote
 from fmapviz.store.unit_key import UnitKey
 from fmapviz.store.verify import verify
@@ -236,7 +236,7 @@ def test_obstore_is_not_imported_by_local_runs(torch_alone):
 @pytest.mark.thorough
 def test_a_store_in_memory(tmp_path, inputs):
     for path in inputs.rglob("*.png"):
-        object_store.Store("memory://").create(f"in/{path.relative_to(inputs)}", path.read_bytes())
+        object_store.Store("memory://").write(f"in/{path.relative_to(inputs)}", path.read_bytes())
     summary = draw(["memory://in"], "memory://out")
     assert (summary.done, str(summary.directory)) == (4, "memory://out/run")
     assert draw(["memory://in"], "memory://out").skipped == 4
@@ -423,10 +423,10 @@ def test_a_lost_answer_is_requested_again(bucket, proxy, monkeypatch):
     stores.forget()
     store = object_store.Store("s3://photos")
     proxy.fail("lose_answer", method="PUT", count=1)
-    assert store.create("a", b"1") is None  # it finds its own object
+    assert store.write("a", b"1") is None  # it finds its own object
     proxy.fail("refuse")
     with pytest.raises(ConnectionError):
-        store.create("b", b"1")
+        store.write("b", b"1")
     assert proxy.count("PUT", "/b") == 3
 
 
@@ -543,18 +543,18 @@ def test_two_inputs_of_one_name_get_two_units(bucket, proxy, inputs):
     """Two processes find the same name free, each for its own image."""
     paint(inputs / "other/1.png", 50)
     between = threading.Event()
-    commit, began = remote_units.RemoteUnits.commit, []
+    commit, began = run_sync.RunSync.commit, []
 
-    def slow(self, name, unit, **there):
-        began.append(name)
+    def slow(self, unit):
+        began.append(unit)
         if len(began) == 1:  # the second commits first
             between.set()
             assert resumed.wait(PATIENCE)
-        return commit(self, name, unit, **there)
+        return commit(self, unit)
 
     resumed = threading.Event()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(remote_units.RemoteUnits, "commit", slow)
+        patch.setattr(run_sync.RunSync, "commit", slow)
         first = threading.Thread(target=draw, args=([inputs / "1.png"], OUT))
         first.start()
         assert between.wait(PATIENCE)
@@ -676,7 +676,7 @@ def scenario_units(tree):
 
 @pytest.mark.parametrize(("scenario", "fault", "points"), [*DISTURBED, *thorough(*MORE_DISTURBED)])
 def test_a_failed_write_leaves_no_partial_unit(*, bucket, proxy, tmp_path, monkeypatch, scenario, fault, points):
-    monkeypatch.setattr(remote_units, "FOREIGN_SECONDS", 0)
+    monkeypatch.setattr(run_sync, "FOREIGN_SECONDS", 0)
     fewer = {} if "shard" in SCENARIOS[scenario].options else {"to": ["png", "stats"]}
     disturb(bucket, proxy, tmp_path, SCENARIOS[scenario], FAULTS[fault], points=points, **fewer)
 

@@ -1,7 +1,6 @@
 """Where runs are written: a local directory, or an object store.
 
-This is all that the engine knows of storage. It writes each run in a local directory; a destination adds what makes the
-results visible to others.
+A run is always written in a local directory. A destination adds what makes the results visible to others.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 class LocalDestination:
     """A local directory of runs: a unit is visible to others when it is renamed, so most methods have nothing left to do.
 
-    These methods are all that the engine asks of storage.
+    These methods are all that a run requires of a destination.
 
     Attributes:
         directory: The local directory in which runs are written.
@@ -78,8 +77,8 @@ class LocalDestination:
     def share_file(self, run: Path, name: str) -> None:
         """Publish a run-level file, unless another process has done so: then take over that."""
 
-    def upload_failures(self, run: Path, *, now: bool = False) -> None:
-        """Publish the list of failures, unless that was done a moment ago and need not be `now`."""
+    def upload_failures(self, run: Path) -> None:
+        """Publish the list of failures."""
 
     def refresh(self, run: Path) -> None:
         """Take over the units that other processes have finished."""

@@ -16,8 +16,7 @@ from fmapviz.core.files import reading_from
 from fmapviz.core.object_store import open_store
 from fmapviz.core.urls import UrlPath, is_url
 from fmapviz.errors import DamagedError, RefusedError, RequestError
-from fmapviz.store.remote.remote_units import is_safe, list_objects, object_of, orphans_of
-from fmapviz.store.remote.run_sync import RunSync
+from fmapviz.store.remote.run_sync import RunSync, is_safe, list_objects, object_of, orphans_of
 from fmapviz.store.unit import read_unit
 
 if TYPE_CHECKING:

@@ -1,19 +1,18 @@
 """Write runs to an object store.
 
-The program works in a temporary local directory. Units are finished there, and uploaded by `RemoteUnits`. After that the
-local directory keeps their records and what run-level files are made from: all that a run asks of its finished units.
+A run is written in a temporary local directory. Units are finished there, and uploaded by `RunSync`. After that, the
+directory keeps their records and what run-level files are made from: all that a run reads of its finished units.
 """
 
 from __future__ import annotations
 
 import tempfile
-import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fmapviz.core import checksummed_json, files
+from fmapviz.core import files
 from fmapviz.core.file_names import FAILURES_FILE, RUN_FILE, RUN_FILES_RECORD, UNIT_FILE, own_run_files
 from fmapviz.core.files import leftovers, reading_from, stage, writing_to
 from fmapviz.core.object_store import open_store
@@ -23,10 +22,9 @@ from fmapviz.store import run as runs
 from fmapviz.store import run_files
 from fmapviz.store.aggregates.base import names_of, unit_files
 from fmapviz.store.remote.local_copy import naming_addresses
-from fmapviz.store.remote.remote_units import TRIES, RemoteUnits, list_objects
-from fmapviz.store.remote.run_sync import RunSync
-from fmapviz.store.unit import read_unit
-from fmapviz.store.unit_key import key_of, possible_paths
+from fmapviz.store.remote.run_sync import TRIES, RunSync, list_objects
+from fmapviz.store.unit import has_intact_record, read_unit
+from fmapviz.store.unit_key import possible_paths
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -36,7 +34,6 @@ if TYPE_CHECKING:
     from fmapviz.core.object_store import Store
     from fmapviz.store.unit_key import UnitKey
 
-UPLOAD_SECONDS = 10.0  # between two uploads of the failures
 _ENDING = "-remote"
 _THREADS = 16
 
@@ -77,10 +74,7 @@ class RemoteDestination:
         self.directory = directory
         self.address: Path | str = store.url
         self._store = store
-        self._units = RemoteUnits(store, pool)
         self._sync = RunSync(store, directory, pool)
-        self._busy: set[str] = set()  # units that are being uploaded; its single operations are atomic
-        self._upload_due = 0.0
 
     def check(self) -> None:
         """See `LocalDestination`."""
@@ -118,53 +112,39 @@ class RemoteDestination:
 
     def fetch_records(self, run: Path, keys: Iterable[UnitKey]) -> None:
         """See `LocalDestination`."""
-        names = [self._name(place / UNIT_FILE) for key in keys for place in possible_paths(run, key)]
+        names = [self._sync.name(place / UNIT_FILE) for key in keys for place in possible_paths(run, key)]
         with self._writing():
             self._sync.download(*names)
 
     def upload(self, unit: Path) -> Path:
         """See `LocalDestination`."""
-        name, record = self._name(unit), self._name(unit / UNIT_FILE)
-        self._busy.add(record)
-        try:
-            with self._writing(name):
-                committed = self._units.commit(name, unit, replaces=self._sync.is_known(record))
-                if committed is None:
-                    return self._upload_under_another_name(unit)
-                found, is_others = committed
-                keep = self._sync.store if is_others else self._sync.reduce
-                keep(record, found)
-                return unit
-        finally:
-            self._busy.discard(record)
+        with self._writing(self._sync.name(unit)):
+            return self._sync.commit(unit)
 
     def is_intact(self, unit: Path) -> bool:
         """See `LocalDestination`."""
         record = read_unit(unit)
-        if record is None or not checksummed_json.is_intact(files.read(unit / UNIT_FILE)):
+        if record is None or not has_intact_record(unit):
             return False
         with reading_from(self.address_of(unit)):
-            return self._units.is_intact(self._name(unit), record)
+            return self._sync.is_intact(unit, record)
 
     def share_file(self, run: Path, name: str) -> None:
         """See `LocalDestination`."""
         with self._writing(run.name, name):
-            self._sync.upload(self._name(run / name))
+            self._sync.upload(self._sync.name(run / name))
 
-    def upload_failures(self, run: Path, *, now: bool = False) -> None:
+    def upload_failures(self, run: Path) -> None:
         """See `LocalDestination`."""
-        begun = time.monotonic()
-        if not files.exists(run / FAILURES_FILE) or not (now or begun > self._upload_due):
-            return
-        with self._writing(run.name, FAILURES_FILE):
-            self._sync.append_failures(self._name(run / FAILURES_FILE))
-        self._upload_due = time.monotonic() + max(UPLOAD_SECONDS, 20 * (time.monotonic() - begun))
+        if files.exists(run / FAILURES_FILE):
+            with self._writing(run.name, FAILURES_FILE):
+                self._sync.append_failures(self._sync.name(run / FAILURES_FILE))
 
     def refresh(self, run: Path) -> None:
         """See `LocalDestination`."""
         self._refresh(run)
         with reading_from(self.address_of(run)):
-            self._sync.download(self._name(run / RUN_FILE))
+            self._sync.download(self._sync.name(run / RUN_FILE))
 
     def publish(self, run: Path, make: Callable[[], list[Path]]) -> list[Path]:
         """See `LocalDestination`."""
@@ -175,7 +155,7 @@ class RemoteDestination:
             with self._writing():
                 made = run_files.read(run) or {"files": []}
                 names = [*(entry["name"] for entry in made["files"]), RUN_FILES_RECORD]
-                uploaded = [self._sync.upload(self._name(run / name)) for name in names]
+                uploaded = [self._sync.upload(self._sync.name(run / name)) for name in names]
             if all(uploaded) and not self._refresh(run):
                 break
         return left_out
@@ -191,26 +171,11 @@ class RemoteDestination:
             return path
         return UrlPath(self.address, *path.relative_to(self.directory).parts)
 
-    def _upload_under_another_name(self, unit: Path) -> Path:
-        record = read_unit(unit)
-        assert record
-        run = self.directory / unit.relative_to(self.directory).parts[0]
-        for place in possible_paths(run, key_of(record)):
-            if not files.exists(place):
-                files.make_folders(place.parent)
-                files.rename(unit, place)
-                self._sync.download(self._name(unit / UNIT_FILE))
-                return self.upload(place)
-        raise RefusedError(f"no free name for {quote(key_of(record).path)} in {quote(self.address_of(run))}")
-
     def _refresh(self, run: Path) -> bool:
         """Download what other processes have changed; return True if there was anything."""
-        self.upload_failures(run, now=True)
+        self.upload_failures(run)
         with reading_from(self.address_of(run)):
-            changed, marked = self._sync.refresh(run.name, self._busy.copy())
-            for name, entries in marked.items():
-                self._units.remove_orphans(name.removesuffix(f"/{UNIT_FILE}"), self.directory / name, entries)
-        return changed
+            return self._sync.refresh(run.name)
 
     def _download_run_files(self, info: RunInfo, name: str | None) -> str:
         """Download the files of runs that may have these settings; return the name of that run, or a free one."""
@@ -235,9 +200,6 @@ class RemoteDestination:
                 if record := read_unit((self.directory / name).parent):
                     return {"fingerprint": record.get("run")}
         return {}
-
-    def _name(self, path: Path) -> str:
-        return path.relative_to(self.directory).as_posix()
 
     def _writing(self, *names: str) -> AbstractContextManager[None]:
         return writing_to(self._store.address(*names))
