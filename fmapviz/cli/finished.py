@@ -27,7 +27,7 @@ def verify(
     A run that is being written, or was interrupted, is not damaged: a notice says so.
     """
     show_status(f"checking {directory} ...")
-    from fmapviz.store.verify import REMEDIES
+    from fmapviz.store.verify import hints_of
     from fmapviz.store.verify import verify as verify_all
 
     units = files = damaged = hidden = 0
@@ -53,9 +53,8 @@ def verify(
         print_json({"event": "summary", **counts, "exit_code": code})
     elif damaged:
         print_message(f"{damaged} of {count(units, 'directory')} {'is' if damaged == 1 else 'are'} damaged")
-        for remedy, hint in REMEDIES.items():
-            if remedy in needed:
-                print_message(f"hint: {hint}")
+        for hint in hints_of(needed):
+            print_message(f"hint: {hint}")
     else:
         checked = f"{count(units, 'directory')}, {count(files, 'file')}: "
         print_line(checked + ("all finished ones are unchanged" if unfinished else "all complete and unchanged"))

@@ -143,8 +143,6 @@ def _configure(model: str, inputs: list[str], options: dict[str, Any], *, null: 
     config = RunConfig(model, listed, style=style, preprocessing=prepared, **given)
     if open_report and is_url(config.out):
         raise RequestError("--open needs a local report", hint=f"--to {report} writes one to any --out")
-    if str(config.out).lower().startswith("memory:"):
-        raise RequestError("memory:// is lost when the command ends", hint="s3://..., or a directory")
     if not inputs and config.needs_images:
         raise RequestError("missing argument 'INPUT'", hint="images or folders; only views of the model itself need none")
     return config

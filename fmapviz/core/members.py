@@ -229,6 +229,7 @@ class Aggregate(NamedMember):
         reads: Names of the files of a unit that it is made from, besides the record.
         run_files: Names of the run-level files that it makes.
         unit: Name of the unit that it is made from, if it is only one; else empty.
+        command: Command that draws this unit.
         scalars: Reference of a function that returns the numbers of its summary at each step of a series, as steps, tags and
             values; empty: there are none.
         module: Name of the module.
@@ -237,6 +238,7 @@ class Aggregate(NamedMember):
     reads: tuple[str, ...] = ()
     run_files: tuple[str, ...] = ()
     unit: str = ""
+    command: str = ""
     scalars: str = ""
     module: str
 

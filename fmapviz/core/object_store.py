@@ -1,4 +1,4 @@
-"""List, read and write objects in S3, Google Cloud Storage, Azure and in memory, and read files from the web.
+"""List, read and write objects in S3, Google Cloud Storage and Azure, and read files from the web.
 
 obstore was measured against fsspec with s3fs. It is imported in 0.03 s instead of 0.75 s, needs no further package for each
 kind of store, and has conditional writes in all of them. A run of 50 images to a local server takes 559 requests instead of
@@ -71,7 +71,7 @@ class Store:
         bucket, self._folder = split(url)
         if is_web(url):
             raise OSError(errno.ENOENT, "a web address cannot be listed")
-        if bucket.endswith("://") and bucket != "memory://":
+        if bucket.endswith("://"):
             raise OSError(errno.ENOENT, "the name of a bucket is missing")
         self._objects = connect(bucket, os.getpid())
 

@@ -83,10 +83,6 @@ def connect(root: str, _process: int) -> ObjectStore:
         OSError: obstore is missing, or the environment is invalid.
     """
     obstore()
-    store: ObjectStore
-    if root == "memory://":
-        store = import_module("obstore.store").MemoryStore()
-        return store
     options: dict[str, Any] = {
         "retry_config": {
             "max_retries": attempts() - 1,
@@ -107,7 +103,7 @@ def connect(root: str, _process: int) -> ObjectStore:
         if os.environ.get("AWS_EC2_METADATA_DISABLED", "").lower() == "true":
             options["metadata_endpoint"] = "http://127.0.0.1:9"  # obstore does not know the variable
     _roots.add(root)
-    store = call(import_module("obstore.store").from_url, root, **options)
+    store: ObjectStore = call(import_module("obstore.store").from_url, root, **options)
     return store
 
 

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from fmapviz.errors import RequestError, quote
 
 # Other text with `://`, such as `nope://x`, may be the name of a local file.
-SCHEMES = ("s3", "s3a", "gs", "az", "abfs", "abfss", "http", "https", "memory")
+SCHEMES = ("s3", "s3a", "gs", "az", "abfs", "abfss", "http", "https")
 INSTALL = "pip install 'fmapviz[remote]'"  # obstore, which reads and writes them
 HINT = f"a local path, or one of {', '.join(f'{scheme}://' for scheme in SCHEMES)}"
 
@@ -55,8 +55,6 @@ def check_address(text: object) -> None:
     if not isinstance(text, str) or not is_url(text):
         return
     scheme, _, rest = text.partition("://")
-    if scheme.lower() == "memory":
-        return
     try:
         host = urlsplit(text).hostname  # also of `container@account`
     except ValueError:  # such as an unclosed bracket
@@ -73,12 +71,10 @@ def split(url: str) -> tuple[str, str]:
     """Return the address of the bucket, and the path in it.
 
     Example:
-        >>> split("s3://photos/cats/lena.png"), split("memory://cats/lena.png")
-        (('s3://photos', 'cats/lena.png'), ('memory://', 'cats/lena.png'))
+        >>> split("s3://photos/cats/lena.png")
+        ('s3://photos', 'cats/lena.png')
     """
     scheme, _, rest = url.partition("://")
-    if scheme.lower() == "memory":
-        return "memory://", rest.strip("/")
     bucket, _, path = rest.partition("/")
     return f"{scheme}://{bucket}", path.strip("/")
 

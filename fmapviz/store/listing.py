@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 from fmapviz.core import checksummed_json, files
 from fmapviz.core.file_names import HIDDEN, RUN_FILE
 from fmapviz.core.files import reading_from
-from fmapviz.core.urls import is_unknown, is_url
+from fmapviz.core.urls import expand_home, is_unknown, is_url
 from fmapviz.errors import RequestError, quote, suggest_file
 from fmapviz.images.find import natural, unit_name
 from fmapviz.images.memory.image import is_in_memory
 from fmapviz.store.failures import read_failures
-from fmapviz.store.run import IN_TRAINING, differences, flat_settings, is_run, read_run
+from fmapviz.store.run import IN_TRAINING, differences, flat_settings, is_run, settings_of
 from fmapviz.store.run_files import is_named_like_image
 from fmapviz.store.unfinished import State, expected_images, read_unfinished, state_of
 from fmapviz.store.unit import images_of, read_unit
@@ -91,7 +91,7 @@ def list_runs(directory: str | Path) -> Iterator[ListedRun]:
         RequestError: There is no such local directory.
         OutputError: It cannot be read.
     """
-    listed = [(run, _settings_of(run)) for run in _find_runs(local_directory(directory))]
+    listed = [(run, settings_of(run)) for run in _find_runs(local_directory(directory))]
     groups: dict[object, list[tuple[Path, dict[str, Any]]]] = {}  # by the model, and whether it is compared
     for run, settings in listed:
         if model := _text(settings.get("model")):
@@ -127,7 +127,7 @@ def describe_run(run: Path, *, first: str | None = None, others: object = None) 
     Raises:
         FileNotFoundError: It is gone.
     """
-    settings, found = _settings_of(run), _Found(_last_failures(run))
+    settings, found = settings_of(run), _Found(_last_failures(run))
     for folder in walk(run):
         found.add(folder, run)
     formats = settings.get("formats")
@@ -182,7 +182,7 @@ def local_path(typed: str | Path) -> Path:
         )
     if not checksummed_json.is_path(str(typed)) or not str(typed):
         raise RequestError(f"no path can hold this: {quote(typed)}", hint="a directory, such as 'runs'")
-    return Path(typed).expanduser() if str(typed).startswith("~/") else Path(typed)
+    return Path(expand_home(typed))
 
 
 def _find_runs(directory: Path) -> Iterator[Path]:
@@ -201,14 +201,8 @@ def runs_of_training(directory: Path) -> list[Path]:
             found = sorted(
                 (path for path in directory.iterdir() if path.is_dir() and is_run(path)), key=lambda path: natural(path.name)
             )
-            return [path for path in found if _settings_of(path).get("weights") == IN_TRAINING]
+            return [path for path in found if settings_of(path).get("weights") == IN_TRAINING]
     return []
-
-
-def _settings_of(run: Path) -> dict[str, Any]:
-    """Return the settings of a run; empty ones if its record is damaged."""
-    settings = (read_run(run) or {}).get("settings")
-    return settings if isinstance(settings, dict) else {}
 
 
 def _text(value: object) -> str | None:

@@ -124,7 +124,7 @@ def describe_contents(directory: Path, info: RunInfo) -> str:
     """Return what a directory holds in place of the run with these settings, with the settings that differ."""
     if read_run(directory) is None:
         return "files that fmapviz did not make"
-    different = differences(_settings(directory), json.loads(json.dumps(info.settings)))
+    different = differences(settings_of(directory), json.loads(json.dumps(info.settings)))
     if not different:  # its record is damaged
         return "a run with other settings"
     more = f"; {len(different) - 3} more" if len(different) > 3 else ""
@@ -336,13 +336,15 @@ def _version(document: Mapping[str, Any]) -> int:
 
 def _refusal(directory: Path, info: RunInfo) -> RefusedError:
     hint = "choose another name=, or none for a free one"
-    if _OTHER_VALUES in differences(_settings(directory), info.settings):
+    if _OTHER_VALUES in differences(settings_of(directory), info.settings):
         hint = "choose another name= for the network as it is now, or none for a free one, or remove the directory first"
     return RefusedError(f"{quote(directory)} holds {describe_contents(directory, info)}", hint=hint)
 
 
-def _settings(directory: Path) -> object:
-    return (read_run(directory) or {}).get("settings")
+def settings_of(run: Path) -> dict[str, Any]:
+    """Return the settings of a run; empty if its record is missing or damaged."""
+    settings = (read_run(run) or {}).get("settings")
+    return settings if isinstance(settings, dict) else {}
 
 
 def differences(settings: object, others: object) -> list[str]:

@@ -27,18 +27,17 @@ def state_of_images(run: Path, units: Iterable[Path]) -> str:
     return state.hexdigest()
 
 
-def stale_files(run: Path) -> list[str]:
-    """Return the run-level files whose unit was drawn from other images than the run has now."""
-    drawn = {name: each for name, each in registry.aggregates().items() if each.unit}
-    made = {name: read_unit(run / each.unit) for name, each in drawn.items()}
-    known = {name: key_of(record).version.get("of") for name, record in made.items() if record}
-    state = state_of_images(run, find_units(run)) if known else ""
-    return sorted(
-        file for name, of in known.items() if of != state for file in drawn[name].run_files if (run / file).exists()
-    )
+def stale_files(run: Path) -> dict[str, str]:
+    """Return the run-level files whose unit was drawn from other images than the run has now, with the command for them."""
+    drawn = [(each, read_unit(run / each.unit)) for each in registry.aggregates().values() if each.unit]
+    made = [(each, key_of(record).version.get("of")) for each, record in drawn if record]
+    state = state_of_images(run, find_units(run)) if made else ""
+    return {name: each.command for each, of in made if of != state for name in each.run_files if (run / name).exists()}
 
 
 def describe_stale(run: Path, where: object) -> str | None:
     """Return a notice of the stale files of a run at an address, and the command that draws them; None without any."""
-    stale = ", ".join(stale_files(run))
-    return f"{stale} and their pages show fewer or other images: fmapviz top {where} draws them again" if stale else None
+    if not (stale := stale_files(run)):
+        return None
+    commands = " and ".join(f"fmapviz {command} {where}" for command in dict.fromkeys(stale.values()))
+    return f"{', '.join(stale)} and their pages show fewer or other images: {commands} draws them again"

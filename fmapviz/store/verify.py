@@ -9,9 +9,9 @@ from collections import deque
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from fmapviz.core import checksummed_json, files
+from fmapviz.core import checksummed_json, files, registry
 from fmapviz.core.file_names import (
     EVENTS,
     FAILURES_FILE,
@@ -44,13 +44,11 @@ if TYPE_CHECKING:
 
     from fmapviz.store.remote.local_copy import LocalCopy
 
-    Remedy = Literal["repair", "again", "redraw", "remove", "finish", "top", "none"]
     Checksum = Callable[[Path], str]
 
-REMEDIES: Mapping[Remedy, str] = {
+_REMEDIES: Mapping[str, str] = {
     "repair": "run the original command with --repair",
     "again": "run-level files: run the original command again, or resume the training",
-    "top": "top images: `fmapviz top RUN` draws them again",
     "finish": "a run that is not finished: run the original command again",
     "redraw": f"{SURVEY_FILE}: run the original command with --force, for all images of the run",
     "remove": "foreign files: remove them, or move them away",
@@ -69,12 +67,12 @@ class Problem:
         message: The difference.
         remedy: `repair`: the command that made the run, with `--repair`; `again`: the same command; `redraw`: the same with
             `--force` and all images; `remove`: remove a foreign file; `finish`: no damage, the same command finishes the run
-            or is running; `top`: `fmapviz top`; or `none`.
+            or is running; the name of another command, such as `top`, that draws the file; or `none`.
     """
 
     path: Path
     message: str
-    remedy: Remedy
+    remedy: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,12 +143,21 @@ def _verify(copy: LocalCopy, *, hashed: bool) -> Iterator[Verified]:
     for run in whole:  # other runs have problems that explain it
         if not run_files.is_up_to_date(run):
             state, _ = state_of(run, read_unfinished(run))
-            remedy: Remedy = "again" if state == "finished" else "finish"
+            remedy = "again" if state == "finished" else "finish"
             problem = Problem(run / RUN_FILES_RECORD, "out of date: units were added, changed or removed", remedy)
             yield Verified(run, 0, (problem,), state=state)
         elif stale := stale_files(run):
-            problems = [Problem(run / name, "out of date: images were added, changed or removed", "top") for name in stale]
-            yield Verified(run, 0, tuple(problems))
+            why = "out of date: images were added, changed or removed"
+            yield Verified(run, 0, tuple(Problem(run / name, why, command) for name, command in sorted(stale.items())))
+
+
+def hints_of(remedies: AbstractSet[str]) -> list[str]:
+    """Return what to do about problems with these remedies."""
+    others = [name for name in registry.commands() if name in remedies]
+    return [
+        *(hint for remedy, hint in _REMEDIES.items() if remedy in remedies),
+        *(f"pictures of all images: `fmapviz {name} RUN` draws them again" for name in others),
+    ]
 
 
 def is_sound(unit: Path) -> bool:
@@ -361,7 +368,7 @@ def _check_unit(
 
 
 def _file_problems(
-    directory: Path, entries: Iterable[Mapping[str, Any]], remedy: Remedy, checksum: Checksum | None
+    directory: Path, entries: Iterable[Mapping[str, Any]], remedy: str, checksum: Checksum | None
 ) -> Iterator[Problem]:
     """Compare files with the entries of a record."""
     for entry in entries:

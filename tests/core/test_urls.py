@@ -44,7 +44,7 @@ def test_an_incomplete_address_in_a_stream_fails_alone(address, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "address", ["s3://b", "s3://b/", "gs://b/c d", "az://c/x", "abfs://c@account.dfs.core.windows.net/x", "memory://",
+    "address", ["s3://b", "s3://b/", "gs://b/c d", "az://c/x", "abfs://c@account.dfs.core.windows.net/x",
                 "http://h", "https://u:p@h:80/a?b#c", "http://[::1]/a", "photos/s3", "s3:/x", "nope://", "", 7, None],
 )  # fmt: skip
 def test_complete_addresses_and_all_other_text_pass(address):

@@ -233,22 +233,6 @@ def test_obstore_is_not_imported_by_local_runs(torch_alone):
     assert torch_alone(program).stdout.decode().strip() == "set()"
 
 
-@pytest.mark.thorough
-def test_a_store_in_memory(tmp_path, inputs):
-    for path in inputs.rglob("*.png"):
-        object_store.Store("memory://").write(f"in/{path.relative_to(inputs)}", path.read_bytes())
-    summary = draw(["memory://in"], "memory://out")
-    assert (summary.done, str(summary.directory)) == (4, "memory://out/run")
-    assert draw(["memory://in"], "memory://out").skipped == 4
-    assert problems("memory://out") == []
-    draw([inputs], tmp_path / "here")
-    store = object_store.Store("memory://")
-    there = {entry.name for entry in store.list("out/run")}
-    assert there == {
-        str(path.relative_to(tmp_path / "here/run")) for path in tmp_path.rglob("here/run/**/*") if path.is_file()
-    }
-
-
 # --- outputs
 
 

@@ -29,6 +29,7 @@ CONTRIBUTION = Contribution(
             reads=("stats.safetensors", "ranking.parquet", "top.csv"),
             run_files=("top.csv",),
             unit="_top",
+            command="top",
             module="fmapviz.features.top.aggregate",
         ),
     ),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -90,9 +89,15 @@ class ChannelStatistics:
 
     def slices(self) -> Iterator[tuple[FeatureMapInfo, slice]]:
         """Yield each feature map, and where its channels are in the columns."""
-        ends = np.cumsum([0, *(each.channels for each in self.maps)]).tolist()
-        for info, (begin, end) in zip(self.maps, pairwise(ends), strict=True):
-            yield info, slice(begin, end)
+        return slices_of(self.maps)
+
+
+def slices_of(maps: Sequence[FeatureMapInfo]) -> Iterator[tuple[FeatureMapInfo, slice]]:
+    """Yield feature maps, and where the channels of each are if all follow one another."""
+    begin = 0
+    for info in maps:
+        yield info, slice(begin, begin + info.channels)
+        begin += info.channels
 
 
 # A channel that no image has.
@@ -144,8 +149,7 @@ def union(one: Sequence[FeatureMapInfo], other: Sequence[FeatureMapInfo]) -> tup
 
 def rows_of(maps: Sequence[FeatureMapInfo], among: Sequence[FeatureMapInfo]) -> NDArray[np.intp]:
     """Return the position of each channel of some feature maps among the channels of others; -1 where it is not there."""
-    ends = np.cumsum([0, *(each.channels for each in among)]).tolist()
-    at = {info.key: range(begin, end) for info, (begin, end) in zip(among, pairwise(ends), strict=True)}
+    at = {info.key: range(rows.start, rows.stop) for info, rows in slices_of(among)}
     return np.array([row for each in maps for row in at.get(each.key, [-1] * each.channels)], np.intp)
 
 

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import pairwise
 from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 
 from fmapviz.images.find import in_natural_order
-from fmapviz.store.aggregates.channels import FeatureMapInfo, rows_of
+from fmapviz.store.aggregates.channels import FeatureMapInfo, rows_of, slices_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -94,9 +93,7 @@ class Ranking:
 
     def slices(self) -> Iterator[tuple[FeatureMapInfo, slice]]:
         """Yield each feature map, and where its channels are."""
-        ends = np.cumsum([0, *(each.channels for each in self.maps)]).tolist()
-        for info, (begin, end) in zip(self.maps, pairwise(ends), strict=True):
-            yield info, slice(begin, end)
+        return slices_of(self.maps)
 
 
 def no_images(by: By, k: int, maps: tuple[FeatureMapInfo, ...] = (), *, counted: bool = True) -> Ranking:

@@ -19,6 +19,7 @@ from fmapviz.core.file_names import UNIT_FILE, shard_files
 from fmapviz.images.find import in_natural_order
 from fmapviz.store.unit import discard, lacks_record, read_unit
 from fmapviz.store.unit_key import SHARD, UnitKey, image_version
+from fmapviz.store.unit_table import digest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -87,11 +88,11 @@ class KnownImages:
 
     def find(self, file: ImageFile) -> ShardEntry | None:
         """Return the entry of an image; None if it is new."""
-        key = _path_key(file.path)
+        key = digest(file.path)
         index = int(np.searchsorted(self._paths, np.uint64(key)))
         if index == len(self._paths) or int(self._paths[index]) != key:
             return None
-        return ShardEntry(int(self._shards[index]), int(self._states[index]) == _state_key(file.version), index)
+        return ShardEntry(int(self._shards[index]), int(self._states[index]) == _state_of(file.version), index)
 
     def report(self, entry: ShardEntry) -> None:
         """Note that an image was reported as finished."""
@@ -167,16 +168,8 @@ def describe_members(group: Group, written: Mapping[int, Outcome], failed: Mappi
 
 
 def _row(image: Mapping[str, Any], shard: int) -> tuple[int, int, int]:
-    return _path_key(image["path"]), _state_key(image_version(image)), _FAILED if "failed" in image else shard
+    return digest(image["path"]), _state_of(image_version(image)), _FAILED if "failed" in image else shard
 
 
-def _path_key(path: str) -> int:
-    return _digest(os.fsencode(path) if checksummed_json.is_path(path) else path.encode("utf-8", "surrogatepass"))
-
-
-def _state_key(version: Mapping[str, str | int]) -> int:
-    return _digest(repr(sorted(version.items())).encode())
-
-
-def _digest(data: bytes) -> int:
-    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest())
+def _state_of(version: Mapping[str, str | int]) -> int:
+    return digest(sorted(version.items()))
