@@ -97,9 +97,7 @@ def make_pictures(
     common = {**_provenance(info), "Image": name}
     if result.predictions:
         common = {"Predicted": ", ".join(map(str, result.predictions)), **common}
-    facts = {"Shows": "the input as the network saw it", "Shape": f"{seen.size[0]} x {seen.size[1]} pixels"}
-    known = {"Frame": seen.describe(None), "Scaling": seen.scaling}
-    yield _encode("input", "input", seen.picture, {**facts, **{key: text for key, text in known.items() if text}, **common})
+    yield _encode("input", "input", seen.picture, {**seen.facts, **common})
     indices = [layer.index for layer in result.layers if layer.drawings or layer.measures]
     digits = max(2, len(str(max(indices, default=0))))
     drawings = [(layer, drawing) for layer in result.layers for drawing in layer.drawings if drawing.content]

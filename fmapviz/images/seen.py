@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from functools import cached_property
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import torch
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from typing import Any
 
     import numpy as np
@@ -23,6 +25,7 @@ class Seen:
     Args:
         prepared: `(C, H, W)`, or a clip or a volume, `(C, T, H, W)` or `(T, C, H, W)`.
         preparation: Of the network.
+        facts: Facts of the picture, in place of its own.
 
     Example:
         >>> from fmapviz.types import Preparation
@@ -31,8 +34,10 @@ class Seen:
         ([[255, 0, 0, 0]], [[0, 0, 255, 0]], 'frame 2 of 4, from 0')
     """
 
-    def __init__(self, prepared: Tensor, preparation: Preparation) -> None:
-        self._prepared, self._preparation = prepared, preparation
+    def __init__(
+        self, prepared: Tensor, preparation: Preparation, *, facts: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
+        self._prepared, self._preparation, self._facts = prepared, preparation, facts
         self._axis = None if prepared.ndim != 4 else 0 if preparation.time_first else 1
         self._frames: dict[int, NDArray[Any]] = {}
 
@@ -50,6 +55,13 @@ class Seen:
     def size(self) -> tuple[int, int]:
         """Height and width, pixels."""
         return self._prepared.shape[-2], self._prepared.shape[-1]
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """What its picture shows, its shape, and which frame or what scaling is shown."""
+        facts = {"Shows": "the input as the network saw it", "Shape": f"{self.size[0]} x {self.size[1]} pixels"}
+        shown = {"Frame": self.describe(None), "Scaling": self.scaling}
+        return {**facts, **{name: text for name, text in shown.items() if text}, **self._facts}
 
     @cached_property
     def range(self) -> tuple[float, float] | None:

@@ -79,6 +79,8 @@ class RunWatch:
             self._check(total)
 
     def _list(self) -> Iterator[ImageFile | Failure]:
+        if self._session.images is not None:
+            return iter(self._session.images)
         found = find_images(self._session.inputs, avoid=self._session.output.address)
         return count_frames(found, frame_choice(self._session))
 

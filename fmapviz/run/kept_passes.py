@@ -4,18 +4,38 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from threading import Lock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from fmapviz.images.preprocess import digest_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from torch import Tensor
 
     from fmapviz.types import FeatureMap, Prediction
 
 MOST_BYTES = 512 * 2**20  # 140 images of ViT-S with all its blocks
+
+
+class Kept(Protocol):
+    """What `fmapviz.run.session.PassDrawer.draw_kept` draws in place of a forward pass."""
+
+    @property
+    def nbytes(self) -> int:
+        """The size of all values."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StoredImage:
+    """An image of a finished run, the content of an `ImageFile`: it is drawn without a network.
+
+    Attributes:
+        read: Returns the input, float32 `(C, H, W)` in 0..1, facts of its picture, and what the layers returned. It raises
+            `InputError` if the values are damaged.
+    """
+
+    read: Callable[[], tuple[Tensor, Mapping[str, str], Kept]]
 
 
 @dataclass(slots=True, eq=False)

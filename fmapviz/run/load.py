@@ -75,7 +75,7 @@ def load_session(config: RunConfig, *, pair: bool = False) -> tuple[Session, lis
     Raises:
         RequestError: An unknown model, layer or device, or weights that cannot be had.
     """
-    _check_views(config, pair=pair)
+    check_views(config, pair=pair)
     loaded = _load(config.model, config.weights, config.preprocessing)
     device = find_device(config, loaded.module if isinstance(config.model, nn.Module) else None)
     existing = find_layers(loaded.module)
@@ -92,7 +92,7 @@ def load_session(config: RunConfig, *, pair: bool = False) -> tuple[Session, lis
     )
     types = tuple(sorted(config.types)) or default_types(existing, blocks=plan.of_layers)  # blocks have no kernels
     takes_class = bool(plan.wanted)
-    plan = _adapt(plan, formats, config.dtype, config.views)
+    plan = adapt(plan, formats, config.dtype, config.views)
     style, idle = effective_style(config.style, config.views)
     chosen = []
     if plan.of_layers or plan.of_model or (plan.of_maps and not plan.automatic):
@@ -150,7 +150,7 @@ def frame_choice(session: Session) -> FrameChoice:
     return FrameChoice(start, stop, session.request.every, session.model.preparation.frames)
 
 
-def _check_views(config: RunConfig, *, pair: bool) -> None:
+def check_views(config: RunConfig, *, pair: bool) -> None:
     """Check that the views draw as many networks as there are, and can be scaled as requested."""
     if pair and config.style.scope == "run":
         hint = "Style(norm='layer'), or Style(norm='fixed:LO,HI')"
@@ -235,7 +235,7 @@ def _unwritten(views: Sequence[str], formats: Sequence[str]) -> Iterator[str]:
             yield f"no {form} come of {', '.join(left)}, only of {some}; to='png' or to='svg' writes every view"
 
 
-def _adapt(plan: Plan, formats: Sequence[str], dtype: str, views: Sequence[str]) -> Plan:
+def adapt(plan: Plan, formats: Sequence[str], dtype: str, views: Sequence[str]) -> Plan:
     """Reduce a plan to what the formats need.
 
     Raises:

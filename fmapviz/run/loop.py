@@ -70,12 +70,19 @@ P = ParamSpec("P")
 MOST_MISSING = 10_000  # inputs that do not exist; with more of them, a run begins and records them
 
 
-def run(config: RunConfig, *, open_session: Load = load_session, rounds: Rounds | None = None) -> RunSummary:
+def run(
+    config: RunConfig,
+    *,
+    open_session: Load = load_session,
+    images: Sequence[ImageFile] | None = None,
+    rounds: Rounds | None = None,
+) -> RunSummary:
     """Draw the views of a configuration for all its images.
 
     Args:
         config: What to draw.
         open_session: Loads the network, or two.
+        images: The images; None: they are listed from the inputs of the configuration.
         rounds: Yields the session and the images of each round in which all images are drawn; None: one round.
 
     Returns:
@@ -95,8 +102,8 @@ def run(config: RunConfig, *, open_session: Load = load_session, rounds: Rounds 
     with open_destination(config.out) as destination:
         destination.check()
         check_name(config.name)
-        found: Iterator[ImageFile | Failure] = iter(())
-        if config.needs_images:
+        found: Iterator[ImageFile | Failure] = iter(images or ())
+        if config.needs_images and images is None:
             found = _find(inputs, destination, of_inputs, no_inputs)
         session, notices = open_session(replace(config, device="auto") if is_remote else config)
         is_new = not destination.directory.exists()
@@ -104,6 +111,7 @@ def run(config: RunConfig, *, open_session: Load = load_session, rounds: Rounds 
             session,
             request=config,  # workers may have what this process lacks
             inputs=inputs,  # those in memory stay there as long as the run
+            images=images,
             output=destination,
             directory=destination.open_run(session.info, name=config.name, sync=config.fsync),
             several=not _is_one_file(inputs),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from fmapviz.models.network import with_axes
 from fmapviz.observe.layouts.find import LayoutCache
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from fmapviz.observe.early_stop import EarlyStop
     from fmapviz.observe.hooks import Numbers
     from fmapviz.observe.lasting_state import LastingState
-    from fmapviz.run.kept_passes import KeptPass, KeptPasses
+    from fmapviz.run.kept_passes import KeptPasses
     from fmapviz.run.plan import Plan
     from fmapviz.store.remote.destination import Destination
     from fmapviz.store.unit_key import UnitKey
@@ -57,7 +57,7 @@ class PassDrawer(Protocol):
             torch.OutOfMemoryError: And a RuntimeError of the CPU's allocator: see `is_out_of_memory`.
         """
 
-    def draw_kept(self, image: Tensor, kept: KeptPass) -> ImageResult:
+    def draw_kept(self, image: Tensor, kept: Any) -> ImageResult:  # Any: the `Kept` that this drawer takes
         """Draw an image `(1, ...)` whose pass was kept, as `draw` draws it."""
 
 
@@ -106,6 +106,7 @@ class Session:
         workers: Threads.
         early_stop: See `fmapviz.run.forward_pass.Drawer`.
         inputs: The inputs, with a name for each image in memory; a list, unless they can be read only once.
+        images: The images, where they are not listed from the inputs.
         output: The destination of all runs.
         directory: The run's directory; of a remote run, of its local copy.
         several: Whether more than one image is expected.
@@ -131,6 +132,7 @@ class Session:
     workers: int
     early_stop: EarlyStop | None = None
     inputs: Iterable[str | Path | MemoryImage] = ()
+    images: Sequence[ImageFile] | None = None
     output: Destination = field(default_factory=lambda: LocalDestination(Path()))
     directory: Path = Path()
     several: bool = True

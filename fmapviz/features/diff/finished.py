@@ -1,10 +1,9 @@
-"""Compare two finished runs by the values that they keep, without their networks."""
+"""Compare two finished runs by the values that they store, without their networks."""
 
 from __future__ import annotations
 
 import json
-import time
-from contextlib import ExitStack, suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -19,54 +18,51 @@ from fmapviz.config import InputOptions, RunConfig, RunInfo
 from fmapviz.core import files, registry
 from fmapviz.core.file_names import RUN_FILE
 from fmapviz.core.files import leftovers
+from fmapviz.core.members import load as load_member
 from fmapviz.core.urls import is_url
 from fmapviz.core.version import __version__
-from fmapviz.draw.picture import make_picture
-from fmapviz.draw.png import encode
-from fmapviz.errors import NothingToDoError, RequestError, first_few, quote
-from fmapviz.events import Notice, Outcome, RunSummary, Started
-from fmapviz.features.diff.alignment import draw_alignment
-from fmapviz.features.diff.cka import LEAST
+from fmapviz.errors import InputError, NothingToDoError, RequestError, first_few, quote
+from fmapviz.features.diff.alignment import AlignmentStage
 from fmapviz.features.diff.difference import compare, means_of
 from fmapviz.features.diff.drawer import draw_pair
 from fmapviz.features.diff.kept_values import is_chosen, list_types, read_values
 from fmapviz.features.diff.networks import Compared
-from fmapviz.run.load import formats_of, open_writers
+from fmapviz.observe.hooks import Numbers
+from fmapviz.run.kept_passes import StoredImage
+from fmapviz.run.load import adapt, check_views, formats_of, open_writers
+from fmapviz.run.loop import run
 from fmapviz.run.plan import make_plan
-from fmapviz.run.publish import Publisher
 from fmapviz.run.session import Session
-from fmapviz.run.units import write_unit
 from fmapviz.store import run_files
 from fmapviz.store.aggregates.base import UNREADABLE
-from fmapviz.store.failures import append_failure
-from fmapviz.store.presence import Presence
-from fmapviz.store.remote.destination import open_destination
-from fmapviz.store.run import load_run, marked
-from fmapviz.store.unfinished import read_unfinished, state_of, unfinished
-from fmapviz.store.unit import find_done, images_of, read_unit
-from fmapviz.store.unit_key import IMAGE, image_key, key_of
-from fmapviz.types import Difference, Failure, ImageResult, LayerResult, Model, Picture, Preparation, UnitImage
+from fmapviz.store.run import load_run
+from fmapviz.store.unfinished import read_unfinished, state_of
+from fmapviz.store.unit import images_of, read_unit
+from fmapviz.store.unit_key import IMAGE, key_of
+from fmapviz.types import Difference, ImageResult, LayerResult, Model, Preparation
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
+    from torch import Tensor
 
-    from fmapviz.events import Event
+    from fmapviz.events import RunSummary
     from fmapviz.features.diff.kept_values import KeptValues
-    from fmapviz.store.unfinished import CommandRecord
-    from fmapviz.store.unit_key import UnitKey
+    from fmapviz.run.plan import Draw
+    from fmapviz.types import ImageFile
 
 
-_NOTHING = Model("", nn.Identity(), "", None, Preparation(torch.as_tensor, (), (), ""))  # the network of a finished run
+# The network of a finished run, whose inputs are shown as they are.
+_NOTHING = Model("", nn.Identity(), "", None, Preparation(torch.as_tensor, (0.0,), (1.0,), ""))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _KeptRun:
+class _FinishedRun:
     """A finished run.
 
     Attributes:
-        directory: Where it is.
+        directory: Its directory.
         settings: Its recorded settings.
         units: By name, the units of images.
         is_unfinished: Whether a process writes into it, or was killed.
@@ -76,6 +72,19 @@ class _KeptRun:
     settings: Mapping[str, Any]
     units: Mapping[str, Path]
     is_unfinished: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _StoredPair:
+    """What the layers of two networks returned for an image, by their names."""
+
+    first: Mapping[str, KeptValues]
+    second: Mapping[str, KeptValues]
+
+    @property
+    def nbytes(self) -> int:
+        """The size of all arrays."""
+        return sum(each.array.nbytes for values in (self.first, self.second) for each in values.values())
 
 
 def are_runs(config: RunConfig) -> bool:
@@ -90,18 +99,19 @@ def compare_runs(config: RunConfig) -> RunSummary:
     """Compare the images of one name in two runs, into a run of its own.
 
     Raises:
-        RequestError: They keep no values, or their images were preprocessed in different ways.
+        RequestError: They store no values, or their images were preprocessed in different ways.
         NothingToDoError: No image is in both.
         OutputError: The output could not be written.
     """
-    begun, tell = time.monotonic(), config.on_event or (lambda _: None)
-    for name, ignored in {
+    for name, is_set in {
         "weights": config.weights != RunConfig.weights,
         "preprocessing": config.preprocessing != InputOptions(),
     }.items():
-        if ignored:
-            raise RequestError(f"{name}= is of a network, and two runs are compared without", hint="draw them with it")
-    first, second = (_read(Path(str(path))) for path in (config.model, *_inputs_of(config)))
+        if is_set:
+            message = f"two finished runs are compared without their networks, and {name}= is of a network"
+            raise RequestError(message, hint=f"leave {name}= out; a run takes it when it is drawn")
+    paths = [str(config.model), *map(str, _inputs_of(config))]
+    first, second = (_read(Path(path)) for path in paths)
     prepared = [str(run.settings.get("preparation")) for run in (first, second)]
     if prepared[0] != prepared[1]:
         raise RequestError(
@@ -112,56 +122,12 @@ def compare_runs(config: RunConfig) -> RunSummary:
     if not common:
         raise NothingToDoError("no image of one name is in both runs", hint="images are matched by the names of their units")
     _check_layers(config, first.units[common[0]], second.units[common[0]])
-    with open_destination(config.out) as destination:
-        destination.check()
-        session = _make_session(config, first, second)
-        compared = Compared(_NOTHING, _NOTHING, _names(first, second), related=True)
-        directory = destination.open_run(session.info, name=config.name, sync=config.fsync)
-        session = replace(session, output=destination, directory=directory)
-        tell(Started(directory, session.info))
-        for notice in _notices(first, second, common):
-            tell(Notice(notice))
-        with ExitStack() as stack:
-            note = tell
-            if destination.is_local:
-                stack.enter_context(marked(directory))
-                given = [str(run.directory.absolute()) for run in (first, second)]
-                command = stack.enter_context(unfinished(directory, given, lambda _: len(common)))
-                note = partial(_note, command, tell)
-            outcomes = [_compare_image(session, compared, name, (first, second), note) for name in common]
-            pictures = draw_alignment(session, compared.names, None)
-            publisher = Publisher(session)
-            publisher.publish()
-            results, highlights = publisher.report()
-            presence = Presence(directory, destination.address_of(directory))
-            for outcome in outcomes:
-                if outcome.unit:
-                    presence.note(outcome.unit)
-            presence.check()
-        for line in highlights:
-            tell(Notice(line))
-    statuses = [outcome.status for outcome in outcomes]
-    failures = tuple(outcome.failure for outcome in outcomes if outcome.failure)
-    return RunSummary(
-        directory,
-        found=len(outcomes),
-        done=statuses.count("done"),
-        skipped=statuses.count("skipped"),
-        failed=statuses.count("failed"),
-        pictures=pictures + sum(outcome.pictures for outcome in outcomes),
-        layers=0,
-        not_executed=(),
-        undrawn={},
-        failures=failures,
-        seconds=time.monotonic() - begun,
-        once=pictures,
-        results=results,
-    )
+    images = [_list_image(first.units[name], second.units[name], config) for name in common]
 
+    def load(config: RunConfig) -> tuple[Session, list[str]]:
+        return _make_session(config, first, second), [*_notices(first, second)]
 
-def _note(command: CommandRecord, tell: Callable[[Event], None], event: Event) -> None:
-    tell(event)
-    command.note(event)
+    return run(replace(config, inputs=paths, engine=None), open_session=load, images=images)
 
 
 def _inputs_of(config: RunConfig) -> list[object]:
@@ -169,33 +135,33 @@ def _inputs_of(config: RunConfig) -> list[object]:
     return [given] if isinstance(given, str | Path) else list(given) if isinstance(given, list | tuple) else []
 
 
-def _read(directory: Path) -> _KeptRun:
+def _read(directory: Path) -> _FinishedRun:
     record = load_run(directory)
     units = {}
     for unit in run_files.find_units(directory):
-        known = read_unit(unit)
-        if known and (key := key_of(known)).kind == IMAGE and key.step is None:
+        unit_record = read_unit(unit)
+        if unit_record and (key := key_of(unit_record)).kind == IMAGE and key.step is None:
             units[key.name] = unit
     is_finished = state_of(directory, read_unfinished(directory))[0] == "finished" and not any(leftovers(directory))
-    return _KeptRun(directory, record.get("settings") or {}, units, not is_finished)
+    return _FinishedRun(directory, record.get("settings") or {}, units, not is_finished)
 
 
-def _notices(first: _KeptRun, second: _KeptRun, common: list[str]) -> Iterator[str]:
-    for run, other in ((first, second), (second, first)):
-        alone = [name for name in run.units if name not in other.units]
-        if run.is_unfinished:
-            yield f"{quote(run.directory)} is still being written, or was interrupted: what is finished is compared"
+def _notices(first: _FinishedRun, second: _FinishedRun) -> Iterator[str]:
+    for one, other in ((first, second), (second, first)):
+        alone = [name for name in one.units if name not in other.units]
+        if one.is_unfinished:
+            yield f"{quote(one.directory)} is still being written, or was interrupted: what is finished is compared"
         if alone:
-            yield f"only in {quote(run.directory)}: {first_few(alone)}"
-    if len(common) < LEAST:
-        yield f"no CKA: it needs {LEAST} images"
+            yield f"only in {quote(one.directory)}: {first_few(alone)}"
 
 
-def _make_session(config: RunConfig, first: _KeptRun, second: _KeptRun) -> Session:
+def _make_session(config: RunConfig, first: _FinishedRun, second: _FinishedRun) -> Session:
     """Return a session of the two runs, without networks."""
+    check_views(config, pair=True)
     settings = [run.settings for run in (first, second)]
     formats = formats_of(config)
     plan = make_plan(config.views, targets=(), classes=(), output=None, automatic=False)
+    plan = adapt(plan, formats, config.dtype, config.views)
     info = RunInfo(
         str(settings[0].get("model")),
         str(settings[0].get("weights")),
@@ -205,6 +171,8 @@ def _make_session(config: RunConfig, first: _KeptRun, second: _KeptRun) -> Sessi
         versions={"fmapviz": __version__},
         against={name: settings[1].get(name) for name in ("model", "weights", "sha256")},
     )
+    compared = Compared(_NOTHING, _NOTHING, _names(first, second), related=True)
+    drawer = _StoredPairDrawer(compared, plan.draws["output"], config)
     return Session(
         request=config,
         info=info,
@@ -214,47 +182,15 @@ def _make_session(config: RunConfig, first: _KeptRun, second: _KeptRun) -> Sessi
         writers=open_writers(formats),
         device=torch.device("cpu"),
         batch_size=1,
-        workers=1,
+        workers=config.threads,
+        stages=[AlignmentStage(compared.names), *(load_member(stage)() for stage in registry.stages())],
+        attach=lambda *_: nullcontext(drawer),
     )
 
 
-def _names(first: _KeptRun, second: _KeptRun) -> tuple[str, str]:
+def _names(first: _FinishedRun, second: _FinishedRun) -> tuple[str, str]:
     names = first.directory.absolute().name, second.directory.absolute().name
     return names if names[0] != names[1] else (str(first.directory), str(second.directory))
-
-
-def _compare_image(
-    session: Session, compared: Compared, name: str, runs: tuple[_KeptRun, _KeptRun], tell: Callable[[Event], None]
-) -> Outcome:
-    """Compare one image, unless that is done."""
-    begun, run, info = time.monotonic(), session.directory, session.info
-    units = runs[0].units[name], runs[1].units[name]
-    try:
-        (file,) = images_of(read_unit(units[0]))
-        key = image_key(file, {"first": _checksum(units[0]), "second": _checksum(units[1])})
-        if not session.config.force and (done := find_done(run, key, info.fingerprint)):
-            outcome = Outcome(file.path, "skipped", unit=done)
-        else:
-            values = [read_values(unit, session.config) for unit in units]
-            pictures, unit = _write(
-                session, key, _draw(session, compared, key, first=values[0], second=values[1]), _input(units)
-            )
-            outcome = Outcome(file.path, "done", pictures=pictures, seconds=time.monotonic() - begun, unit=unit)
-    except RequestError:
-        raise
-    except UNREADABLE as error:
-        path = str(units[0])
-        reason = f"its values are damaged: {type(error).__name__}"
-        failure = Failure(path, "E_VALUES", f"{reason}: {quote(path)}", hint="fmapviz verify lists what is damaged")
-        append_failure(run, failure, sync=session.config.fsync)
-        outcome = Outcome(path, "failed", failure=failure)
-    tell(outcome)
-    return outcome
-
-
-def _checksum(unit: Path) -> str:
-    """Return the checksum that ends the record of a unit."""
-    return str(json.loads(files.read(unit / "unit.json")).get("sha256"))
 
 
 def _check_layers(config: RunConfig, *units: Path) -> None:
@@ -264,64 +200,91 @@ def _check_layers(config: RunConfig, *units: Path) -> None:
         RequestError: It has none of them.
     """
     try:
-        known = {name: type_ for unit in units for name, type_ in list_types(unit).items()}
+        types = {name: type_ for unit in units for name, type_ in list_types(unit).items()}
     except UNREADABLE:
         return
-    if known and not any(is_chosen(name, type_, config) for name, type_ in known.items()):
-        raise RequestError("none of the chosen layers is in the runs", hint=f"they have {first_few([*known])}")
+    if types and not any(is_chosen(name, type_, config) for name, type_ in types.items()):
+        raise RequestError("none of the chosen layers is in the runs", hint=f"they have {first_few([*types])}")
 
 
-def _input(units: Iterable[Path]) -> Picture:
-    """Return the picture of the input that one of two units has; a grey one if none does."""
-    pixels = np.full((64, 64), 128, np.uint8)
-    facts = {"Shows": "nothing: neither of the two runs keeps a picture of the input; to=['npz', 'png'] does"}
+def _list_image(first: Path, second: Path, config: RunConfig) -> ImageFile:
+    """Return the image of two units; its version holds the checksums that end their records."""
+    (file,) = images_of(read_unit(first))
+    version = {**file.version, "first": _checksum(first), "second": _checksum(second)}
+    return replace(file, version=version, content=StoredImage(partial(_read_pair, first, second, config)))
+
+
+def _checksum(unit: Path) -> str:
+    return str(json.loads(files.read(unit / "unit.json")).get("sha256"))
+
+
+def _read_pair(first: Path, second: Path, config: RunConfig) -> tuple[Tensor, Mapping[str, str], _StoredPair]:
+    """Read the input and the values of two units.
+
+    Raises:
+        RequestError: One of them stores no values.
+        InputError: They are damaged.
+    """
+    try:
+        pair = _StoredPair(read_values(first, config), read_values(second, config))
+    except UNREADABLE as error:
+        reason = f"its values are damaged: {type(error).__name__}: {quote(first)}"
+        raise InputError("E_VALUES", reason, hint="fmapviz verify lists what is damaged") from error
+    pixels, facts = _read_input((first, second))
+    channels = pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
+    return torch.from_numpy(channels / np.float32(255)), facts, pair
+
+
+def _read_input(units: Iterable[Path]) -> tuple[NDArray[np.uint8], dict[str, str]]:
+    """Return the picture of the input that one of the units has, and its facts; a grey picture if none does."""
     for unit in units:
         with suppress(OSError, SyntaxError, ValueError), PillowImage.open(unit / "input.png") as image:
             pixels = np.asarray(image.convert("L" if image.mode == "L" else "RGB"))
-            facts = {"Shows": "the input as the network saw it", "Shape": f"{pixels.shape[0]} x {pixels.shape[1]} pixels"}
-            facts |= {name: str(fact) for name, fact in image.info.items() if name == "Scaling"}
-            break
-    return Picture("input", "input", encode(pixels, facts), pixels.shape[1], pixels.shape[0], facts)
+            return pixels, {name: str(fact) for name, fact in image.info.items() if name == "Scaling"}
+    shows = "nothing: neither of the two runs has a picture of the input; to=['npz', 'png'] writes it"
+    return np.full((64, 64), 128, np.uint8), {"Shows": shows}
 
 
-def _draw(
-    session: Session,
-    compared: Compared,
-    key: UnitKey,
-    *,
-    first: Mapping[str, KeptValues],
-    second: Mapping[str, KeptValues],
-) -> UnitImage:
-    draws = {view: draw for view, draw in session.plan.draws["output"].items() if registry.view(view).networks == 2}
-    layers, undrawn = [], dict[str, str]()
-    for name in dict.fromkeys((*first, *second)):
-        a, b = first.get(name), second.get(name)
-        known = b or a
-        assert known
-        result = LayerResult(name, known.type, 1, known.index, known.array.shape)
+class _StoredPairDrawer:
+    """Draws how the stored values of two networks differ; a `fmapviz.run.session.PassDrawer`."""
+
+    lasting = ()
+    numbers = Numbers()
+
+    def __init__(self, compared: Compared, draws: Mapping[str, Draw], config: RunConfig) -> None:
+        self._compared = compared
+        self._draws = draws
+        self._style = config.style
+
+    def draw(self, batch: Tensor, *, keep: object = None) -> list[ImageResult]:
+        """Raise: there is no network."""
+        raise NotImplementedError
+
+    def draw_kept(self, _image: Tensor, kept: _StoredPair) -> ImageResult:
+        """Draw an image by the values of both units."""
+        layers, undrawn = list[LayerResult](), dict[str, str]()
+        for name in dict.fromkeys((*kept.first, *kept.second)):
+            drawn, reason = self._draw_layer(name, kept.first.get(name), kept.second.get(name))
+            layers += drawn
+            if reason:
+                undrawn[name] = reason
+        return ImageResult(tuple(layers), (), undrawn)
+
+    def _draw_layer(self, name: str, a: KeptValues | None, b: KeptValues | None) -> tuple[Sequence[LayerResult], str]:
+        """Return the result of a layer, of each network if they cannot be compared, and why nothing is drawn."""
+        stored = b or a
+        assert stored
+        result = LayerResult(name, stored.type, 1, stored.index, stored.array.shape)
         if a is None or b is None or a.array.shape != b.array.shape:
-            layers += [replace(result, difference=_alone(each, at)) for at, each in enumerate((a, b)) if each is not None]
-            continue
-        maps = [_maps(each.array) for each in (a, b)]
-        indices = (a.index, b.index)
+            return [replace(result, difference=_alone(each, at)) for at, each in enumerate((a, b)) if each is not None], ""
+        maps, indices = (_maps(a.array), _maps(b.array)), (a.index, b.index)
         if maps[0] is None or maps[1] is None:
             whole = [torch.from_numpy(np.ascontiguousarray(each.array, np.float32)).flatten()[None, None] for each in (a, b)]
             difference = replace(compare(whole[0], whole[1]), channels=None, indices=indices, means=(None, None))
-            layers.append(replace(result, difference=difference))
-            continue
+            return [replace(result, difference=difference)], ""
         difference = replace(compare(maps[0], maps[1]), indices=indices)
-        drawn, reason = draw_pair(
-            result,
-            (maps[0], maps[1]),
-            difference,
-            draws,
-            session.config.style,
-            compared=compared,
-        )
-        layers.append(drawn)
-        if reason:
-            undrawn[name] = reason
-    return UnitImage(key.name, key.path, ImageResult(tuple(layers), (), undrawn), (), session.info)
+        drawn, reason = draw_pair(result, (maps[0], maps[1]), difference, self._draws, self._style, compared=self._compared)
+        return [drawn], reason
 
 
 def _alone(values: KeptValues, network: int) -> Difference:
@@ -338,16 +301,3 @@ def _maps(array: NDArray[Any]) -> torch.Tensor | None:
         return None
     values = torch.from_numpy(np.ascontiguousarray(array, np.float32))[None]
     return values[:, :, None, None] if array.ndim == 1 else values
-
-
-def _write(session: Session, key: UnitKey, image: UnitImage, seen: Picture) -> tuple[int, Path]:
-    """Write the unit of an image; return the number of its pictures, and its directory."""
-    digits = max(2, len(str(max((layer.index for layer in image.result.layers), default=0))))
-    common = {"Image": key.name}
-    pictures = [seen] + [
-        make_picture(layer, drawing, session.info, common=common, digits=digits)
-        for layer in image.result.layers
-        for drawing in layer.drawings
-        if drawing.content
-    ]
-    return len(pictures), write_unit(session, key, pictures, image=image)

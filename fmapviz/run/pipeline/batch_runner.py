@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
-    from fmapviz.run.kept_passes import KeptPass
+    from fmapviz.run.kept_passes import Kept
     from fmapviz.run.pipeline.progress import Progress
     from fmapviz.run.pipeline.scheduler import Preprocessed, Result, Tell
     from fmapviz.run.session import PassDrawer, Session
@@ -205,10 +205,10 @@ class BatchRunner:
             names = first_few(self._outside.changes)
             tell(Notice(f"the network's code changes {names} when it runs: an image may depend on those before it"))
 
-    def _find_kept(self, batch: list[Preprocessed]) -> dict[int, KeptPass]:
+    def _find_kept(self, batch: list[Preprocessed]) -> dict[int, Kept]:
         """Return the passes that were kept, by the images' identity."""
         passes = self._session.kept
-        found = ((image, passes.find(image.values)) for image in batch) if passes else ()
+        found = ((image, image.kept or (passes.find(image.values) if passes else None)) for image in batch)
         return {id(image): each for image, each in found if each}
 
     def _take_drawer(self) -> PassDrawer:

@@ -16,6 +16,7 @@ from fmapviz.images.frames import frames_of
 from fmapviz.images.memory.image import memory_image
 from fmapviz.images.memory.pixels import read_memory_image
 from fmapviz.observe.randomness import gate, seeded_by
+from fmapviz.run.kept_passes import StoredImage
 from fmapviz.run.pipeline.scheduler import Preprocessed
 from fmapviz.store.shards.grouping import Failed
 from fmapviz.store.unit import Group, Member, check_only_own_files, find_done, find_own, has_intact_record
@@ -152,6 +153,9 @@ class ImageReader:
         if self._on_begun:
             self._on_begun(member.file, tell)
         preparation = self._session.model.preparation
+        if isinstance(stored := member.file.content, StoredImage):
+            values, facts, kept = stored.read()
+            return Preprocessed(number, member, (), values, (values.shape[-1], values.shape[-2]), 1, facts=facts, kept=kept)
         if given := memory_image(member.file):
             ready, as_given = read_memory_image(given, preparation), given.kind == "prepared"
             if as_given and ready.notices and not self._has_remarked:

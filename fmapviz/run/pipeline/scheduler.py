@@ -12,7 +12,7 @@ import time
 from bisect import insort
 from collections import Counter, deque
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice, takewhile
 from operator import attrgetter
 from queue import Empty, Full, Queue
@@ -22,12 +22,13 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from fmapviz.store.shards.grouping import Failed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable
+    from collections.abc import Callable, Generator, Iterable, Mapping
 
     import torch
     from torch import Tensor
 
     from fmapviz.events import Notice, Outcome, Staged
+    from fmapviz.run.kept_passes import Kept
     from fmapviz.store.shards.grouping import Item
     from fmapviz.store.unit import Member
     from fmapviz.types import ImageResult
@@ -54,6 +55,8 @@ class Preprocessed:
         size: Width and height of the upright picture, before it was prepared.
         orientation: EXIF orientation of the file, 1 to 8.
         as_given: Whether it was given as a prepared tensor, which the preprocessing has not changed.
+        facts: Facts of its picture, in place of those of a preprocessed input.
+        kept: What its layers returned, if it is drawn without a forward pass.
     """
 
     number: int
@@ -63,11 +66,13 @@ class Preprocessed:
     size: tuple[int, int]
     orientation: int
     as_given: bool = False
+    facts: Mapping[str, str] = field(default_factory=dict)
+    kept: Kept | None = None
 
     @property
     def bytes(self) -> int:
         """Memory."""
-        return self.values.nbytes
+        return self.values.nbytes + (self.kept.nbytes if self.kept else 0)
 
     @property
     def shape(self) -> torch.Size:

@@ -133,7 +133,7 @@ class UnitWriter:
         member, drawn, file = result.image.member, result.drawn, result.image.member.file
         info, plan = self._session.info, self._session.plan
         preparation = self._session.preparation_of(result.image.values, as_given=result.image.as_given)
-        seen = Seen(result.image.values, preparation)
+        seen = Seen(result.image.values, preparation, facts=result.image.facts)
         name = plain_name(file.unit, file.path)
         pictures = []
         marked = plan.anchor_path in {"", file.path}
