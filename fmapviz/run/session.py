@@ -11,7 +11,6 @@ from fmapviz.observe.layouts.find import LayoutCache
 from fmapviz.observe.predictions import DEFAULT_COUNT
 from fmapviz.observe.score_reader import ScoreReader
 from fmapviz.store.remote.destination import LocalDestination
-from fmapviz.store.unit_key import image_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
     from fmapviz.run.kept_passes import KeptPasses
     from fmapviz.run.plan import Plan
     from fmapviz.store.remote.destination import Destination
-    from fmapviz.store.unit_key import UnitKey
     from fmapviz.types import Failure, ImageFile, ImageResult, Layer, Model, Preparation
 
     Items = Iterable[ImageFile | Failure]
@@ -115,7 +113,6 @@ class Session:
         kept: Remembers what layers returned when the images were surveyed.
         stages: What the run does before and after its images are drawn.
         attach: Attaches what draws a pass to the network or a copy of it; None: a `Drawer`.
-        version: What must be equal, besides the image, for a unit to be up to date; the step of a series is in it.
         measured: The networks whose outputs are measured, by what messages call them; empty: that of the model.
         times: How often each image is drawn: at each step of a series.
         preparations: Remembers the axes of clips, by their shapes.
@@ -141,7 +138,6 @@ class Session:
     kept: KeptPasses | None = None
     stages: Sequence[Stage] = ()
     attach: Callable[[Session, nn.Module, Callable[[], object]], AbstractContextManager[PassDrawer]] | None = None
-    version: Mapping[str, str | int] = field(default_factory=dict)
     measured: Mapping[str, nn.Module] = field(default_factory=dict)
     times: int = 1
     preparations: dict[tuple[int, ...], Preparation] = field(default_factory=dict)
@@ -158,10 +154,6 @@ class Session:
             self.preparations[shape] = with_axes(self.model, shape)
         preparation = self.preparations.get(shape, self.model.preparation)
         return replace(preparation, mean=(), std=()) if as_given and self.model.assumption else preparation
-
-    def make_key(self, file: ImageFile) -> UnitKey:
-        """Return the key of the unit of a single image."""
-        return image_key(file, self.version)
 
     @property
     def predictions(self) -> int:

@@ -60,14 +60,9 @@ def key_of(record: Mapping[str, Any]) -> UnitKey:
     return UnitKey(**record["unit"])
 
 
-def image_key(file: ImageFile, more: Version | None = None) -> UnitKey:
-    """Return the key of the unit of a single image.
-
-    Args:
-        file: The image.
-        more: What must be equal besides the version of the image.
-    """
-    return UnitKey(IMAGE, file.path, file.unit, {**file.version, **(more or {})})
+def image_key(file: ImageFile) -> UnitKey:
+    """Return the key of the unit of a single image."""
+    return UnitKey(IMAGE, file.path, file.unit, file.version)
 
 
 def image_version(recorded: Mapping[str, Any]) -> Version:

@@ -16,7 +16,9 @@ FRAME = ImageFile("/films/clip.mp4/000042", "clip.mp4/000042", {"size": 1000, "m
 KEYS = [
     image_key(FILE),
     image_key(FRAME),
-    image_key(replace(FILE, unit="cats/lena.png/step_000010"), {"step": 10, "weights": "/epoch_10.pt"}),
+    image_key(
+        replace(FILE, unit="cats/lena.png/step_000010", version={**FILE.version, "step": 10, "weights": "/epoch_10.pt"})
+    ),
     UnitKey("of a capability", "model:net (random)", "_model", {"checksum": 2**53 + 1, "weights": "/\udcff.pt"}),
 ]
 

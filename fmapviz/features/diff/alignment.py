@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import replace
 from math import isfinite
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from fmapviz.core.file_names import ALIGNMENT, STEP
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
     from fmapviz.events import Event, RunSummary
     from fmapviz.run.session import Session
+    from fmapviz.store.unit_key import Version
 
 _NOTE = (
     "linear CKA with the unbiased estimator of HSIC (Song et al., 2012): samples are {images} images, features are means of "
@@ -40,33 +42,33 @@ class AlignmentStage(Stage):
 
     Args:
         names: What the networks are, for people.
-        step: The step of a series; None: there is none.
+        at: The step of a series in the version of its units; empty: there is none.
     """
 
-    def __init__(self, names: tuple[str, str], step: int | None = None) -> None:
-        self._names, self._step = names, step
+    def __init__(self, names: tuple[str, str], at: Version = MappingProxyType({})) -> None:
+        self._names, self._at = names, at
 
     def after(self, session: Session, on_event: Callable[[Event], None]) -> int:  # noqa: ARG002
         """Draw the alignment, unless that is done."""
-        return draw_alignment(session, self._names, self._step)
+        return draw_alignment(session, self._names, self._at)
 
     def report(self, session: Session, summary: RunSummary, on_event: Callable[[Event], None]) -> RunSummary:  # noqa: ARG002
         """Report the results as notices: of a comparison they are no result for scripts."""
         compared = summary.done + summary.skipped
-        if self._step is None and 0 < compared < LEAST:
+        if not self._at and 0 < compared < LEAST:
             on_event(Notice(f"no CKA: it needs {LEAST} images"))
         for line in summary.highlights if compared else ():
             on_event(Notice(line))
         return replace(summary, highlights=())
 
 
-def draw_alignment(session: Session, names: tuple[str, str], step: int | None) -> int:
+def draw_alignment(session: Session, names: tuple[str, str], at: Version) -> int:
     """Draw the alignment of the session's images, unless that is done; return the number of pictures written.
 
     Raises:
         OutputError: The output could not be written.
     """
-    run, info = session.directory, session.info
+    run, info, step = session.directory, session.info, int(at["step"]) if at else None
     if not any("pictures" in needs_of(form) for form in session.writers):
         return 0
     own_name = UNIT if step is None else STEP.format(step)
@@ -75,7 +77,7 @@ def draw_alignment(session: Session, names: tuple[str, str], step: int | None) -
     images = sorted(image for _, image, own in known.units if own == step)
     state = hashlib.sha256("\n".join(images).encode("utf-8", "surrogatepass")).hexdigest()
     place = UNIT if step is None else f"{UNIT}/{own_name}"
-    key = UnitKey(KIND, f"model:{info.label}", place, {"images": len(images), "names": state, **session.version})
+    key = UnitKey(KIND, f"model:{info.label}", place, {"images": len(images), "names": state, **at})
     if not session.config.force and find_done(run, key, info.fingerprint):
         return 0
     found = differences.align(known, step)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from fmapviz.config import InputOptions
+    from fmapviz.store.unit_key import Version
     from fmapviz.types import Layer, Weights
 
     Other = Weights | nn.Module | Model
@@ -70,11 +71,13 @@ class PairSetup:
         compared: Both networks.
         layers: The selected layers of the second.
         layouts: Remembers the layouts of these.
+        at: Of a series, what its units have in their version: the step, and the weights of both networks.
     """
 
     compared: Compared
     layers: Sequence[Layer]
     layouts: LayoutCache = field(default_factory=LayoutCache)
+    at: Version = field(default_factory=dict)
 
 
 def check_other(against: Other) -> None:

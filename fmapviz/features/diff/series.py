@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from fmapviz.events import Event
     from fmapviz.features.diff.networks import PairSetup
     from fmapviz.run.session import Session
+    from fmapviz.store.unit_key import Version
 
 FIRST, PREVIOUS = REFERENCES = ("first", "previous")
 _DAMAGED = "E_WEIGHTS"
@@ -150,7 +151,7 @@ class Series:
                 continue
             if position == self._begin + 1 and not setup.compared.related:
                 on_event(Notice("the weights of the first two checkpoints have nothing in common"))
-            yield at_step, [_at(each, step.number) for each in listed if isinstance(each, ImageFile) or not count]
+            yield at_step, [_at(each, setup.at) for each in listed if isinstance(each, ImageFile) or not count]
             count += 1
             if self._reference == PREVIOUS:
                 reference = replace(session, model=setup.compared.second)
@@ -173,8 +174,10 @@ def _add_step(session: Session, reference: Session, step: SeriesStep, *, is_load
     return add_second(reference, second, step=step.number, against=dict(session.info.against))
 
 
-def _at(item: ImageFile | Failure, number: int) -> ImageFile | Failure:
-    return replace(item, unit=f"{item.unit}/{STEP.format(number)}") if isinstance(item, ImageFile) else item
+def _at(item: ImageFile | Failure, at: Version) -> ImageFile | Failure:
+    if isinstance(item, Failure):
+        return item
+    return replace(item, unit=f"{item.unit}/{STEP.format(at['step'])}", version={**item.version, **at})
 
 
 def _with_pictures(formats: Sequence[str]) -> tuple[str, ...]:

@@ -71,16 +71,15 @@ def add_second(
     layers = choose_layers(compared, types=config.types, include=config.layers, exclude=config.exclude)
     recorded: dict[str, Any] = {"model": second.name, "weights": second.weights, "sha256": second.sha256}
     recorded |= {} if compared.related else {"related": False}
-    setup = PairSetup(compared, layers)
     checksums = {"first": compared.first.sha256 or "", "second": compared.second.sha256 or ""}
+    setup = PairSetup(compared, layers, at={} if step is None else {"step": step, "weights": second.weights, **checksums})
     return replace(
         session,
         info=replace(session.info, against=recorded if against is None else against),
         model=replace(session.model, module=NetworkPair(session.model.module, compared.second.module), batches=False),
-        stages=[AlignmentStage(compared.names, step), *(session.stages if step is None else ())],
+        stages=[AlignmentStage(compared.names, setup.at), *(session.stages if step is None else ())],
         attach=partial(pair_drawer, setup),
         measured={"B": compared.second.module},
-        version={} if step is None else {"step": step, "weights": second.weights, **checksums},
         batch_size=1,
         early_stop=None,
     ), setup

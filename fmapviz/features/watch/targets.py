@@ -208,8 +208,9 @@ class RunTarget:
         with writing_to(self.folder), self._events_open() as events:
             events.write(step, drawn, weights, numbers)
             for each in drawn:
-                file = replace(each.probe.file, unit=_at(each.probe.file.unit, step))
-                write_unit(self._session, image_key(file, {"step": step}), each.pictures, image=each.image)
+                file = each.probe.file
+                file = replace(file, unit=_at(file.unit, step), version={**file.version, "step": step})
+                write_unit(self._session, image_key(file), each.pictures, image=each.image)
             if weights:
                 path = f"model:{self._session.info.label}"
                 write_unit(self._session, UnitKey(MODEL_KIND, path, _at(MODEL_UNIT, step), {"step": step}), weights)

@@ -136,7 +136,7 @@ class ImageReader:
         if self._release is None:
             return Member(Group.of_one(file), 0)
         run, config, fingerprint = self._session.directory, self._session.info.config, self._session.info.fingerprint
-        key, is_intact = self._session.make_key(file), self._session.output.is_intact if config.repair else None
+        key, is_intact = image_key(file), self._session.output.is_intact if config.repair else None
         if not (config.force or config.repair) and self._table.is_done(key, fingerprint):
             done: Path | None = run / file.unit
         else:

@@ -26,7 +26,7 @@ from fmapviz.run.pipeline.scheduler import StoppedError
 from fmapviz.run.units import describe_image, finish_unit
 from fmapviz.store.shards.grouping import Failed
 from fmapviz.store.shards.shard import describe_members, shard_key
-from fmapviz.store.unit_key import plain_name
+from fmapviz.store.unit_key import image_key, plain_name
 from fmapviz.types import Failure, UnitImage
 
 if TYPE_CHECKING:
@@ -296,7 +296,7 @@ class _Unit:
             unit = finish_unit(
                 session,
                 self._staging,
-                session.make_key(group.members[0]) if group.number is None else shard_key(group, sorted(self._written)),
+                image_key(group.members[0]) if group.number is None else shard_key(group, sorted(self._written)),
                 self._make_record(),
                 members={name: count for writer in counted for name, count in writer.members.items()},
                 force=group.redraw,

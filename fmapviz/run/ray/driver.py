@@ -39,6 +39,7 @@ from fmapviz.run.ray.tasks import Begun, Receipt, Task, after_death, divide, do
 from fmapviz.store.remote.destination import open_destination
 from fmapviz.store.shards.shard import shard_key
 from fmapviz.store.unit import Member, sweep
+from fmapviz.store.unit_key import image_key
 from fmapviz.types import ImageFile
 
 if TYPE_CHECKING:
@@ -339,7 +340,7 @@ def _work(recipe: _Recipe, task: Task) -> Iterator[str | Begun | Staged | Receip
         shared, anchor_path = recipe.shared
         session = replace(session, plan=replace(session.plan, shared=shared, anchor_path=anchor_path))
         groups = {item.group for item in task.items if isinstance(item, Member)}
-        units = (session.make_key(item) for item in task.items if isinstance(item, ImageFile))
+        units = (image_key(item) for item in task.items if isinstance(item, ImageFile))
         session.output.fetch_records(session.directory, [*units, *(shard_key(group, ()) for group in groups)])
     except FmapvizError as error:
         yield Receipt(error=error)

@@ -501,6 +501,16 @@ def test_damaged_values_are_one_failure(finished, tmp_path):
     assert summary.failures[0].code == "E_VALUES"
 
 
+def test_a_comparison_of_runs_has_the_options_of_any_run(finished, tmp_path):
+    runs = {"model": str(finished / "e0"), "inputs": [str(finished / "e20")], "layers": "features.0.*", "to": "png"}
+    halves = [compare(tmp_path, part=f"{number}/2", **runs)[0] for number in (1, 2)]
+    assert [summary.done for summary in halves] == [2, 2]
+    assert (halves[0].layers, halves[0].pictures) == (1, 4)
+    with pytest.raises(RequestError, match="draws one network"):
+        compare(tmp_path / "out", views="maps", **runs)
+    assert not (tmp_path / "out").exists()
+
+
 def test_runs_that_cannot_be_compared_are_refused(checkpoints, finished, tmp_path):
     weights = str(checkpoints / "epoch_0.pt")
     fmapviz.visualize("shapesnet", SHAPES, weights=weights, to="png", out=tmp_path, name="pictures")
