@@ -85,7 +85,7 @@ def test_initialisation_is_as_before_outside_and_after_an_error():
 # Without the compiler
 
 
-def test_torchvision_is_imported_whole_and_the_compiler_only_for_operators_and_models_that_want_it(run):
+def test_torchvision_is_imported_whole_and_the_compiler_only_for_code_that_asks_for_it(run):
     """`roi_align` asks torch._dynamo.utils whether it may be compiled, where algorithms are to be deterministic."""
     run(
         """
@@ -98,19 +98,32 @@ import torchvision
 assert vision.torchvision is torchvision and vision.models is torchvision.models
 assert torchvision.models.list_models() and torchvision.ops.nms and torchvision.transforms.Compose
 
-import torch, warnings
+import torch
 maps, boxes = torch.rand(2, 3, 16, 16), torch.tensor([[0, 1.0, 2.0, 9.0, 12.0], [1, 0.0, 0.0, 15.0, 15.0]])
 align = vision.torchvision.ops.roi_align
 expected = align(maps, boxes, 5, spatial_scale=0.5, sampling_ratio=2)
+with vision.uncompiled():
+    torch.nn.BatchNorm2d(3, device="meta").eval()(torch.zeros(1, 3, 8, 8, device="meta"))
+    assert "torch._dynamo" not in sys.modules
+    import torch._dynamo.utils as real
+    assert real.is_compile_supported
+assert sys.modules["torch._dynamo.utils"] is real and real.__spec__.origin.endswith("utils.py")
 torch.use_deterministic_algorithms(True)
 torch.testing.assert_close(align(maps, boxes, 5, spatial_scale=0.5, sampling_ratio=2), expected)
 is_compile_supported = sys.modules["torchvision.ops.roi_align"].is_compile_supported
 answer = is_compile_supported("cpu")
-import torch._dynamo.utils as real
-assert sys.modules["torch._dynamo.utils"] is real and real.__spec__.origin.endswith("utils.py")
 assert answer == real.is_compile_supported("cpu") and isinstance(answer, bool)
 assert is_compile_supported is not real.is_compile_supported  # it was stood in for
+"""
+    )
 
+
+@pytest.mark.thorough
+def test_a_network_is_compiled_after_the_import(run):
+    run(
+        """
+import torch, warnings
+from fmapviz.core import lazy_torchvision as vision
 network, batch, graphs = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU()), torch.rand(1, 3, 8, 8), []
 def backend(graph, inputs):
     graphs.append(graph)
@@ -184,14 +197,12 @@ assert callable(sys.modules["torch._dynamo"].optimize)
     )
 
 
-@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "code",
     [
-        "import torch._dynamo.utils as utils; assert utils.is_compile_supported",
-        "from torch._dynamo import config, eval_frame, OptimizedModule; assert config.recompile_limit",
         "import importlib.util; assert importlib.util.find_spec('torch._dynamo').origin",
         *thorough(
+            "from torch._dynamo import config, eval_frame, OptimizedModule; assert config.recompile_limit",
             "import torch._inductor.config",
             "import functorch; functorch.vmap(torch.sin)(torch.ones(2))",
             "torch.compile(torch.sin, backend='eager')(torch.ones(2))",
@@ -217,26 +228,15 @@ assert compiler is None or compiler.__spec__.origin.endswith("__init__.py")
     )
 
 
-def test_a_process_lists_layers_without_the_compiler_as_with_it(run):
-    names = ["r3d_18", "shufflenet_v2_x0_5"]
+@pytest.mark.parametrize("name", ["shufflenet_v2_x0_5", *thorough("r3d_18")])
+def test_layers_are_listed_and_maps_drawn_without_the_compiler_as_with_it(name, run):
     out = run(
         f"""
 import sys
-from fmapviz.run.layer_list import list_layers
-for name in {names}:
-    print(list_layers(name))
-assert not [name for name in sys.modules if name.startswith("torch._dynamo")]
-"""
-    )
-    assert out.splitlines() == [str(list_layers(name)) for name in names]
-
-
-def test_maps_whose_axes_are_followed_are_drawn_without_the_compiler(run):
-    run(
-        """
-import sys
 import torch
 import fmapviz
+from fmapviz.run.layer_list import list_layers
+print(list_layers({name!r}))
 layers = [torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU(), torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten()]
 network, x = torch.nn.Sequential(*layers).eval(), torch.rand(2, 3, 9, 9)
 with fmapviz.capture(network, types="ReLU") as maps:
@@ -246,3 +246,4 @@ assert fmapviz.cam(network, x, target=1, layer="1").map.shape == (2, 9, 9)
 assert not [name for name in sys.modules if name.startswith("torch._dynamo")]
 """
     )
+    assert out == f"{list_layers(name)}\n"

@@ -196,7 +196,7 @@ def test_in_a_terminal_there_is_no_bar(monkeypatch, kernel, shell):
 def test_outside_of_a_notebook_nothing_is_imported(tmp_path, torch_alone):
     path = paint(tmp_path / "a.png")
     code = (
-        "import sys, torch.hub, torchvision\n"
+        "import sys, torch.hub, fmapviz.core.lazy_torchvision\n"
         "others = {*sys.modules}\n"
         "import fmapviz\n"
         "net = torch.nn.Sequential(torch.nn.Conv2d(3, 2, 3))\n"

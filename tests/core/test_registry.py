@@ -27,6 +27,9 @@ MEMBERS = [
 ]
 
 
+SLOW = {"model source hf", "model source timm"}  # import large packages; tests/models/sources covers both
+
+
 @pytest.mark.parametrize("members", [registry.views, registry.formats, registry.sources, registry.aggregates])
 def test_members_are_sorted_and_have_names_of_their_own(members):
     assert list(members()) == sorted(members())
@@ -42,7 +45,13 @@ def test_every_member_is_described_and_found(kind, member):
     assert 10 < len(member.help) < 125
 
 
-@pytest.mark.parametrize(("kind", "member"), MEMBERS)
+@pytest.mark.parametrize(
+    ("kind", "member"),
+    [
+        pytest.param(*each.values, marks=[*each.marks, pytest.mark.thorough], id=each.id) if each.id in SLOW else each
+        for each in MEMBERS
+    ],
+)
 def test_every_reference_of_a_member_leads_to_code(kind, member):
     values = (getattr(member, field.name) for field in dataclasses.fields(member))
     references = [value for value in values if isinstance(value, str) and value.startswith("fmapviz.")]
