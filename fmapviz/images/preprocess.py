@@ -318,6 +318,17 @@ def stored_values(samples: Samples) -> PillowImage.Image | Tensor:
     return torch.from_numpy(np.ascontiguousarray(repeated))
 
 
+def grey_input(preparation: Preparation) -> Pixels:
+    """Return a grey picture or volume with the channels that a preprocessing takes, where only the shape counts."""
+    size, channels = (640, 480), preparation.channels
+    if preparation.volume:
+        values = np.full((channels, preparation.frames if preparation.frames > 1 else 32, 64, 64), 0.5, np.float32)
+        return Samples(values, 0.0, 1.0, channels=channels)
+    if channels in {1, 3}:
+        return PillowImage.new("L" if channels == 1 else "RGB", size, "gray")
+    return Bands((PillowImage.new("F", size, 0.5),) * channels)
+
+
 def digest_of(prepared: Tensor) -> str:
     """Return the SHA-256 of a preprocessed input, on the CPU, and of its shape, in hexadecimal."""
     digest = hashlib.sha256(repr((prepared.dtype, tuple(prepared.shape))).encode())

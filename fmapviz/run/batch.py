@@ -13,10 +13,9 @@ from torch import Tensor, nn
 from fmapviz.config import InputOptions, check_type, explain_arguments
 from fmapviz.core.words import counted
 from fmapviz.errors import RequestError, quote
-from fmapviz.images.load import read_prepared
+from fmapviz.images.load import read_memory_image, read_prepared, remark_on_values
 from fmapviz.images.memory.image import MemoryImage
 from fmapviz.images.memory.inputs import images_in, is_all_prepared, kind_of, resolve_inputs, values_in
-from fmapviz.images.memory.pixels import read_memory_image, remark_on_values
 from fmapviz.models.homes import find_homes
 from fmapviz.models.network import (
     BY_OPTIONS,

@@ -13,7 +13,7 @@ from fmapviz.config import InputOptions, check_type, explain_arguments, renamed
 from fmapviz.core.layout import Layout
 from fmapviz.core.lazy_torchvision import uncompiled
 from fmapviz.core.user_code import report_of
-from fmapviz.images.grey import grey_input
+from fmapviz.images.preprocess import grey_input
 from fmapviz.models.homes import find_homes
 from fmapviz.models.load import load_model, outline_model
 from fmapviz.models.network import describe_network

@@ -23,7 +23,7 @@ from fmapviz.core.urls import is_url
 from fmapviz.core.version import __version__
 from fmapviz.errors import RequestError, quote
 from fmapviz.images.films import FrameChoice
-from fmapviz.images.grey import grey_input
+from fmapviz.images.preprocess import grey_input
 from fmapviz.models.identity import digest_of_code
 from fmapviz.models.load import load_model
 from fmapviz.models.network import input_type

@@ -15,7 +15,7 @@ from torch import nn
 from fmapviz.core.centres import Centres
 from fmapviz.core.lazy_torchvision import uncompiled
 from fmapviz.errors import first_few
-from fmapviz.images.grey import grey_input
+from fmapviz.images.preprocess import grey_input
 from fmapviz.models.replicas import replicate
 from fmapviz.observe.layers import call_of, find_layers, unwrap
 from fmapviz.observe.meta_copy import copy_to_meta

@@ -17,9 +17,9 @@ from fmapviz.config import InputOptions
 from fmapviz.errors import InputError, RequestError
 from fmapviz.images import decode_pool
 from fmapviz.images.find import find_images, look_again
+from fmapviz.images.load import read_memory_image
 from fmapviz.images.memory.image import MemoryImage, is_in_memory, memory_image
 from fmapviz.images.memory.inputs import kind_of, only_files, resolve_inputs
-from fmapviz.images.memory.pixels import read_memory_image
 from fmapviz.images.preprocess import standard
 from fmapviz.types import Failure, ImageFile
 

@@ -23,8 +23,8 @@ from fmapviz.core.samples import Samples
 from fmapviz.errors import InputError
 from fmapviz.images.arrays import scale
 from fmapviz.images.decode_pool import DecodePool, read_image
+from fmapviz.images.load import read_memory_image
 from fmapviz.images.memory.image import MemoryImage
-from fmapviz.images.memory.pixels import read_memory_image
 from fmapviz.images.notices import TRANSPARENT
 from fmapviz.images.preprocess import by_callable, stored_values
 from fmapviz.types import ImageFile

@@ -15,8 +15,8 @@ from fmapviz.draw.records import find_empty_maps, notices_of
 from fmapviz.errors import RequestError, quote
 from fmapviz.features.watch.probes import read_probes
 from fmapviz.features.watch.undisturbed import training_undisturbed
+from fmapviz.images.load import remark_on_values
 from fmapviz.images.memory.inputs import is_all_prepared
-from fmapviz.images.memory.pixels import remark_on_values
 from fmapviz.images.seen import Seen
 from fmapviz.models.network import input_type
 from fmapviz.models.onednn import with_onednn

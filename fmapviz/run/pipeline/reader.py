@@ -11,10 +11,8 @@ import torch
 from fmapviz.core.user_code import report_of
 from fmapviz.errors import InputError
 from fmapviz.events import Notice, Outcome
-from fmapviz.images.clips import read_clip, read_fitting
-from fmapviz.images.frames import frames_of
+from fmapviz.images.load import read_input
 from fmapviz.images.memory.image import memory_image
-from fmapviz.images.memory.pixels import read_memory_image
 from fmapviz.observe.randomness import gate, seeded_by
 from fmapviz.run.kept_passes import StoredImage
 from fmapviz.run.pipeline.scheduler import Preprocessed
@@ -156,16 +154,15 @@ class ImageReader:
         if isinstance(stored := member.file.content, StoredImage):
             values, facts, kept = stored.read()
             return Preprocessed(number, member, (), values, (values.shape[-1], values.shape[-2]), 1, facts=facts, kept=kept)
-        if given := memory_image(member.file):
-            ready, as_given = read_memory_image(given, preparation), given.kind == "prepared"
-            if as_given and ready.notices and not self._has_remarked:
-                self._has_remarked = True
-                tell(Notice(ready.notices[0]))
-            return Preprocessed(number, member, ready.notices, ready.values, ready.size, ready.orientation, as_given)
-        if frames := frames_of(member.file.path):
-            image, values = read_clip(member.file, frames, preparation)
-        else:
-            image = read_fitting(preparation, partial(self._decode_pool.read, member.file, notify=tell))
-            values = self._prepare(image.pixels, member.file, tell)
-        size = image.pixels.width, image.pixels.height
-        return Preprocessed(number, member, image.notices, values, size, image.orientation)
+        ready = read_input(
+            member.file,
+            preparation,
+            read=partial(self._decode_pool.read, notify=tell),
+            apply=lambda pixels: self._prepare(pixels, member.file, tell),
+        )
+        given = memory_image(member.file)
+        as_given = given is not None and given.kind == "prepared"
+        if as_given and ready.notices and not self._has_remarked:
+            self._has_remarked = True
+            tell(Notice(ready.notices[0]))
+        return Preprocessed(number, member, ready.notices, ready.values, ready.size, ready.orientation, as_given)
