@@ -19,7 +19,7 @@ from PIL import Image as PillowImage
 from fmapviz.core.samples import Samples
 from fmapviz.errors import InputError
 from fmapviz.images.depth import is_deep, is_read_whole
-from fmapviz.images.errors import MAX_PIXELS, wrong_channels
+from fmapviz.images.errors import MAX_PIXELS, require_few_pixels, wrong_channels
 from fmapviz.images.notices import TRANSPARENT
 from fmapviz.images.tiff_tags import SEVERAL, is_for_pillow, remark_on_pages
 
@@ -101,8 +101,7 @@ def decode_picture(image: PillowImage.Image, *, channels: int) -> tuple[PillowIm
     """
     if channels not in {1, 3}:
         raise wrong_channels("a picture of grey or RGB", channels=channels)
-    if image.width * image.height > MAX_PIXELS:
-        raise InputError("E_TOO_LARGE", f"more than {MAX_PIXELS:,} pixels ({image.width} x {image.height})")
+    require_few_pixels(image)
     own = image.copy()
     orientation = read_orientation(image)[0]  # which may be set in the picture, and not in what is copied of it
     if orientation > 1:
@@ -193,23 +192,21 @@ def _decode_tiff_samples(
 def _decode_picture(
     stream: BinaryIO, image: PillowImage.Image, *, channels: int, expect: Callable[[int], object]
 ) -> tuple[PillowImage.Image | Samples, tuple[str, ...], int]:
-    width, height = image.size
-    if width * height > MAX_PIXELS:
-        raise InputError("E_TOO_LARGE", f"more than {MAX_PIXELS:,} pixels ({width} x {height})")
-    expect(width * height)
+    require_few_pixels(image)
+    expect(image.width * image.height)
     if image.format in {"JPEG", "MPO"}:
-        _require_few_passes(stream, width * height)
+        _require_few_passes(stream, image.width * image.height)
     if image.format == "PNG":  # load() does not check the checksums of the pixel data
         image.verify()
         image = PillowImage.open(stream, formats=("PNG",))
     # Pillow turns TIFF while loading, and removes the tag.
     applied = read_orientation(image)[0] if image.format == "TIFF" else 1
-    stored, remarks = None, _remarks_on_pages(image)
+    stored, remarks = None, [_remark_on_pages(image)]
     if is_deep(stream, image):
         from fmapviz.images.deep import read_deep
 
         stored = read_deep(stream, image)
-        remarks += (_REDUCED_DEPTH,) if stored is None else stored[2]
+        remarks += [_REDUCED_DEPTH] if stored is None else stored[2]
     image.load()
     if stored is None and image.format == "TIFF":
         from fmapviz.images.deep import uninverted
@@ -219,12 +216,11 @@ def _decode_picture(
     return pixels, (*filter(None, remarks), *notices), applied if orientation == 1 else orientation
 
 
-def _remarks_on_pages(image: PillowImage.Image) -> tuple[str, ...]:
+def _remark_on_pages(image: PillowImage.Image) -> str:
     """Return a notice if a file holds several pictures; MPO is a camera's JPEG and its preview."""
     if image.format == "TIFF":
-        return tuple(filter(None, [remark_on_pages(image)]))
-    several = getattr(image, "is_animated", False) and image.format != "MPO"
-    return (SEVERAL,) if several else ()
+        return remark_on_pages(image)
+    return SEVERAL if getattr(image, "is_animated", False) and image.format != "MPO" else ""
 
 
 def _finish(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from typing import Any
 
 from PIL import Image as PillowImage
 
@@ -51,6 +52,12 @@ def system_error(error: OSError) -> InputError:
         return InputError("E_TYPE", "not a regular file")
     hint = INSTALL if error.errno == errno.ENOSYS else hint_behind(error)  # obstore is missing
     return InputError("E_READ", f"cannot be read ({error.strerror})", hint=hint)
+
+
+def require_few_pixels(shown: Any) -> None:  # Any: a picture or a frame of a film
+    """Raise `E_TOO_LARGE` if a picture has more than `MAX_PIXELS`."""
+    if shown.width * shown.height > MAX_PIXELS:
+        raise InputError("E_TOO_LARGE", f"more than {MAX_PIXELS:,} pixels ({shown.width} x {shown.height})")
 
 
 def wrong_channels(found: str, *, channels: int, volume: bool = False) -> InputError:

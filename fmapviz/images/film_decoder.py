@@ -13,20 +13,20 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from fractions import Fraction
 from functools import cache
 from importlib import import_module
-from itertools import chain, count
+from itertools import chain, count, islice
 from struct import unpack
-from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from PIL import Image as PillowImage
 
 from fmapviz.core.words import counted
 from fmapviz.errors import InputError
 from fmapviz.images.decode import remarks_on_opacity, upright_rgb
-from fmapviz.images.errors import MAX_PIXELS, classify
+from fmapviz.images.errors import classify, require_few_pixels
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -48,33 +48,6 @@ _SWAPPED = {(1, 1): 5, (1, -1): 6, (-1, -1): 7, (-1, 1): 8}
 _SLANT = 0.0175  # the tangent of a degree: FFmpeg takes matrices that differ by less for one without
 
 
-class _Source(Protocol):
-    """A film as a decoder reads it.
-
-    Attributes:
-        announced: Number of frames by the header, or None.
-        rate: Frames per second.
-    """
-
-    announced: int | None
-    rate: Fraction
-
-    def begin(self, number: int, /) -> tuple[int, Iterator[Any]]:
-        """Return a frame's number, at most the given one, and an iterator of the frames from there on.
-
-        The iterator raises `InputError` where the film is damaged.
-        """
-
-    def convert(self, frame: Any, /) -> Frame:
-        """Return a frame."""
-
-    def size_of(self, frame: Any, /) -> int:
-        """Return the bytes of a frame."""
-
-    def times(self) -> tuple[list[float], float]:
-        """Return when each frame begins and the last one ends, in seconds, and the unit of these; none if unknown."""
-
-
 class FilmDecoder:
     """Decodes the frames of one film; not safe in several threads.
 
@@ -89,7 +62,7 @@ class FilmDecoder:
         stream.seek(0)
         head = stream.read(64)
         stream.seek(0)
-        self._source: _Source = _Animation(stream) if _ANIMATED.match(head) else _Video(stream)
+        self._source = _Animation(stream) if _ANIMATED.match(head) else _Video(stream)
         self._frames: Iterator[Any] = iter(())
         self._kept: dict[int, Any] = {}
         self._next: int | None = None  # number of the frame that is decoded next; None before the first one
@@ -160,13 +133,10 @@ class FilmDecoder:
             self._next += 1
             progress()
         self._kept[number] = frame
-        self._shrink()
-        return frame
-
-    def _shrink(self) -> None:
         kept = sum(map(self._source.size_of, self._kept.values()))
         while kept > KEPT_BYTES and len(self._kept) > 2:
             kept -= self._source.size_of(self._kept.pop(next(iter(self._kept))))
+        return frame
 
 
 def is_animated(stream: BinaryIO) -> bool:
@@ -181,20 +151,28 @@ def is_animated(stream: BinaryIO) -> bool:
 
 
 class _Animation:
-    """An animated GIF, WebP or PNG file."""
+    """An animated GIF, WebP or PNG file, which Pillow decodes.
+
+    Attributes:
+        announced: Number of frames by the header, or None.
+        rate: Frames per second: the mean of the first eight.
+    """
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
         image = self._open()
-        width, height = image.size
-        if width * height > MAX_PIXELS:
-            raise InputError("E_TOO_LARGE", f"more than {MAX_PIXELS:,} pixels ({width} x {height})")
-        self.announced = None
+        require_few_pixels(image)
+        self.announced: int | None = None
         with suppress(Exception):  # a damaged end
             self.announced = int(getattr(image, "n_frames", 1))
-        self.rate = self._measure_rate()
+        ends = self._measure_ends(8)
+        self.rate = Fraction((len(ends) - 1) / ends[-1]).limit_denominator(1000) if ends[-1] > 0 else DEFAULT_RATE
 
     def begin(self, _number: int) -> tuple[int, Iterator[Any]]:
+        """Return the number of a frame up to the given one, and an iterator of the frames from there on.
+
+        The iterator raises `InputError` where the film is damaged.
+        """
         return 0, self._frames(self._open())
 
     def convert(self, frame: Any) -> Frame:
@@ -206,12 +184,8 @@ class _Animation:
         return 4 * int(picture.width) * int(picture.height)
 
     def times(self) -> tuple[list[float], float]:
-        image, ends = self._open(), [0.0]
-        with suppress(Exception):  # at the end, and where it is damaged
-            for number in count():
-                image.seek(number)
-                image.load()
-                ends.append(ends[-1] + float(image.info.get("duration", 0)) / 1000)
+        """Return when each frame begins and the last one ends, in seconds, and the unit of these; none if unknown."""
+        ends = self._measure_ends(None)
         return (ends if len(ends) > 2 and ends[-1] else []), 0.01
 
     def _open(self) -> PillowImage.Image:
@@ -221,16 +195,15 @@ class _Animation:
         except Exception as error:
             raise classify(error) from error
 
-    def _measure_rate(self) -> Fraction:
-        """Return the mean rate of the first frames."""
-        image, durations = self._open(), []
+    def _measure_ends(self, most: int | None) -> list[float]:
+        """Return 0 and the times at which the first frames end, in seconds."""
+        image, ends = self._open(), [0.0]
         with suppress(Exception):  # at the end, and where it is damaged
-            for number in range(1, 9):
-                image.load()
-                durations.append(float(image.info.get("duration", 0)))
+            for number in islice(count(), most):
                 image.seek(number)
-        mean = sum(durations) / len(durations) if durations else 0
-        return Fraction(1000 / mean).limit_denominator(1000) if mean > 0 else DEFAULT_RATE
+                image.load()
+                ends.append(ends[-1] + float(image.info.get("duration", 0)) / 1000)
+        return ends
 
     def _frames(self, image: PillowImage.Image) -> Iterator[tuple[PillowImage.Image, tuple[str, ...]]]:
         number = 0
@@ -304,17 +277,15 @@ class _Video:
         except Exception as error:
             raise _explain(error) from error
         pictures = av.stream.Disposition.attached_pic | av.stream.Disposition.timed_thumbnails
-        streams = [stream for stream in container.streams.video if not stream.disposition & pictures]
-        if not streams:
-            container.close()
-            raise InputError("E_FORMAT", "a film without pictures")
-        video = streams[0]
-        if video.codec_context is None:
-            container.close()
-            raise InputError("E_FORMAT", "a film in a code that is not known here")
-        if video.width * video.height > MAX_PIXELS:
-            container.close()
-            raise InputError("E_TOO_LARGE", f"more than {MAX_PIXELS:,} pixels ({video.width} x {video.height})")
+        with ExitStack() as on_error:
+            on_error.callback(container.close)
+            video = next((stream for stream in container.streams.video if not stream.disposition & pictures), None)
+            if video is None:
+                raise InputError("E_FORMAT", "a film without pictures")
+            if video.codec_context is None:
+                raise InputError("E_FORMAT", "a film with an unknown codec")
+            require_few_pixels(video)
+            on_error.pop_all()
         video.codec_context.thread_count = 1
         return container, video
 
@@ -434,8 +405,7 @@ def _check(frame: Any) -> Any:
     """
     if frame.is_corrupt:
         raise InputError("E_DECODE", "a frame is incomplete")
-    if frame.width * frame.height > MAX_PIXELS:
-        raise InputError("E_TOO_LARGE", f"more than {MAX_PIXELS:,} pixels ({frame.width} x {frame.height})")
+    require_few_pixels(frame)
     return frame
 
 

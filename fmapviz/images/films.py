@@ -102,7 +102,11 @@ def without_unreadable(
 
 
 def list_frames(
-    found: Iterable[ImageFile | Failure], choice: FrameChoice, notify: Callable[[Notice], None] | None = None
+    found: Iterable[ImageFile | Failure],
+    choice: FrameChoice,
+    notify: Callable[[Notice], None] | None = None,
+    *,
+    decode: bool = True,
 ) -> Iterator[ImageFile | Failure]:
     """Replace each film by its chosen frames, which are decoded meanwhile.
 
@@ -112,6 +116,7 @@ def list_frames(
         found: All inputs.
         choice: Which frames.
         notify: Called with a `Notice` if frames are chosen, but there is no film.
+        decode: False: list as many frames as the headers of films announce, without decoding any.
     """
     films: dict[str, str] = {}  # their paths by the names of their units
     for file in found:
@@ -122,32 +127,18 @@ def list_frames(
                 continue
             if films.setdefault(file.unit, file.path) != file.path:  # another film of this name
                 file = replace(file, unit=f"{file.unit}~{path_hash(file.path)}")  # noqa: PLW2901  one of its own
-            for first, last in choice.numbers(None):
-                if not all(ask(file.path, "has", number)[0] for number in range(first, last + 1, choice.every)):
+            for first, last in choice.numbers(None if decode else ask(file.path, "facts")[0] or 0):
+                if decode and not all(ask(file.path, "has", n)[0] for n in range(first, last + 1, choice.every)):
                     break
                 listed += 1
                 yield frame_of(file, first, last)
         except InputError as error:
             yield Failure(file.path, error.code, str(error), error.hint)
             continue
-        if not listed:
+        if decode and not listed:
             yield _nothing_chosen(file, choice)
     if notify and not films and choice != FrameChoice(clip=choice.clip):
         notify(Notice("every= and frames= have no effect: no film is among the inputs"))
-
-
-def count_frames(found: Iterable[ImageFile | Failure], choice: FrameChoice) -> Iterator[ImageFile | Failure]:
-    """List frames as `list_frames` does, as many as the headers of films announce, without decoding any."""
-    for file in found:
-        try:
-            if isinstance(file, Failure) or not _holds_frames(file.path):
-                yield file
-                continue
-            announced = ask(file.path, "facts")[0] or 0
-        except InputError as error:
-            yield Failure(file.path, error.code, str(error), error.hint)
-            continue
-        yield from (frame_of(file, first, last) for first, last in choice.numbers(announced))
 
 
 def rate_of(path: str) -> Fraction | None:

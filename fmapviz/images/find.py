@@ -84,14 +84,14 @@ def _find(
         if isinstance(each, MemoryImage):
             yield from _look_in_memory(each, given)
             continue
-        typed = _check_path(each)
+        typed = each if isinstance(each, str) else str(check_type("each input", each, str | Path, hint="a file or a folder"))
         if "://" in typed and is_url(typed):
             yield from remote.find(typed)
             continue
         try:
             path = absolute_path(typed)
             if frames := frames_of(str(path)):
-                yield _look_at_frame(frames)
+                yield _in_film(_look(frames.film, PurePath(frames.film).name), frames)
                 continue
             is_folder = stat.S_ISDIR(path.stat().st_mode)
             folder = _identify(path.parent)
@@ -106,12 +106,6 @@ def _find(
         elif path.name not in named.setdefault(folder, set()) and not (folder in walked and is_candidate(path.name)):
             named[folder].add(path.name)
             yield _look(str(path), path.name)
-
-
-def _check_path(path: str | Path) -> str:
-    if isinstance(path, str):  # of millions
-        return path
-    return str(check_type("each input", path, str | Path, hint="a file or a folder"))
 
 
 def look_again(file: ImageFile) -> ImageFile | None:
@@ -343,9 +337,8 @@ def _look_in_memory(image: MemoryImage, given: set[str]) -> Iterator[ImageFile |
         yield image.as_file(unit_name(image.name, path))
 
 
-def _look_at_frame(frames: Frames) -> ImageFile | Failure:
-    """Look for the film of a frame that is named, `clip.mp4/000042`."""
-    film = _look(frames.film, frames.film.rpartition("/")[2])
+def _in_film(film: ImageFile | Failure, frames: Frames) -> ImageFile | Failure:
+    """Return a frame of a film that was found."""
     return film if isinstance(film, Failure) else frame_of(film, frames.first, frames.last)
 
 
@@ -365,8 +358,7 @@ class _RemoteFinder:
     def find(self, url: str) -> Iterator[ImageFile | Failure]:
         """Find the image at an address, or those in the folder there."""
         if frames := frames_of(url):
-            for film in _RemoteFinder(self._avoid, self._left_out).find(frames.film):
-                yield film if isinstance(film, Failure) else frame_of(film, frames.first, frames.last)
+            yield from (_in_film(film, frames) for film in _RemoteFinder(self._avoid, self._left_out).find(frames.film))
             return
         given, (scheme, _, rest) = url, url.partition("://")
         url = f"{scheme.lower()}://{rest if is_web(url) else rest.strip('/')}"

@@ -270,13 +270,14 @@ def by_callable(
     """
 
     def apply(picture: Pixels) -> Tensor:
-        given: PillowImage.Image | Tensor
+        given: PillowImage.Image | Bands | Tensor
+        hint = None
         if isinstance(picture, Samples) and as_stored:
             given = stored_values(picture)
-        else:
-            shown = _scaled(picture)
-            given = _to_tensor(shown) if isinstance(shown, Bands) else shown
-        hint = _describe_given(given) if isinstance(picture, Samples) and as_stored else None
+            kind = _words_of(given) if isinstance(given, Tensor) else f"a Pillow image in mode {given.mode}"
+            hint = f"it is given the values of the file, here {kind}"
+        elif isinstance(given := _scaled(picture), Bands):
+            given = _to_tensor(given)
         try:
             returned = preprocess(given)
         except (Exception, SystemExit) as error:  # a script's sys.exit() too
@@ -368,10 +369,8 @@ def _to_tensor(picture: PillowImage.Image | Bands) -> Tensor:
     return torch.cat([functional.pil_to_tensor(plane) for plane in planes])
 
 
-def _describe_given(given: PillowImage.Image | Tensor) -> str:
-    if isinstance(given, PillowImage.Image):
-        return f"it is given the values of the file, here a Pillow image in mode {given.mode}"
-    return f"it is given the values of the file, here {str(given.dtype).removeprefix('torch.')} {tuple(given.shape)}"
+def _words_of(values: Tensor) -> str:
+    return f"{str(values.dtype).removeprefix('torch.')} {tuple(values.shape)}"
 
 
 def _require_prepared(returned: object, channels: int, hint: str | None = None, *, volume: bool = False) -> Tensor:
@@ -383,10 +382,11 @@ def _require_prepared(returned: object, channels: int, hint: str | None = None, 
     axes = {3, 4} if volume else {3}
     is_batch = returned.ndim == max(axes) + 1 or (returned.ndim == 4 and len(returned) == 1 != channels)
     prepared = returned[0] if is_batch and len(returned) == 1 else returned
-    shape = f"{str(returned.dtype).removeprefix('torch.')} {tuple(returned.shape)}"
     if prepared.ndim not in axes or len(prepared) != channels or not prepared.numel() or not prepared.is_floating_point():
         wanted = f"floating-point numbers ({channels}, {'depth, ' if volume else ''}height, width)"
-        raise InputError("E_PREPARE", f"the preprocessing must return {wanted} for this model, not {shape}", hint=hint)
+        raise InputError(
+            "E_PREPARE", f"the preprocessing must return {wanted} for this model, not {_words_of(returned)}", hint=hint
+        )
     return prepared.detach().as_subclass(Tensor).to("cpu", torch.float32)
 
 
@@ -416,10 +416,6 @@ def _crop(picture: PillowImage.Image, height: int, width: int, resampling: Pillo
     return picture.resize((width, height), resampling, box=box)
 
 
-def _squash(picture: PillowImage.Image, height: int, width: int, resampling: PillowImage.Resampling) -> PillowImage.Image:
-    return picture.resize((width, height), resampling)
-
-
 def _pad(picture: PillowImage.Image, height: int, width: int, resampling: PillowImage.Resampling) -> PillowImage.Image:
     scale = min(height / picture.height, width / picture.width)
     sides = (max(1, round(side * scale)) for side in picture.size)
@@ -431,7 +427,7 @@ def _pad(picture: PillowImage.Image, height: int, width: int, resampling: Pillow
 
 _FITS: dict[str, Callable[[PillowImage.Image, int, int, PillowImage.Resampling], PillowImage.Image]] = {
     "crop": _crop,
-    "squash": _squash,
+    "squash": lambda picture, height, width, resampling: picture.resize((width, height), resampling),
     "pad": _pad,
     "none": lambda picture, _height, _width, _resampling: picture,
 }

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from fmapviz.core.files import format_bytes
 from fmapviz.errors import RefusedError, quote
 from fmapviz.events import Counted, Outcome, Staged
-from fmapviz.images.films import count_frames
+from fmapviz.images.films import list_frames
 from fmapviz.images.find import find_images
 from fmapviz.run.load import frame_choice
 from fmapviz.store.shards.shard import KnownImages
@@ -82,7 +82,7 @@ class RunWatch:
         if self._session.images is not None:
             return iter(self._session.images)
         found = find_images(self._session.inputs, avoid=self._session.output.address)
-        return count_frames(found, frame_choice(self._session))
+        return list_frames(found, frame_choice(self._session), decode=False)
 
     def _count(self) -> None:
         try:

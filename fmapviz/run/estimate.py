@@ -16,7 +16,7 @@ from fmapviz.core.files import format_bytes, size_in_blocks
 from fmapviz.core.words import counted, plural
 from fmapviz.errors import printable
 from fmapviz.events import Outcome, Staged, Started
-from fmapviz.images.films import FrameChoice, check_readable, count_frames
+from fmapviz.images.films import FrameChoice, check_readable, list_frames
 from fmapviz.images.find import find_images
 from fmapviz.images.memory.inputs import only_files, resolve_inputs
 from fmapviz.images.preprocess import clip_length
@@ -130,7 +130,7 @@ def _estimate(config: RunConfig, inputs: Sequence[str | Path], destination: Dest
     choice = FrameChoice(start, stop, config.every)
     found = require_one(find_images(inputs, avoid=destination.address), inputs)
     # A single frame takes as long as a clip, and as much space.
-    sample, images = _sample(count_frames(found, choice), config.style.start)
+    sample, images = _sample(list_frames(found, choice, decode=False), config.style.start)
     if not sample:
         raise no_image(inputs)
     shard, parts = config.shard, config.part.count if config.part else 1
@@ -162,12 +162,12 @@ def _estimate(config: RunConfig, inputs: Sequence[str | Path], destination: Dest
     run_directory = destination.find_run(info, name=config.name)
     choice = replace(choice, clip=clip_length(info.preparation))
     if choice.clip > 1:
-        images = sum(1 for _ in count_frames(find_images(inputs, avoid=destination.address), choice))
+        images = sum(1 for _ in list_frames(find_images(inputs, avoid=destination.address), choice, decode=False))
     to_draw = images
     if run_directory.exists() and not config.force:
         found = find_images(inputs, avoid=destination.address)
         images, to_draw = count_unfinished(
-            count_frames(found, choice), run_directory, info.fingerprint, shards=shard is not None
+            list_frames(found, choice, decode=False), run_directory, info.fingerprint, shards=shard is not None
         )
     to_draw = -(-to_draw // parts)
     succeeding = summary.done / max(1, summary.found)

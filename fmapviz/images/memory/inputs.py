@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import suppress
+from functools import cache, partial
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
@@ -112,7 +113,8 @@ def kind_of(value: object) -> Kind:
         shown = f"array of {value.dtype} {value.shape}"
         raise RequestError(f"no image: {quote(shown)}", hint="real numbers (H, W), (H, W, C) or (C, H, W)")
     if isinstance(value, Tensor):
-        if _is_dense(value) and value.numel():
+        is_dense = value.layout == torch.strided and not (value.is_quantized or value.is_nested or value.is_meta)
+        if is_dense and value.numel():
             if value.dtype == torch.uint8 and value.ndim in {3, 4}:
                 return "pixels"
             if value.is_floating_point() and value.ndim in {3, 4, 5}:
@@ -141,31 +143,22 @@ def _is_value(inputs: object) -> bool:
     )
 
 
-def _is_dense(tensor: Tensor) -> bool:
-    return tensor.layout == torch.strided and not (tensor.is_quantized or tensor.is_nested or tensor.is_meta)
-
-
 def _values_in(inputs: object, notify: Callable[[str], object] | None) -> tuple[Iterable[Any], bool]:  # Any: of the user
     """Return the images, batches and paths of inputs one by one, and whether the inputs can be listed twice."""
-    remark = _once(notify or _warn)
+    remark = cache(notify or partial(warnings.warn, stacklevel=2))
     if isinstance(inputs, str | Path | MemoryImage) or _is_value(inputs):
         return [inputs], True
     if isinstance(inputs, Mapping) or (isinstance(inputs, list | tuple) and _is_batch(inputs)):
         return _images_of(inputs, remark), True
-    if isinstance(inputs, bytes) or not (isinstance(inputs, Iterable) or _is_dataset(inputs)):
+    items: Iterable[Any]
+    if isinstance(inputs, Iterable) and not isinstance(inputs, bytes):
+        items = inputs
+    elif isinstance(inputs, Sized) and hasattr(inputs, "__getitem__") and not isinstance(inputs, bytes):
+        items = (inputs[position] for position in range(len(inputs)))  # a data set of PyTorch need not be iterable
+    else:
         raise _refusal(inputs)
     is_list = isinstance(inputs, _LISTS) or (isinstance(inputs, Sized) and len(inputs) == 0)
-    items = inputs if isinstance(inputs, Iterable) else _items_of(inputs)
     return (value for item in items for value in _images_in_item(item, remark)), is_list
-
-
-def _is_dataset(inputs: object) -> bool:
-    """Return True for a data set of PyTorch, which has items and a length, but need not be iterable."""
-    return hasattr(inputs, "__getitem__") and isinstance(inputs, Sized)
-
-
-def _items_of(dataset: Any) -> Iterator[Any]:  # Any: of the user
-    return (dataset[position] for position in range(len(dataset)))
 
 
 def _named(values: Iterable[Any], *, volumes: bool, copied: bool = False) -> Iterator[Listed]:  # Any: of the user
@@ -206,7 +199,7 @@ def _images_of(item: Mapping[Any, Any] | Sequence[Any], remark: Callable[[str], 
         return _images_in_item(item[keys[0]], remark)
     first, rest = item[0], item[1:]
     if isinstance(item, list) and all(isinstance(each, Mapping | tuple) or _is_image(each) for each in item):
-        alike = len({_shape_of(each) for each in item}) == 1
+        alike = len({tuple(each.shape[1:]) if isinstance(each, Tensor) else None for each in item}) == 1
         if alike or not isinstance(first, Tensor):
             return [image for each in item for image in _images_in_item(each, remark)]
     if rest:
@@ -226,25 +219,6 @@ def _is_image(value: object) -> bool:
         kind_of(value)
         return True
     return False
-
-
-def _shape_of(value: object) -> object:
-    return tuple(value.shape[1:]) if isinstance(value, Tensor) else None
-
-
-def _once(notify: Callable[[str], object]) -> Callable[[str], object]:
-    told: set[str] = set()
-
-    def remark(text: str) -> None:
-        if text not in told:
-            told.add(text)
-            notify(text)
-
-    return remark
-
-
-def _warn(text: str) -> None:
-    warnings.warn(text, stacklevel=4)
 
 
 def _name_of(image: object) -> str:
