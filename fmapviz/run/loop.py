@@ -339,7 +339,7 @@ def draw_all(session: Session, found: Items, on_event: Callable[[Event], None], 
 
     for stage in stages:
         session, found = stage.before(session, found, on_event)
-    publisher = Publisher(session)
+    publisher = Publisher(session, more=[name for stage in stages for name in stage.aggregates])
     for at, items in rounds(session, found, on_failure) if rounds else iter([(session, found)]):
         parts.append(draw_images(at, items, on_event, publisher))
         if session.config.shard and (session.config.repair or session.config.force) and not parts[-1].stopped:

@@ -60,7 +60,13 @@ class PassDrawer(Protocol):
 
 
 class Stage:
-    """A part of a run beside the passes of its images; a subclass does what it needs of this."""
+    """A part of a run beside the passes of its images; a subclass does what it needs of this.
+
+    Attributes:
+        aggregates: Names of the aggregates that the run has because of it, besides those of its formats and views.
+    """
+
+    aggregates: Sequence[str] = ()
 
     def before(self, session: Session, items: Items, on_event: Callable[[Event], None]) -> tuple[Session, Items]:  # noqa: ARG002
         """Do what must be done before the images are drawn.

@@ -19,7 +19,7 @@ from trees import problems, snapshot
 
 import fmapviz
 from fmapviz import Style
-from fmapviz.config import InputOptions, RunConfig
+from fmapviz.config import InputOptions, Part, RunConfig
 from fmapviz.errors import NothingToDoError, RequestError
 from fmapviz.features.diff import series
 from fmapviz.features.diff.run import run_diff
@@ -503,11 +503,11 @@ def test_damaged_values_are_one_failure(finished, tmp_path):
 
 def test_a_comparison_of_runs_has_the_options_of_any_run(finished, tmp_path):
     runs = {"model": str(finished / "e0"), "inputs": [str(finished / "e20")], "layers": "features.0.*", "to": "png"}
-    halves = [compare(tmp_path, part=f"{number}/2", **runs)[0] for number in (1, 2)]
+    halves = [compare(tmp_path, part=Part(number, 2), **runs)[0] for number in (1, 2)]
     assert [summary.done for summary in halves] == [2, 2]
     assert (halves[0].layers, halves[0].pictures) == (1, 4)
     with pytest.raises(RequestError, match="draws one network"):
-        compare(tmp_path / "out", views="maps", **runs)
+        run_diff(RunConfig(runs["model"], runs["inputs"], views="maps", out=tmp_path / "out"), against=None)
     assert not (tmp_path / "out").exists()
 
 
