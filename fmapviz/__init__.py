@@ -64,8 +64,8 @@ if TYPE_CHECKING:
     from fmapviz.features.cam.attribution import cam as cam
     from fmapviz.features.diff.compare import diff as diff
     from fmapviz.features.fields.receptive_field import receptive_field as receptive_field
-    from fmapviz.features.top.finished import top_images as top_images
     from fmapviz.features.top.own_loop import TopImages as TopImages
+    from fmapviz.features.top.top_images import top_images as top_images
     from fmapviz.features.watch.watch import Watch as Watch
     from fmapviz.models.load import load_model as load_model
     from fmapviz.models.load import model_names as model_names

@@ -17,7 +17,7 @@ HOMES = {
     "model_names": "models.load",
     "receptive_field": "features.fields.receptive_field",
     "tile": "run.tile",
-    "top_images": "features.top.finished",
+    "top_images": "features.top.top_images",
     "visualize": "run.loop",
 }
 # What `fmapviz.types` has besides its own.
@@ -30,7 +30,7 @@ TYPES = {
     "ReceptiveField": "observe.receptive_field",
     "RunInfo": "config",
     "TopLayer": "features.top.own_loop",
-    "TopSummary": "features.top.finished",
+    "TopSummary": "features.top.top_images",
 }
 # Where the names are that `fmapviz` had up to version 0.2; version 0.4 drops them.
 FORMER = {

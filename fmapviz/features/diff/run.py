@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from fmapviz.core.file_names import RUN_FILE
 from fmapviz.errors import RequestError, first_few, quote
-from fmapviz.features.diff.finished import are_runs, compare_runs
 from fmapviz.features.diff.networks import check_other
 from fmapviz.features.diff.series import FIRST, REFERENCES, Series, list_steps
 from fmapviz.features.diff.session import load_pair
+from fmapviz.features.diff.two_runs import are_runs, compare_runs
 from fmapviz.run.loop import run
 
 if TYPE_CHECKING:

@@ -64,7 +64,7 @@ def top(
     """
     show_status(f"reading {run} ...")
     with importing():
-        from fmapviz.features.top.finished import top_images
+        from fmapviz.features.top.top_images import top_images
 
     with results_only():
         summary = top_images(
