@@ -8,16 +8,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fmapviz.observe.operators.call import HOLE
+from fmapviz.observe.operators.indices import means
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from numpy.typing import NDArray
 
-    Indices = NDArray[np.int64]
+    from fmapviz.observe.operators.call import Indices, Operand, Place
+
     Numbers = NDArray[np.float64]
 
 FAR = 2**40  # further than any pixel: an empty interval runs from FAR to -FAR
-HOLE = -(2**40)  # an index that stands for no position
 
 
 class InseparableError(Exception):
@@ -81,7 +84,7 @@ class Axis:
         """Return the axis of a tensor that depends on nothing."""
         return Axis(np.tile(np.array([[FAR], [-FAR]]), (2, 1, 1)), None, 1, self.step)
 
-    def take(self, index: Indices, dim: int | None, step: Fraction, at: Numbers | None = None) -> Axis:
+    def take(self, index: Indices, dim: int | None, step: Fraction = Fraction(1), at: Numbers | None = None) -> Axis:
         """Return the union over some positions, for each new position.
 
         Args:
@@ -96,7 +99,7 @@ class Axis:
         outside, hole = index != near, index == HOLE
         ends[0, 0][outside], ends[0, 1][outside] = FAR, -FAR
         ends[1, 0][hole], ends[1, 1][hole] = FAR, -FAR
-        centres = self._centres_at(_middles(index) if at is None else at)
+        centres = self._centres_at(means(index) if at is None else at)
         return Axis(np.stack([ends[:, 0].min(-1), ends[:, 1].max(-1)], axis=1), dim, 1, self.step * step, centres)
 
     def shifted(self, index: Indices, dim: int | None, length: int) -> Axis:
@@ -210,25 +213,14 @@ def whole_picture(height: int, width: int, *, reason: str) -> Field:
     return Field(rows, columns, reason)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Place:
-    """Where the positions of one dimension of an operand are in the result.
+def moved(axis: Axis, operand: Operand) -> Axis:
+    """Return an axis of an operand as an operator's result has it.
 
-    Attributes:
-        dim: Dimension of the result; None if it has none of them.
-        index: The operand's positions that each of the result's takes, see `Axis.take`; None if they are the same.
-        step: Their distance in positions of the operand.
-        at: Where each of the result's positions lies between those of the operand, see `Axis.take`.
-        united: Whether the result has one position, the union of all.
-        mixed: Whether each element of the result depends on all positions, so that the axis is lost if there are several.
+    Raises:
+        InseparableError: See `move`.
     """
-
-    dim: int | None
-    index: Indices | None = None
-    step: Fraction = Fraction(1)
-    at: Numbers | None = None
-    united: bool = False
-    mixed: bool = False
+    changed: Axis = operand.change(axis) if operand.change else move(axis, operand.places, operand.tensor.shape)
+    return changed
 
 
 def move(axis: Axis, places: Sequence[Place | None], shape: Sequence[int]) -> Axis:
@@ -276,13 +268,6 @@ def unite(axes: Iterable[Axis]) -> Axis:
     step = max(axis.step for axis in placed)
     centres = _mean_centres([axis.centres for axis in placed if axis.positions == placed[0].positions], abs(float(step)))
     return replace(placed[0], ends=np.stack([low, high], axis=1), step=step, centres=centres)
-
-
-def _middles(index: Indices) -> Numbers:
-    """Return the mean of the positions that each new position takes; NaN of none."""
-    known = index != HOLE
-    counts = known.sum(1)
-    return np.where(counts > 0, np.where(known, index, 0).sum(1) / np.maximum(counts, 1), np.nan)
 
 
 def _mean_centres(parts: Sequence[Numbers], step: float) -> Numbers:

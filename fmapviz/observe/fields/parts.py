@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from fmapviz.observe.fields.intervals import ChannelPart, Field, unite
+from fmapviz.observe.fields.intervals import ChannelPart, Field, moved, unite
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from fmapviz.observe.fields.call import Call, Change, Operand
-    from fmapviz.observe.fields.intervals import Place
+    from fmapviz.observe.operators.call import Call, Operand, Place
 
     Fields = Mapping[int, Field]  # by the identity of the operand
 
@@ -31,21 +30,21 @@ def parts_of_result(call: Call, operands: Sequence[Operand], known: Fields) -> t
         return _concatenated(call, operands, known)
     if len(operands) != 1:
         return ()
-    field, change = known[id(operands[0].tensor)], operands[0].change
+    field = known[id(operands[0].tensor)]
     place = _place(operands[0], field)
     if place is None or place.index is not None or place.mixed or place.united or place.dim is None:
         return ()
-    return tuple(replace(part, dim=place.dim, field=_moved(part.field, change)) for part in field.parts)
+    return tuple(replace(part, dim=place.dim, field=_moved(part.field, operands[0])) for part in field.parts)
 
 
 def _concatenated(call: Call, operands: Sequence[Operand], known: Fields) -> tuple[ChannelPart, ...]:
     tensors: Sequence[Any] = call.given["tensors"]  # Any: tensors, but the type of arguments is not known
     dim, start, parts = call.given["dim"] % call.result.ndim, 0, []
-    changes = {id(each.tensor): each.change for each in operands}
+    by_tensor = {id(each.tensor): each for each in operands}
     for tensor in tensors:
         stop = start + (tensor.shape[dim] if tensor.ndim == call.result.ndim else 1)
         if field := known.get(id(tensor)):
-            parts.append(ChannelPart(dim, start, stop, _moved(replace(field, parts=()), changes[id(tensor)])))
+            parts.append(ChannelPart(dim, start, stop, _moved(replace(field, parts=()), by_tensor[id(tensor)])))
         start = stop
     on_axis = any(axis.dim == dim for part in parts for axis in part.field.axes)
     return () if on_axis or any(part.field.reason for part in parts) else tuple(parts)
@@ -53,13 +52,12 @@ def _concatenated(call: Call, operands: Sequence[Operand], known: Fields) -> tup
 
 def _place(operand: Operand, field: Field) -> Place | None:
     """Return where the dimension of the parts is in the result; None if it is mixed with others, or there are no parts."""
-    places: Sequence[Place | None] = getattr(operand.change, "keywords", {}).get("places", ())
-    return places[field.parts[0].dim] if field.parts and places else None
+    return operand.places[field.parts[0].dim] if field.parts and operand.places and not operand.change else None
 
 
-def _moved(field: Field, change: Change) -> Field:
-    ungated = _moved(field.ungated, change) if field.ungated else None
-    return Field(change(field.rows), change(field.columns), field.reason, ungated)
+def _moved(field: Field, operand: Operand) -> Field:
+    ungated = _moved(field.ungated, operand) if field.ungated else None
+    return Field(moved(field.rows, operand), moved(field.columns, operand), field.reason, ungated)
 
 
 def _unite_fields(fields: Sequence[Field]) -> Field:

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fmapviz.observe.fields import indices
-from fmapviz.observe.fields.intervals import HOLE, Axis, Field, InseparableError, Place, move, unite
+from fmapviz.observe.fields.intervals import Axis, Field, InseparableError, move, unite
+from fmapviz.observe.operators import indices
+from fmapviz.observe.operators.call import HOLE, Place
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from fmapviz.observe.fields.intervals import Indices
+    from fmapviz.observe.operators.call import Indices
 
 
 def write_part(whole: Tensor, part: Tensor, *, before: Field | None, written: Field) -> Field | None:

@@ -4,35 +4,29 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import replace
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fmapviz.observe.fields.call import Call, tensors_of
 from fmapviz.observe.fields.hollow import without_numbers
-from fmapviz.observe.fields.intervals import Field, InseparableError, field_of_picture, unite, whole_picture
+from fmapviz.observe.fields.intervals import Field, InseparableError, field_of_picture, moved, unite, whole_picture
 from fmapviz.observe.fields.memory import FieldMemory
 from fmapviz.observe.fields.parts import parts_of_result, taken_field
-from fmapviz.observe.fields.rules import PRODUCTS, is_pointwise, placing_rule, rule_for
+from fmapviz.observe.fields.rules import PRODUCTS, field_rule
 from fmapviz.observe.memory_table import address_of
+from fmapviz.observe.operators.call import Call, operator_of, tensors_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from torch import Tensor
 
-    from fmapviz.observe.fields.call import Operand
     from fmapviz.observe.fields.intervals import Axis
     from fmapviz.observe.fields.parts import Fields
+    from fmapviz.observe.operators.call import Operand, Operator
 
-# Operators that take only the shape of their operand.
-_FACTORIES = {
-    "zeros_like", "ones_like", "empty_like", "full_like", "rand_like", "randn_like", "randint_like", "new_zeros", "new_ones",
-    "new_empty", "new_full", "new_empty_strided",
-}  # fmt: skip
 _CONVERSIONS = {"numpy", "tolist", "__array__", "__dlpack__"}
 _READERS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 
@@ -86,29 +80,36 @@ class FieldTracking(TorchDispatchMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         """Run an operator, and record the fields of what it returns."""
-        given = _bind(func, args, kwargs or {})
+        operator = operator_of(func)
+        given = operator.bind(args, kwargs or {})
         known = {id(tensor): field for tensor in tensors_of(given.values()) if (field := self.field(tensor))}
         result = None if self._weights is None else without_numbers(func, given)
-        if self._weights and not self._weights.isdisjoint(
-            map(address_of, tensors_of(given[each] for each in _outputs(func)))
-        ):
+        written = tensors_of(given[each] for each in operator.outputs)
+        if self._weights and not self._weights.isdisjoint(map(address_of, written)):
             raise RuntimeError("the network writes into its weights")  # which the network itself has too
         result = func(*args, **(kwargs or {})) if result is None else result
         if known or self._reader:
-            self._record(func, given, known, result)
+            results = tensors_of([result])
+            if _READERS & set(func.tags) or not (results or written or result is None):
+                self.read(operator.label)
+            if self._reader or not operator.is_factory:
+                self._record(operator, given, known, results, written=written)
         return result
 
-    def _record(self, func: Any, given: Mapping[str, Any], known: Fields, result: Any) -> None:
+    def _record(
+        self,
+        operator: Operator,
+        given: Mapping[str, Any],
+        known: Fields,
+        results: Sequence[Tensor],
+        *,
+        written: Sequence[Tensor],
+    ) -> None:
         """Record the fields of what an operator has returned, and of what it has written into."""
-        name = f"{func.namespace}.{func.overloadpacket.__name__}"
-        results, written = tensors_of([result]), tensors_of(given[each] for each in _outputs(func))
-        if _READERS & set(func.tags) or not (results or written or result is None):
-            self.read(name)
-        if func.overloadpacket.__name__ in _FACTORIES and not self._reader:
-            return
+        name = operator.label
         for position, tensor in enumerate(results):
             try:
-                field = self._infer(func, Call(given, tensor, position), known, name=name)
+                field = self._infer(operator, Call(given, tensor, position), known)
             except Exception:  # noqa: BLE001  of arguments that a rule does not know; the model's own pass goes on
                 field = self.whole(name)
             if any(tensor is each for each in written):
@@ -126,9 +127,9 @@ class FieldTracking(TorchDispatchMode):
         field = self._memory.get(tensor)
         return isinstance(field, Field) and not field.reason
 
-    def _infer(self, func: Any, call: Call, known: Fields, *, name: str) -> Field:
+    def _infer(self, operator: Operator, call: Call, known: Fields) -> Field:
         """Return the field of a result, with and without gates."""
-        rule = placing_rule(func) if self._placing else rule_for(func)
+        name, rule = operator.label, field_rule(operator, placing=self._placing)
         operands = rule(call) if rule and not self._reader else []
         if not known.keys() <= {id(each.tensor) for each in operands}:
             return self.whole(self._reader or next((field.reason for field in known.values() if field.reason), name))
@@ -139,7 +140,7 @@ class FieldTracking(TorchDispatchMode):
         field = self._unite(operands, known, name=name)
         if not field.reason:
             field = replace(field, parts=parts_of_result(call, operands, known))
-        gates = _gates(operands, known, call.result, broadcast=is_pointwise(func)) if len(operands) > 1 else []
+        gates = _gates(operands, known, call.result, broadcast=operator.is_pointwise) if len(operands) > 1 else []
         if not any(gates) and all(each.ungated is None for each in known.values()):
             return field
         others = [each for each, is_gate in zip(operands, gates, strict=True) if not is_gate] if gates else operands
@@ -154,8 +155,8 @@ class FieldTracking(TorchDispatchMode):
         if reason := next((field.reason for field in fields if field.reason), ""):
             return self.whole(reason)
         try:
-            moved = [[each.change(axis) for axis in field.axes] for each, field in zip(operands, fields, strict=True)]
-            rows, columns = (unite(axes) for axes in zip(*moved, strict=True))
+            found = [[moved(axis, each) for axis in field.axes] for each, field in zip(operands, fields, strict=True)]
+            rows, columns = (unite(axes) for axes in zip(*found, strict=True))
         except InseparableError:
             return self.whole(name)
         return Field(rows, columns)
@@ -166,7 +167,7 @@ class FieldTracking(TorchDispatchMode):
         for each, field in zip(operands, fields, strict=True):
             for axes, axis in zip(found, () if field.reason else field.axes, strict=False):
                 with suppress(InseparableError):
-                    axes.append(each.change(axis))
+                    axes.append(moved(axis, each))
         if not all(found):
             return self.whole(next((field.reason for field in fields if field.reason), name))
         placed = [[axis for axis in axes if axis.is_spread] or axes for axes in found]
@@ -216,29 +217,10 @@ def _gates(operands: Sequence[Operand], known: Fields, result: Tensor, *, broadc
 
 def _dims(field: Field, operand: Operand) -> set[int]:
     """Return the dimensions of the result that have an operand's positions."""
-    axes = [operand.change(axis) for axis in field.axes]
+    axes = [moved(axis, operand) for axis in field.axes]
     return {axis.dim for axis in axes if axis.dim is not None and axis.is_spread}
 
 
 def _is_constant(tensor: Tensor, dim: int) -> bool:
     """Return True if a tensor is the same along a dimension, counted from the last one: of length 1, or expanded."""
     return -dim > tensor.ndim or tensor.shape[dim] == 1 or tensor.stride(dim) == 0
-
-
-def _bind(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of an operator by name, with the defaults."""
-    names, defaults = _parameters(operator)
-    return {**defaults, **dict(zip(names, args, strict=False)), **kwargs}
-
-
-@cache
-def _parameters(operator: Any) -> tuple[list[str], dict[str, Any]]:
-    """Return the names of an operator's parameters in order, and all of them with their defaults."""
-    arguments = operator._schema.arguments
-    return [argument.name for argument in arguments], {argument.name: argument.default_value for argument in arguments}
-
-
-@cache
-def _outputs(operator: Any) -> list[str]:
-    """Return the names of the parameters that an operator writes into."""
-    return [each.name for each in operator._schema.arguments if each.alias_info is not None and each.alias_info.is_write]

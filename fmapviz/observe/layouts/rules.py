@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -31,42 +31,34 @@ from fmapviz.observe.layouts.axes import (
     whole,
     without,
 )
+from fmapviz.observe.operators.call import Call, broadcast, pointwise, tensors_of
+from fmapviz.observe.operators.indices import means
+from fmapviz.observe.operators.table import rule_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
     from fmapviz.observe.layouts.axes import Dim
+    from fmapviz.observe.operators.call import Operand, Operator, Place, Rule
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class LayoutCall:
+class LayoutCall(Call):
     """One call of an operator.
 
     Attributes:
         name: Of the operator.
-        given: Its arguments by name, with the defaults.
-        result: The tensor that it returned, or one of several.
-        position: Of that tensor among those returned.
         axes: Returns the axes of a tensor; None if it does not depend on the picture.
-        is_class: Whether a tensor that does not depend on the picture is a class token.
+        is_class: Returns True if a tensor that does not depend on the picture is a class token.
         picture: Number of images, height and width of the network's input.
     """
 
-    name: str
-    given: Mapping[str, Any]  # Any: numbers, tensors and lists of both
-    result: Tensor
-    position: int
-    axes: Callable[[Tensor], Axes | None]
-    is_class: Callable[[Tensor], bool]
-    picture: tuple[int, int, int]
-
-    @property
-    def operand(self) -> Tensor:
-        """The first argument."""
-        first: Tensor = next(iter(self.given.values()))
-        return first
+    name: str = ""
+    axes: Callable[[Tensor], Axes | None] = lambda _: None
+    is_class: Callable[[Tensor], bool] = lambda _: False
+    picture: tuple[int, int, int] = (1, 1, 1)
 
     @property
     def own(self) -> Axes:
@@ -88,49 +80,72 @@ class LayoutCall:
             raise UnknownError
         return axes
 
-    def dims(self, name: str) -> list[int]:
-        """Return the dimensions of the operand that an argument names, all if it names none."""
-        value, count = self.given.get(name), self.operand.ndim
-        if value is None or value == []:
-            return list(range(count))
-        return [dim % max(count, 1) for dim in (value if isinstance(value, list | tuple) else [value])]
-
-
-Rule = "Callable[[Call], Axes]"
-
 
 class UnknownError(Exception):
     """The axes of a result are unknown."""
 
 
-def tensors_of(values: Iterable[Any]) -> Iterator[Tensor]:  # Any: as above
-    """Yield the tensors among arguments and in their lists."""
-    for value in values:
-        if isinstance(value, Tensor):
-            yield value
-        elif isinstance(value, list | tuple):
-            for each in value:
-                if isinstance(each, Tensor):
-                    yield each
+# --- operators of which it is enough to know where the dimensions of their operands are
 
 
-# --- operators that keep positions
+def follow(call: LayoutCall, rule: Rule) -> Axes:
+    """Return the axes of the result of an operator whose rule all followers share."""
+    operands = rule(call)
+    if rule is pointwise:
+        return _united(call, operands)
+    axes, name = call.of(operands[0].tensor), call.name
+    if "conv" in name or "pixel_" in name:
+        channels = 1 if "conv" in name else call.operand.ndim - 3
+        axes = features(call, axes, channels, call.result.shape[channels])
+    axes = _placed(axes, operands[0], call.result)
+    is_2d = ("2d" in name and "pad" not in name) or "conv" in name or "batch_norm" in name
+    return _anchored(call, axes) if is_2d else axes
 
 
-def _same(call: LayoutCall) -> Axes:
-    return call.own
+def _placed(axes: Axes, operand: Operand, result: Tensor) -> Axes:
+    """Return the axes of a result whose dimensions are those of an operand, in other places.
 
-
-def pointwise(call: LayoutCall) -> Axes:
-    """Return the axes of a result each of whose elements is computed of one element of each operand."""
-    shape = tuple(call.result.shape)
-    found: list[Axes] = []
-    for tensor in tensors_of(call.given.values()):
-        axes = call.axes(tensor)
-        if axes is not None:
-            found.append(axes if tuple(tensor.shape) == shape else _expanded(axes, tuple(tensor.shape), shape))
-    if not found:
+    Raises:
+        UnknownError: Several of its dimensions are mixed.
+    """
+    more, places = result.ndim - operand.tensor.ndim, dict(enumerate(operand.places))
+    moved = {dim: to for dim, to in places.items() if to is not None}
+    if sum(to.mixed for to in moved.values()) > 1:
         raise UnknownError
+    for dim, to in moved.items():
+        if to.index is not None:
+            axes = _resampled(axes, dim, to)
+    frame = frame_of(axes) if any(to.dim is None for to in moved.values()) else None
+    for dim, to in moved.items():
+        if to.united or (to.dim is None and to.index is not None):
+            axes = without(axes, dim, kept=True)
+    dims, lengths = list(map(unnamed, result.shape)), axes.shape
+    for dim in places:
+        new = moved[dim].dim if dim in moved else dim + more
+        # Statistics, which a normalization returns too, have fewer dimensions.
+        if new is not None and new < result.ndim and lengths[dim] == result.shape[new]:
+            dims[new] = axes.dims[dim]
+    return axes if tuple(dims) == axes.dims else Axes(tuple(dims), axes.pair, frame)
+
+
+def _resampled(axes: Axes, dim: int, to: Place) -> Axes:
+    """Return axes with other positions along a dimension, each of which may be computed from several."""
+    assert to.index is not None
+    at = means(to.index) if to.at is None else to.at
+    blends = to.index.shape[1] > 1 or (to.at is not None and not to.padded)
+    axes = blended(axes, dim) if blends else axes
+    if np.array_equal(at, np.arange(axes.shape[dim])):
+        return axes
+    return resample(axes, dim, at, padded=to.padded)
+
+
+def _united(call: LayoutCall, operands: Sequence[Operand]) -> Axes:
+    """Return the axes of a result each of whose elements is computed from one element of each operand."""
+    pairs = [(axes, each) for each in operands if (axes := call.axes(each.tensor))]
+    if not pairs:
+        raise UnknownError
+    shape = tuple(call.result.shape)
+    found = [axes if tuple(each.tensor.shape) == shape else _placed(axes, each, call.result) for axes, each in pairs]
     main = max(found, key=named)
     others = [each for each in found if each is not main]
     if not others:
@@ -148,17 +163,11 @@ def pointwise(call: LayoutCall) -> Axes:
     return main if pair is main.pair and tuple(dims) == main.dims else Axes(tuple(dims), pair)
 
 
-def _expanded(axes: Axes, before: Sequence[int], after: Sequence[int]) -> Axes:
-    """Return the axes after a broadcast."""
-    more = len(after) - len(before)
-    dims = [unnamed(length) for length in after[:more]]
-    for own, old, new in zip(axes.dims, before, after[more:], strict=True):
-        dims.append(own if old == new else unnamed(new))
-    return Axes(tuple(dims), axes.pair)
+# --- operators that keep positions
 
 
-def _expand(call: LayoutCall) -> Axes:
-    return _expanded(call.own, tuple(call.operand.shape), tuple(call.result.shape))
+def _same(call: LayoutCall) -> Axes:
+    return call.own
 
 
 def _layer_norm(call: LayoutCall) -> Axes:
@@ -166,10 +175,6 @@ def _layer_norm(call: LayoutCall) -> Axes:
     if len(call.given["normalized_shape"]) == 1 and not names_of(axes.dims[-1]) and not reason_of(axes.dims[-1]):
         return Axes((*axes.dims[:-1], whole(axis("C", call.operand.shape[-1]))), axes.pair)
     return axes
-
-
-def _norm_of_channels(call: LayoutCall) -> Axes:
-    return _anchored(call, call.own) if call.operand.ndim == 4 else call.own
 
 
 # --- operators that move positions
@@ -185,31 +190,6 @@ def _restride(call: LayoutCall) -> Axes:
     return regroup(call.own, tuple(call.result.shape))
 
 
-def _permute(call: LayoutCall) -> Axes:
-    axes = call.own
-    return Axes(tuple(axes.dims[dim] for dim in call.dims("dims")), axes.pair)
-
-
-def _transpose(call: LayoutCall) -> Axes:
-    axes, count = call.own, max(call.operand.ndim, 1)
-    dims = list(axes.dims)
-    if count > 1:
-        first, second = call.given.get("dim0", 0) % count, call.given.get("dim1", -1) % count
-        dims[first], dims[second] = dims[second], dims[first]
-    return Axes(tuple(dims), axes.pair)
-
-
-def _squeeze(call: LayoutCall) -> Axes:
-    gone = {dim for dim in call.dims("dim") if call.operand.shape[dim] == 1}
-    axes = call.own
-    return Axes(tuple(own for dim, own in enumerate(axes.dims) if dim not in gone), axes.pair)
-
-
-def _unsqueeze(call: LayoutCall) -> Axes:
-    axes, new = call.own, call.given["dim"] % call.result.ndim
-    return Axes((*axes.dims[:new], unnamed(1), *axes.dims[new:]), axes.pair)
-
-
 def _repeat(call: LayoutCall) -> Axes:
     axes, shape = call.own, tuple(call.result.shape)
     more = len(shape) - len(axes.dims)
@@ -217,59 +197,6 @@ def _repeat(call: LayoutCall) -> Axes:
     for own, old, new in zip(axes.dims, call.operand.shape, shape[more:], strict=True):
         dims.append(own if old == new else unnamed(new) if old == 1 else (Digit(None, 1, new // old), *own))
     return Axes(tuple(dims))
-
-
-def _slice(call: LayoutCall) -> Axes:
-    dim = call.dims("dim")[0]
-    length = call.operand.shape[dim]
-    taken = np.arange(length)[slice(call.given["start"], call.given["end"], call.given["step"])]
-    return call.own if len(taken) == length else resample(call.own, dim, taken)
-
-
-def _split(call: LayoutCall) -> Axes:
-    dim, sizes = call.dims("dim")[0], call.given.get("split_sizes", call.given.get("split_size"))
-    start = sum(sizes[: call.position]) if isinstance(sizes, list | tuple) else (sizes or 0) * call.position
-    return resample(call.own, dim, start + np.arange(call.result.shape[dim]))
-
-
-def _chunk(call: LayoutCall) -> Axes:
-    dim = call.dims("dim")[0]
-    size = -(-call.operand.shape[dim] // call.given["chunks"])
-    return resample(call.own, dim, size * call.position + np.arange(call.result.shape[dim]))
-
-
-def _select(call: LayoutCall) -> Axes:
-    (dim,) = call.dims("dim")
-    index = call.given.get("index", call.position) % call.operand.shape[dim]
-    taken = resample(call.own, dim, np.array([index]))
-    return replace(without(taken, dim), frame=frame_of(taken))
-
-
-def _roll(call: LayoutCall) -> Axes:
-    if not call.given["dims"]:
-        raise UnknownError
-    axes = call.own
-    for dim, shift in zip(call.dims("dims"), call.given["shifts"], strict=True):
-        length = call.operand.shape[dim]
-        axes = resample(axes, dim, (np.arange(length) - shift) % length)
-    return axes
-
-
-def _flip(call: LayoutCall) -> Axes:
-    axes = call.own
-    for dim in call.dims("dims"):
-        axes = resample(axes, dim, np.arange(call.operand.shape[dim])[::-1])
-    return axes
-
-
-def _rotate(call: LayoutCall) -> Axes:
-    axes, (first, second), quarters = call.own, call.dims("dims"), call.given["k"] % 4
-    for dim in {1: (second,), 2: (first, second), 3: (first,)}.get(quarters, ()):
-        axes = resample(axes, dim, np.arange(call.operand.shape[dim])[::-1])
-    dims = list(axes.dims)
-    if quarters % 2:
-        dims[first], dims[second] = dims[second], dims[first]
-    return Axes(tuple(dims), axes.pair)
 
 
 def _concatenate(call: LayoutCall) -> Axes:
@@ -301,22 +228,12 @@ def _stack(call: LayoutCall) -> Axes:
     return Axes((*main.dims[:new], unnamed(call.result.shape[new]), *main.dims[new:]))
 
 
-def _pad(call: LayoutCall) -> Axes:
-    amounts = call.given["pad"] if "pad" in call.given else call.given["padding"]
-    axes, last = call.own, call.operand.ndim - 1
-    for number, (before, after) in enumerate(zip(amounts[::2], amounts[1::2], strict=True)):
-        if before or after:
-            length = call.operand.shape[last - number]
-            axes = resample(axes, last - number, np.arange(-before, length + after), padded=True)
-    return axes
-
-
 def _copy(call: LayoutCall) -> Axes:
     source = call.given["src"]
     axes = call.axes(source)
     if axes is None:  # it had axes before
         return call.own
-    return _expanded(axes, tuple(source.shape), tuple(call.result.shape))
+    return _placed(axes, broadcast(source, call.result), call.result)
 
 
 def _unfold(call: LayoutCall) -> Axes:
@@ -441,18 +358,6 @@ def _scatter(call: LayoutCall) -> Axes:
 # --- operators that unite positions or channels
 
 
-def _reduce(call: LayoutCall) -> Axes:
-    axes, dims = call.own, call.dims("dim")
-    kept = bool(call.given.get("keepdim"))
-    for dim in sorted(dims, reverse=True):
-        axes = without(axes, dim, kept=kept)
-    return axes
-
-
-def _along(call: LayoutCall) -> Axes:
-    return call.own
-
-
 def _halved(call: LayoutCall) -> Axes:
     dim = call.dims("dim")[0]
     return resample(call.own, dim, np.arange(call.result.shape[dim]))
@@ -495,7 +400,7 @@ def _product(call: LayoutCall) -> Axes:
     if first is not None:
         return features(call, first, last, call.result.shape[last])
     if second is None:
-        return pointwise(call)  # of a bias that depends on the picture
+        return _united(call, pointwise(call))  # of a bias that depends on the picture
     if last == 1:
         return features(call, second, 0, call.result.shape[0])
     # Learnt queries look at positions: more samples of one weight are multiplied by `mm`.
@@ -551,62 +456,6 @@ def _attention(call: LayoutCall) -> Axes:
     return Axes((*batch, query.dims[-2], value.dims[-1]))
 
 
-# --- operators that look at neighbours
-
-
-def _convolution(call: LayoutCall) -> Axes:
-    given, kernel = call.given, call.given["weight"].shape[2:]
-    axes = features(call, call.own, 1, call.result.shape[1])
-    stride, padding, dilation = (_each(given[name], len(kernel)) for name in ("stride", "padding", "dilation"))
-    for number, size in enumerate(kernel):
-        dim, middle = 2 + number, dilation[number] * (size - 1) / 2
-        before, after = call.operand.shape[dim], call.result.shape[dim]
-        if given.get("transposed"):  # which mkldnn_convolution has not
-            places = (np.arange(after) + padding[number] - middle) / stride[number]
-        else:
-            places = np.arange(after) * stride[number] - padding[number] + middle
-        axes = _moved(axes, dim, places, before, blends=size > 1)
-    return _anchored(call, axes)
-
-
-def _moved(axes: Axes, dim: int, places: NDArray[np.float64], before: int, *, blends: bool = True) -> Axes:
-    """Return the axes of a result whose positions lie at places of an operand, and may each be computed of several."""
-    axes = blended(axes, dim) if blends else axes
-    if len(places) == before and (places == np.arange(before)).all():
-        return axes
-    return resample(axes, dim, places)
-
-
-def _pool(call: LayoutCall, *, count: int) -> Axes:
-    given, axes = call.given, call.own
-    kernel = _each(given["kernel_size"], count)
-    stride = _each(given["stride"] or kernel, count)
-    padding, dilation = _each(given["padding"], count), _each(given.get("dilation", 1), count)
-    first = call.operand.ndim - count
-    for number in range(count):
-        middle = dilation[number] * (kernel[number] - 1) / 2 - padding[number]
-        places = np.arange(call.result.shape[first + number], dtype=np.float64) * stride[number] + middle
-        axes = _moved(axes, first + number, places, call.operand.shape[first + number])
-    return axes if count != 2 or call.operand.ndim != 4 else _anchored(call, axes)
-
-
-def _resized(call: LayoutCall, *, count: int) -> Axes:
-    """Return the axes after adaptive pooling or interpolation: every position covers an equal part."""
-    axes, first = call.own, call.operand.ndim - count
-    for dim in range(first, call.operand.ndim):
-        before, after = call.operand.shape[dim], call.result.shape[dim]
-        axes = _moved(axes, dim, (np.arange(after) + 0.5) * before / max(after, 1) - 0.5, before)
-    return axes if count != 2 or call.operand.ndim != 4 else _anchored(call, axes)
-
-
-def _shuffled_pixels(call: LayoutCall) -> Axes:
-    axes = features(call, call.own, call.operand.ndim - 3, call.result.shape[-3])
-    for dim in (call.operand.ndim - 2, call.operand.ndim - 1):
-        before, after = call.operand.shape[dim], call.result.shape[dim]
-        axes = _moved(axes, dim, (np.arange(after) + 0.5) * before / after - 0.5, before)
-    return axes
-
-
 def _anchored(call: LayoutCall, axes: Axes) -> Axes:
     """Name those axes of a 2-D operator's result that nothing is known of: it works on `(N, C, H, W)`."""
     if call.result.ndim != 4:
@@ -629,61 +478,18 @@ def _anchored(call: LayoutCall, axes: Axes) -> Axes:
     return Axes(tuple(dims), axes.pair)
 
 
-def _each(value: Any, count: int) -> list[int]:  # Any: a number or a list of them
-    values = list(value) if isinstance(value, list | tuple) else [value]
-    return values * count if len(values) == 1 else values
-
-
-_SAME = (
-    "clone detach alias lift_fresh _to_copy to contiguous _softmax _log_softmax _safe_softmax cumsum cumprod "
-    "native_group_norm native_dropout quantize_per_tensor quantize_per_channel dequantize int_repr channel_shuffle "
-    "native_channel_shuffle _conj view_as native_instance_norm tril triu renorm logcumsumexp"
-)
-_REDUCTIONS = (
-    "mean sum amax amin max min prod var std var_mean std_mean argmax argmin logsumexp any all linalg_vector_norm norm "
-    "nansum median"
-)
-_BATCH_NORMS = (
-    "native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_no_training cudnn_batch_norm miopen_batch_norm "
-    "_batch_norm_no_update _batch_norm_with_update"
-)
-_ATTENTIONS = (
-    "_scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention _scaled_dot_product_cudnn_attention "
-    "_scaled_dot_product_efficient_attention _scaled_dot_product_attention_math "
-    "_scaled_dot_product_attention_math_for_mps _scaled_dot_product_fused_attention_overrideable"
-)
-
 RULES: dict[str, Callable[[LayoutCall], Axes]] = {
-    **dict.fromkeys(_SAME.split(), _same),
-    **dict.fromkeys(_REDUCTIONS.split(), _reduce),
-    **dict.fromkeys(_BATCH_NORMS.split(), _norm_of_channels),
-    **dict.fromkeys(_ATTENTIONS.split(), _attention),
     **dict.fromkeys(("view", "_unsafe_view", "reshape", "_reshape_alias", "_reshape_copy", "view_copy"), _view),
     **dict.fromkeys(("mm", "bmm", "addmm", "baddbmm"), _product),
-    **dict.fromkeys(("split", "split_with_sizes", "unsafe_split", "unsafe_split_with_sizes"), _split),
-    **dict.fromkeys(("convolution", "_convolution", "mkldnn_convolution", "convolution_overrideable"), _convolution),
     **dict.fromkeys(("scatter", "scatter_add", "scatter_reduce", "index_add", "index_copy"), _scatter),
     **dict.fromkeys(("topk", "sort", "argsort"), _sorted),
     "linear": _linear,
     "native_layer_norm": _layer_norm,
+    "renorm": _same,
     "as_strided": _restride,
-    "permute": _permute,
-    "transpose": _transpose,
-    "t": _transpose,
-    "squeeze": _squeeze,
-    "unsqueeze": _unsqueeze,
-    "expand": _expand,
     "repeat": _repeat,
-    "slice": _slice,
-    "chunk": _chunk,
-    "select": _select,
-    "unbind": _select,
-    "roll": _roll,
-    "flip": _flip,
-    "rot90": _rotate,
     "cat": _concatenate,
     "stack": _stack,
-    "constant_pad_nd": _pad,
     "copy": _copy,
     "unfold": _unfold,
     "im2col": _columns,
@@ -693,28 +499,17 @@ RULES: dict[str, Callable[[LayoutCall], Axes]] = {
     "index": _index,
     "embedding": _embedding,
     "glu": _halved,
-    "pixel_shuffle": _shuffled_pixels,
-    "pixel_unshuffle": _shuffled_pixels,
-    "upsample_linear1d": partial(_resized, count=1),
-    "upsample_bilinear2d": partial(_resized, count=2),
-    "_upsample_bilinear2d_aa": partial(_resized, count=2),
-    "upsample_trilinear3d": partial(_resized, count=3),
-    "upsample_bicubic2d": partial(_resized, count=2),
-    "_upsample_bicubic2d_aa": partial(_resized, count=2),
 }
 # Those whose rules read values too: of an index, or of a class token.
 BY_VALUE = {"index", "index_select", "gather", "cat"}
 
-for _count in (1, 2, 3):
-    RULES |= {
-        f"avg_pool{_count}d": partial(_pool, count=_count),
-        f"max_pool{_count}d": partial(_pool, count=_count),
-        f"max_pool{_count}d_with_indices": partial(_pool, count=_count),
-        f"adaptive_avg_pool{_count}d": partial(_resized, count=_count),
-        f"_adaptive_avg_pool{_count}d": partial(_resized, count=_count),
-        f"adaptive_max_pool{_count}d": partial(_resized, count=_count),
-        f"upsample_nearest{_count}d": partial(_resized, count=_count),
-        f"_upsample_nearest_exact{_count}d": partial(_resized, count=_count),
-        f"reflection_pad{_count}d": _pad,
-        f"replication_pad{_count}d": _pad,
-    }
+
+def layout_rule(operator: Operator) -> Callable[[LayoutCall], Axes] | None:
+    """Return the rule of an operator, None if there is none."""
+    namespace, name = operator.label.split(".", 1)[0], operator.name
+    if namespace not in {"aten", "prims", "quantized", "mkldnn"}:
+        return None
+    if name.startswith("_scaled_dot_product"):
+        return _attention
+    shared = rule_of(operator)
+    return RULES.get(name) or (partial(follow, rule=shared) if shared else None)

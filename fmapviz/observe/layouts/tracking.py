@@ -6,9 +6,8 @@ import re
 from collections import defaultdict
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from functools import cache
 from itertools import count
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -16,8 +15,9 @@ from torch.nn.modules.conv import _ConvNd
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fmapviz.observe.layouts.axes import Axes, axis, frame_of, mixed, unnamed, whole
-from fmapviz.observe.layouts.rules import BY_VALUE, RULES, LayoutCall, pointwise, tensors_of
+from fmapviz.observe.layouts.rules import BY_VALUE, LayoutCall, layout_rule
 from fmapviz.observe.memory_table import MemoryTable
+from fmapviz.observe.operators.call import operator_of, tensors_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -26,19 +26,6 @@ if TYPE_CHECKING:
 
 # Names of parameters that are a class token: `cls_token` (timm), `class_token` (torchvision), `class_embedding` (CLIP).
 CLASS_TOKEN = re.compile(r"cls(_tokens?|_pos)?|class_(tokens?|embedding|embed|emb)")
-
-# Operators that take only the shape of their operand.
-_FACTORIES = {
-    "zeros_like", "ones_like", "empty_like", "full_like", "rand_like", "randn_like", "randint_like", "new_zeros", "new_ones",
-    "new_empty", "new_full", "new_empty_strided", "empty_strided", "_local_scalar_dense", "is_same_size", "equal",
-    "_fused_sdp_choice", "sym_size", "sym_stride",
-}  # fmt: skip
-
-# Those that PyTorch does not tag.
-_POINTWISE = {
-    "hardswish", "_prelu_kernel", "log_sigmoid_forward", "rrelu_with_noise", "rsub", "masked_fill", "clamp_max", "add_relu",
-    "floor_divide", "where", "mul", "add", "sub", "div", "relu", "fill", "lerp", "addcmul", "addcdiv",
-}  # fmt: skip
 
 
 class AxisTracking(TorchDispatchMode):
@@ -115,15 +102,18 @@ class AxisTracking(TorchDispatchMode):
         known: list[tuple[Tensor, Axes]] = []
         read = self._read(args, known)  # before it runs: it may change the geometry of its operand
         result = func(*args, **kwargs)
-        operator = _operator(func) if known else None
-        if operator is None:
+        operator = operator_of(func)
+        if not known or operator.is_factory:
             return result
         outputs = [each for each in tensors_of([result]) if not each.is_nested]  # a nested tensor has no shape
-        calls = self._calls[func, read, self._read(kwargs.items(), [])] if operator.repeats else _Calls()
+        rule = layout_rule(operator)
+        # Otherwise axes and shapes of its operands decide those of its result.
+        differs = rule is None or operator.name in BY_VALUE
+        calls = _Calls() if differs else self._calls[func, read, self._read(kwargs.items(), [])]
         number = calls.count(known[0][0])
         if number == len(calls.results):
-            given = {**operator.defaults, **dict(zip(operator.defaults, args, strict=False)), **kwargs}
-            calls.results.append(self._follow(operator, given, outputs, known={id(tensor): axes for tensor, axes in known}))
+            given, by_id = operator.bind(args, kwargs), {id(tensor): axes for tensor, axes in known}
+            calls.results.append(self._follow(rule, f"aten.{operator.name}", given, outputs, known=by_id))
         for tensor, axes in zip(outputs, calls.results[number], strict=True):
             self._set(tensor, axes)
             if operator.name == "copy" and tensor._base is not None:
@@ -145,15 +135,21 @@ class AxisTracking(TorchDispatchMode):
         return tuple(read)
 
     def _follow(
-        self, operator: _Operator, given: Mapping[str, Any], outputs: Sequence[Tensor], *, known: Mapping[int, Axes]
+        self,
+        rule: Callable[[LayoutCall], Axes] | None,
+        name: str,
+        given: Mapping[str, Any],
+        outputs: Sequence[Tensor],
+        *,
+        known: Mapping[int, Axes],
     ) -> list[Axes]:
         """Return the axes of what an operator returned."""
-        name, found = f"aten.{operator.name}", []
+        found = []
         for position, tensor in enumerate(outputs):
             axes = None
-            call = LayoutCall(name, given, tensor, position, lambda each: known.get(id(each)), self._is_class, self._picture)
+            call = LayoutCall(given, tensor, position, name, lambda each: known.get(id(each)), self._is_class, self._picture)
             with suppress(Exception):  # of arguments that a rule does not know; the model's own pass goes on
-                axes = operator.rule(call) if operator.rule else None
+                axes = rule(call) if rule else None
             shape = tuple(tensor.shape)
             axes = axes if axes is not None and axes.shape == shape else Axes(tuple(map(unnamed, shape)))
             if self._is_clip and axes.frame is None:
@@ -219,37 +215,3 @@ def _axes_of_base(view: Tensor, axes: Axes) -> Axes:
 
 def _geometry(tensor: Tensor) -> tuple[object, ...]:
     return tensor.shape, tensor.stride(), tensor.storage_offset()
-
-
-class _Operator(NamedTuple):
-    """An operator.
-
-    Attributes:
-        name: Its name, without the `_` of one that changes its operand.
-        rule: Its rule, None if there is none.
-        defaults: The defaults of its parameters by name, in their order.
-        repeats: Whether axes and shapes of its operands decide those of its result.
-    """
-
-    name: str
-    rule: Callable[[LayoutCall], Axes] | None
-    defaults: dict[str, Any]
-    repeats: bool
-
-
-@cache
-def _operator(func: Any) -> _Operator | None:
-    """Return an operator; None if its result takes only the shape of its operand."""
-    name: str = func.overloadpacket.__name__
-    schema = func._schema
-    if name.endswith("_") and schema.is_mutable:
-        name = name.removesuffix("_")
-    if name in _FACTORIES:
-        return None
-    rule = None
-    if func.namespace in {"aten", "prims", "quantized", "mkldnn"}:
-        rule = RULES.get(name)
-        if rule is None and (torch.Tag.pointwise in func.tags or name in _POINTWISE):
-            rule = pointwise
-    defaults = {each.name: each.default_value for each in schema.arguments}
-    return _Operator(name, rule, defaults, rule is not None and name not in BY_VALUE)

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fmapviz.observe.fields.intervals import HOLE
+from fmapviz.observe.operators.call import HOLE
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from fmapviz.observe.fields.intervals import Indices
+    from fmapviz.observe.operators.call import Indices
 
 _CLOSE = 1e-6  # a weight of interpolation below this is a rounding error
 
@@ -90,6 +90,18 @@ def cubic(inputs: int, outputs: int, *, scale: float | None, align_corners: bool
     between = (np.abs(position - np.round(position)) > _CLOSE)[:, None]
     index: Indices = (first + np.where(between, np.arange(-1, 3), 0)).clip(0, inputs - 1)
     return index
+
+
+def means(index: Indices) -> NDArray[np.float64]:
+    """Return the mean of the positions that each output takes; NaN of none.
+
+    Example:
+        >>> means(windows(2, 3, stride=2, padding=1)).tolist()
+        [0.0, 2.0]
+    """
+    known = index != HOLE
+    counts = known.sum(1)
+    return np.where(counts > 0, np.where(known, index, 0).sum(1) / np.maximum(counts, 1), np.nan)
 
 
 def middles(inputs: int, outputs: int) -> NDArray[np.float64]:

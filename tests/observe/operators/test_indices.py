@@ -6,7 +6,7 @@ import torch
 from cases import thorough
 from torch.nn import functional as F  # noqa: N812  as PyTorch's documentation does
 
-from fmapviz.observe.fields import indices
+from fmapviz.observe.operators import indices
 
 LENGTHS = [(inputs, outputs) for inputs in (1, 2, 3, 5, 7, 8, 14, 16, 23) for outputs in (1, 2, 3, 4, 7, 9, 16, 21, 32, 37)]
 MORE = [(inputs, outputs) for inputs in range(1, 40) for outputs in range(1, 60)]

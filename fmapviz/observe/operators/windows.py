@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fmapviz.observe.fields import indices
-from fmapviz.observe.fields.call import Call, Operand, Rule, one
-from fmapviz.observe.fields.intervals import Place
+from fmapviz.observe.operators import indices
+from fmapviz.observe.operators.call import Call, Operand, Place, Rule, one
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fmapviz.observe.fields.intervals import Indices
+    from fmapviz.observe.operators.call import Indices
 
 _SCALES = ["_d", "_h", "_w"]  # ends of names
 
@@ -27,7 +26,7 @@ def _convolution(call: Call) -> list[Operand]:
     for (dim, before, after), length, stride, padding, dilation in zip(
         _spatial(call, len(kernel)), kernel, *settings, strict=True
     ):
-        if given["transposed"]:
+        if given.get("transposed"):  # `mkldnn_convolution` has no such parameter
             index = indices.inverse_windows(after, length, stride=stride, padding=padding, dilation=dilation)
             at = (np.arange(after) + padding - dilation * (length - 1) / 2) / stride
             changed[dim] = Place(dim, index, Fraction(1, stride), at)
@@ -86,6 +85,7 @@ def _padding(call: Call, *, kind: Callable[[int, int, int], Indices]) -> list[Op
                 last - number,
                 kind(call.operand.shape[last - number], *pair),
                 at=np.arange(-pair[0], call.operand.shape[last - number] + pair[1]).astype(np.float64),
+                padded=True,
             )
             for number, pair in enumerate(pairs)
             if pair != (0, 0)
@@ -127,7 +127,7 @@ def _repeat(value: Any, count: int) -> list[int]:  # Any: a number or a list of 
 
 
 RULES: dict[str, Rule] = {
-    "convolution": _convolution,
+    **dict.fromkeys(("convolution", "_convolution", "mkldnn_convolution", "convolution_overrideable"), _convolution),
     "constant_pad_nd": partial(_padding, kind=_constant),
     "upsample_linear1d": partial(_interpolation, count=1, kind=indices.linear),
     "upsample_bilinear2d": partial(_interpolation, count=2, kind=indices.linear),
