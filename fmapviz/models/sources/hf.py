@@ -24,13 +24,9 @@ from fmapviz.images.preprocess import standard
 from fmapviz.models.initialization import read_seed, seeded
 from fmapviz.models.network import input_channels
 from fmapviz.models.processor import by_processor
-from fmapviz.models.weights import given
-from fmapviz.models.weights.file import DAMAGED, INDEX, digesting, find_weights, read_index
+from fmapviz.models.weights.file import DAMAGED, INDEX, read_index
 from fmapviz.models.weights.fit import LoadedWeights, load_weights
 from fmapviz.models.weights.hub_file import find_on_hub, list_cached
-from fmapviz.models.weights.key_prefixes import strip_prefixes
-from fmapviz.models.weights.read import Checkpoint, read_checkpoint
-from fmapviz.models.weights.state_dict import digest_of_state
 from fmapviz.types import Model
 
 # isort: split
@@ -94,15 +90,15 @@ def load(name: str, *, weights: str | Mapping[str, Any] | None, preprocessing: I
         height, width = sides_of(preprocessing) or (0, 0)
         config.image_size = height if height == width else (height, width)
     build = partial(_build, config)
-    if is_random:
-        loaded = load_weights(weights, build)
-    elif weights == "default" and files == _Files():
+    if weights != "default":
+        loaded = load_weights(weights, build, fill=_fill)
+    elif files == _Files():
         raise WeightsError(
             f"no published weights: {quote(full)} is a type of models",
             hint="weights='random', weights=FILE, or a model of this type: hf:ORGANIZATION/NAME",
         )
     else:
-        loaded = _load_file(files, weights or {}, build)
+        loaded = _load_published(files, build)
     network, notices = _picture_part(loaded.module)
     if not _is_classifier(config):
         notices = (f"{type(loaded.module).__name__} has no classification head, and so no classes", *notices)
@@ -248,44 +244,24 @@ def _build(config: Any) -> nn.Module:
     return module
 
 
-def _load_file(files: _Files, weights: str | Mapping[str, Any], build: Callable[[], nn.Module]) -> LoadedWeights:
-    """Fill a model with its published weights, or those of another file.
-
-    transformers does it: it knows the keys of its earlier versions.
-    """
-
-    def fill(checkpoint: Checkpoint, path: Path) -> LoadedWeights:
-        with torch.device("meta"):
-            outline = build()
-        state, stripped = strip_prefixes(checkpoint.state, outline.state_dict(), path)
-        module, notices = _fill(outline, state, path)
-        return LoadedWeights(module, given.NAME, None, checkpoint.classes, (*checkpoint.notices, *stripped, *notices))
-
-    if not isinstance(weights, str):
-        checkpoint = given.read_given(weights)
-        return replace(fill(checkpoint, given.PATH), sha256=digest_of_state(checkpoint.state))
-    entry = None
-    if weights == "default":
-        path = files.find(_WEIGHTS, instead=", or pass weights=FILE or weights='random'")
-    else:
-        path, entry = find_weights(weights, known=("default", "random", "random:SEED"))
+def _load_published(files: _Files, build: Callable[[], nn.Module]) -> LoadedWeights:
+    """Fill a model with its published weights."""
+    path = files.find(_WEIGHTS, instead=", or pass weights=FILE or weights='random'")
     if path is None:
         raise WeightsError(f"no weights in {quote(files.folder or files.repository)}", hint=f"one of {', '.join(_WEIGHTS)}")
-    if weights == "default" and path.name.endswith(INDEX):
+    if path.name.endswith(INDEX):
         for shard in sorted(set(read_index(path).values())):
             files.find([shard])
-    with digesting(path) as digest:
-        loaded = fill(read_checkpoint(path, entry), path)
-    name, sha256 = f"{path.name}#{entry}" if entry else path.name, digest.result()
-    if weights == "default" and files.folder:  # the configuration decides as much as the weights
-        sha256 = hashlib.sha256((files.folder / _CONFIG).read_bytes() + sha256.encode()).hexdigest()
-    if weights == "default" and files.repository:
-        name = f"revision {str(files.revision)[:12]}"
-    return replace(loaded, name=name, sha256=sha256)
+    loaded = load_weights(str(path), build, fill=_fill)
+    if files.folder is None:
+        return replace(loaded, name=f"revision {str(files.revision)[:12]}")
+    # The configuration decides as much as the weights.
+    configured = (files.folder / _CONFIG).read_bytes() + str(loaded.sha256).encode()
+    return replace(loaded, sha256=hashlib.sha256(configured).hexdigest())
 
 
 def _fill(outline: Any, state: dict[str, Tensor], path: Path) -> tuple[nn.Module, tuple[str, ...]]:
-    """Return a model like the outline with weights.
+    """Return a model like the outline with weights. transformers does it, as it knows the keys of its earlier versions.
 
     Raises:
         WeightsError: They do not fit; only a pooler may be missing, which comes after all layers, and an AutoModel may leave

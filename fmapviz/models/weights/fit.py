@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import re
 from collections import OrderedDict
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
+
+import torch
 
 from fmapviz.core.user_code import one_line
 from fmapviz.errors import WeightsError, first_few, quote
 from fmapviz.models.initialization import NoInitialization, read_seed, seeded
-from fmapviz.models.weights import given
 from fmapviz.models.weights.file import digesting, find_weights
 from fmapviz.models.weights.key_prefixes import strip_prefixes
-from fmapviz.models.weights.read import read_checkpoint
+from fmapviz.models.weights.read import GIVEN, read_checkpoint, read_given
 from fmapviz.models.weights.state_dict import EXTRAS, StateDict, digest_of_state, is_quantised
 
 if TYPE_CHECKING:
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from fmapviz.models.weights.read import Checkpoint
 
     Build = Callable[..., nn.Module]  # Any: sizes and options of the source
+    Fill = Callable[[nn.Module, StateDict, Path], tuple[nn.Module, tuple[str, ...]]]
 
 _OWN_BUILDER = "name a function of yours that builds the network they belong to, such as my_net.py:build"
 
@@ -55,6 +58,7 @@ def load_weights(
     entries: Sequence[str] = (),
     update_keys: Callable[[StateDict], StateDict] = lambda state: state,
     adapt: Callable[[Build, nn.Module, StateDict], tuple[nn.Module, tuple[str, ...]]] = lambda _, module, __: (module, ()),
+    fill: Fill | None = None,
 ) -> LoadedWeights:
     """Build a network, and fill it at random or with the weights of a checkpoint.
 
@@ -67,6 +71,8 @@ def load_weights(
         update_keys: Replaces outdated keys of the file.
         adapt: Takes a builder without initialization, the network and the weights; returns the network, which it may have
             built again for the sizes of the weights, with notices.
+        fill: Takes the network on the meta device, the weights and the file's path; returns a network like it with the weights, and notices.
+            None: `load_state_dict`.
 
     Raises:
         WeightsError: The weights cannot be found, downloaded, read or fitted.
@@ -83,23 +89,25 @@ def load_weights(
         with seeded(seed):
             return LoadedWeights(build(), f"random weights, seed {seed}")
 
-    def fill(checkpoint: Checkpoint, path: Path) -> LoadedWeights:
-        module = build_uninitialized()
+    def load(checkpoint: Checkpoint, path: Path) -> LoadedWeights:
+        with torch.device("meta") if fill else nullcontext():
+            module = build_uninitialized()
         state, stripped = strip_prefixes(update_keys(checkpoint.state), module.state_dict(), path)
         try:
             module, adapted = adapt(build_uninitialized, module, state)
         except Exception as error:  # RuntimeError, TypeError, ...: a tensor may claim more numbers than there is memory
             message = f"cannot build a network for the weights in {quote(path)}: {one_line(error)}"
             raise WeightsError(message, hint=_OWN_BUILDER) from error
-        notices = (*checkpoint.notices, *stripped, *adapted, *load_state_dict(module, state, path))
-        return LoadedWeights(module, given.NAME, None, checkpoint.classes, notices)
+        module, filled = fill(module, state, path) if fill else (module, load_state_dict(module, state, path))
+        notices = (*checkpoint.notices, *stripped, *adapted, *filled)
+        return LoadedWeights(module, "state dict", None, checkpoint.classes, notices)
 
     if not isinstance(weights, str):
-        checkpoint = given.read_given(weights)
-        return replace(fill(checkpoint, given.PATH), sha256=digest_of_state(checkpoint.state))
+        checkpoint = read_given(weights)
+        return replace(load(checkpoint, GIVEN), sha256=digest_of_state(checkpoint.state))
     path, entry = find_weights(weights, known=(*entries, "default", "random", "random:SEED"))
     with digesting(path) as digest:
-        loaded = fill(read_checkpoint(path, entry), path)
+        loaded = load(read_checkpoint(path, entry), path)
     return replace(loaded, name=f"{path.name}#{entry}" if entry else path.name, sha256=digest.result())
 
 

@@ -16,8 +16,9 @@ import warnings
 import zipfile
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from threading import Lock
-from typing import IO, TYPE_CHECKING, Any, BinaryIO
+from typing import IO, TYPE_CHECKING, Any, BinaryIO, cast
 
 import torch
 from isal import isal_zlib
@@ -30,8 +31,7 @@ from fmapviz.models.weights.stand_ins import load_inertly
 from fmapviz.models.weights.state_dict import NESTS, drop_extras, find_classes, find_state, is_state, list_states
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+    from collections.abc import Iterator, Mapping
 
     from fmapviz.models.weights.state_dict import StateDict
 
@@ -41,6 +41,7 @@ _UNPACKED_TIMES = 20
 
 _LENGTHS_AT = 26  # offset of the lengths of the name and the extra field in an entry's local header
 _DIRECTORY = 0x10  # in the attributes of an entry
+GIVEN = Path("the state dict")  # in messages, in place of a file
 _NESTING = (b"(", b"]", b")", b"}")  # a pickle's marks, and its empty containers
 _one_at_a_time = Lock()  # see `load_inertly`
 
@@ -87,6 +88,34 @@ def read_checkpoint(path: Path, entry: str | None = None) -> Checkpoint:
     if ignored:
         notices.append(f"ignored Python objects in {quote(path)}: {first_few(ignored)}")
     return Checkpoint(state, classes, tuple(notices))
+
+
+def read_given(weights: Mapping[str, Any]) -> Checkpoint:  # Any: see `find_state`
+    """Return the tensors of a state dict given in Python, or of a checkpoint that contains one, copied to the CPU.
+
+    Raises:
+        WeightsError: There is no state dict in it, or there are several.
+
+    Example:
+        >>> import torch
+        >>> [*read_given(torch.nn.Linear(2, 1).state_dict()).state]
+        ['weight', 'bias']
+    """
+    content, dropped = drop_extras(dict(weights))
+    content = cast("dict[str, Any]", content)
+    try:
+        found = find_state(content, None)
+    except WeightsError as error:  # there are several
+        error.advise(f"pass one of them, such as checkpoint[{list_states(content)[0].partition('.')[0]!r}]")
+        raise
+    if found is None:
+        keys = first_few([quote(key) for key in content]) or "nothing"
+        message = f"no state dict, which maps names to tensors, but a {type(weights).__name__} of {keys}"
+        raise WeightsError(message, hint="network.state_dict() is one")
+    state = {key: values.detach().cpu().clone() for key, values in found[0].items()}  # the caller may go on training
+    return Checkpoint(
+        state, find_classes(content), (f"not used of the state dict: {first_few(dropped)}",) if dropped else ()
+    )
 
 
 def _read(path: Path) -> tuple[Any, dict[str, str], tuple[str, ...]]:

@@ -10,7 +10,7 @@ from torchvision import models
 from torchvision.models.quantization import ResNet18_QuantizedWeights
 
 import fmapviz
-from fmapviz.models.weights.given import read_given
+from fmapviz.models.weights.read import read_given
 
 SMALL = fmapviz.InputOptions(size=64)
 
