@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import dis
 import hashlib
 import inspect
 import re
-from collections.abc import Iterator, Mapping, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from enum import Enum
 from functools import partial
 from itertools import chain
 from pathlib import Path, PurePath
 from types import CodeType, FunctionType, MethodType, ModuleType, SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,11 +23,7 @@ from torch import Tensor, nn
 from fmapviz.models.homes import is_users
 from fmapviz.models.weights.file import sha256_of
 from fmapviz.models.weights.state_dict import digest_of_state
-from fmapviz.models.written import is_own, running_codes, written_names
 from fmapviz.observe.outside_state import content_of, functions_in, names_in
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 _OF_TORCH = frozenset(vars(nn.Module()))
 _LIBRARIES = ("torch", "torchvision", "timm")  # whose versions a run records
@@ -34,6 +32,16 @@ _READ = (*_LIBRARIES, "transformers", "argparse")
 _PLAIN = bool | int | float | complex | str | bytes | None
 _NAMED = torch.dtype | torch.device | torch.layout | torch.memory_format | PurePath | range | slice
 _DEEPEST = 50  # of values in values, and of functions that call functions
+
+_LOADED = {"LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_ATTR", "LOAD_METHOD"}
+_STORED = {"STORE_ATTR", "DELETE_ATTR", "STORE_GLOBAL", "DELETE_GLOBAL"}
+_INDEXED = {"STORE_SUBSCR": 1, "DELETE_SUBSCR": 1, "STORE_SLICE": 2}  # with the number of values above the container
+_TURNED = {"SWAP"}
+# Methods of containers that change them and tell nothing of what is in them.
+_COLLECTING = {
+    *("append", "appendleft", "extend", "extendleft", "insert", "add", "update", "clear", "remove", "discard", "sort"),
+}
+_BEGUN = ("forward", "__call__")
 
 
 def digest_of_network(network: nn.Module, *, files: Iterable[Path] = (), called: Iterable[object] = ()) -> str:
@@ -98,7 +106,7 @@ class _Reader:
             kind = type(module)
             yield without_addresses(f"{name} {kind.__qualname__} {module.extra_repr()}")
             hooks = [*module._forward_pre_hooks.values(), *module._forward_hooks.values()]
-            needed = set() if is_own(kind) else _parameters_of(kind)  # what the code of a library reads
+            needed = set() if _is_own(kind) else _parameters_of(kind)  # what the code of a library reads
             for key, value in {**vars(module), "hooks": hooks}.items():
                 if key not in _OF_TORCH and (key in needed or not self._is_written(key, value)):
                     yield f"{name}.{key}={self.value(value, _DEEPEST)}"
@@ -149,7 +157,7 @@ class _Reader:
 
     def _class(self, kind: type, depth: int) -> Iterator[str]:
         """Yield what the code of a class and of its bases reads; of one without a file, the code too."""
-        for own in (each for each in kind.__mro__ if is_own(each) and each not in self._classes):
+        for own in (each for each in kind.__mro__ if _is_own(each) and each not in self._classes):
             self._classes.add(own)
             self.files.update(_source_of(own))
             for key, value in list(vars(own).items()):
@@ -164,12 +172,12 @@ class _Reader:
         """Yield a function's source and byte code, of which a file may hold many, with the values that it names."""
         code, known = function.__code__, function.__globals__
         yield self._source(function, depth)
-        yield self._code(code, depth) if is_own(function) else ""
+        yield self._code(code, depth) if _is_own(function) else ""
         yield self.value((function.__defaults__, function.__kwdefaults__), depth)
         for key, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
             if not self._is_written(key, content_of(cell)):
                 yield f"{key}={self.value(content_of(cell), depth)}"
-        if not is_own(function):
+        if not _is_own(function):
             return
         names = {name for name in names_in(code) if not name.startswith("__")}
         for key in sorted(names & known.keys()):
@@ -185,7 +193,7 @@ class _Reader:
 
     def _source(self, function: FunctionType, depth: int) -> str:
         """Return a function's byte code; nothing if it has a file, which counts as a whole; of a library's its name."""
-        if not is_own(function):
+        if not _is_own(function):
             return f"{function.__module__}.{function.__qualname__}"
         path = Path(function.__code__.co_filename)
         if not path.is_file():
@@ -230,7 +238,7 @@ def _parameters_of(kind: type) -> set[str]:
 
 
 def _is_read(kind: type) -> bool:
-    return kind.__module__.partition(".")[0] in _READ or is_own(kind)
+    return kind.__module__.partition(".")[0] in _READ or _is_own(kind)
 
 
 def _source_of(kind: type) -> list[Path]:
@@ -238,3 +246,135 @@ def _source_of(kind: type) -> list[Path]:
         return [Path(inspect.getfile(kind))]
     except (TypeError, OSError):  # defined in a notebook or in C
         return []
+
+
+def _is_own(code: Any) -> bool:  # Any: a class or a function
+    """Return True for code that is neither of a library nor of Python."""
+    module = sys.modules.get(code.__module__)
+    return module is None or is_users(module)
+
+
+def running_codes(network: nn.Module, called: Iterable[object] = ()) -> set[CodeType]:
+    """Return the code of the user's functions that run in a forward pass, as far as their names tell.
+
+    Args:
+        network: The network.
+        called: What else is called for each image.
+    """
+    functions: list[FunctionType] = []
+    classes: dict[type, None] = {}
+    names = {*_BEGUN}
+
+    def meet(value: Any) -> None:  # Any: whatever user code names
+        if isinstance(value, MethodType):
+            meet(value.__self__)
+        kind = value if isinstance(value, type) else type(value)
+        if not isinstance(value, FunctionType) and _is_own(kind):
+            classes.update(dict.fromkeys(each for each in kind.__mro__ if _is_own(each)))
+        functions.extend(functions_in(value))
+
+    for module in network.modules():
+        hooks = chain(module._forward_pre_hooks.values(), module._forward_hooks.values())
+        for each in (module, *hooks, *vars(module).values()):
+            meet(each)
+    for each in called:
+        meet(each)
+    codes = set[CodeType]()
+    count = -1
+    while count != len(codes) + len(names) + len(classes):
+        count = len(codes) + len(names) + len(classes)
+        for own in list(classes):
+            for name in names & vars(own).keys():
+                functions.extend(functions_in(vars(own)[name]))
+        while functions:
+            function = functions.pop()
+            code = function.__code__
+            if code in codes or not _is_own(function):
+                continue
+            codes.add(code)
+            named = {*names_in(code)}
+            names |= named
+            for value in [
+                *(function.__globals__[name] for name in named & function.__globals__.keys()),
+                *map(content_of, function.__closure__ or ()),
+            ]:
+                meet(value)
+    return codes
+
+
+def written_names(codes: Iterable[CodeType]) -> tuple[set[str], set[str]]:
+    """Return names that code writes and never reads, so that they decide nothing of what it computes.
+
+    Returns:
+        Attributes, globals and variables of closures that it assigns, as in `self.maps = x` and `self.passes += 1`; and of
+        containers that it only fills, as in `self.maps.append(x)` and `features[name] = x`.
+
+    Example:
+        >>> def forward(self, images):
+        ...     self.passes += 1
+        ...     self.mean = self.mean.to(images.device)
+        ...     self.maps.append(images)
+        ...     return images * self.gain
+        >>> written_names([forward.__code__])
+        ({'passes'}, {'maps'})
+    """
+    assigned, filled, read = set[str](), set[str](), set[str]()
+    for code in codes:
+        for found, names in zip((assigned, filled, read), _uses_in(code), strict=True):
+            found.update(names)
+    return assigned - read - filled, filled - read
+
+
+def _uses_in(code: CodeType) -> tuple[set[str], set[str], set[str]]:
+    """Return the names that code assigns, those of containers that it fills, and those that it reads for another purpose."""
+    instructions = [each for each in dis.get_instructions(code) if each.opname != "EXTENDED_ARG"]
+    assigned, filled, other = set[str](), set[str](), set[int]()
+    for at, each in enumerate(instructions):
+        is_free = each.opname == "STORE_DEREF" and each.argval in code.co_freevars
+        if each.opname in _STORED or is_free:
+            assigned.add(str(each.argval))
+            other |= _of_update(instructions, at)
+        above = _INDEXED.get(each.opname, 0 if _is_method(each) and each.argval in _COLLECTING else None)
+        if above is not None and (found := _container(instructions, at, above)) is not None:
+            filled.add(str(instructions[found].argval))
+            other.add(found)
+    read = {str(each.argval) for at, each in enumerate(instructions) if each.opname in _LOADED and at not in other}
+    read |= {each for each in code.co_consts if isinstance(each, str)}  # getattr may take it
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            for names, more in zip((assigned, filled, read), _uses_in(inner), strict=True):
+                names.update(more)
+    return assigned, filled, read
+
+
+def _is_method(each: dis.Instruction) -> bool:
+    """Return True if an instruction loads a method that is called at once."""
+    is_marked = sys.version_info >= (3, 12) and each.opname == "LOAD_ATTR" and bool((each.arg or 0) & 1)
+    return each.opname == "LOAD_METHOD" or is_marked
+
+
+def _of_update(instructions: Sequence[dis.Instruction], at: int) -> set[int]:
+    """Return the number of the instruction that loads what `+=` updates and stores at another one."""
+    operated = next(
+        (before for before in range(at - 1, max(at - 4, 0), -1) if instructions[before].opname == "BINARY_OP"), None
+    )
+    if operated is None or "=" not in instructions[operated].argrepr:
+        return set()
+    name = instructions[at].argval
+    loads = [each for each in range(operated) if instructions[each].opname in _LOADED and instructions[each].argval == name]
+    return set(loads[-1:])
+
+
+def _container(instructions: Sequence[dis.Instruction], at: int, above: int) -> int | None:
+    """Return the number of the instruction that loads what lies on the stack before another one, below some values.
+
+    None if it is no attribute, global or variable of a closure.
+    """
+    while at and instructions[at - 1].opname in _TURNED:  # of `held[key] += 1`, whose value was on top
+        at, above = at - 1, 2
+    for number in range(at - 1, -1, -1):
+        each = instructions[number]
+        if above == 0:
+            return number if each.opname in _LOADED else None
+        above -= dis.stack_effect(each.opcode, each.arg, jump=False)
+    return None

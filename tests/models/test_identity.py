@@ -16,8 +16,7 @@ import torch
 from torch import nn
 
 import fmapviz
-from fmapviz.models.identity import digest_of_network
-from fmapviz.models.written import running_codes, written_names
+from fmapviz.models.identity import digest_of_network, running_codes, written_names
 
 
 class Net(nn.Module):

@@ -71,8 +71,8 @@ def load_weights(
         update_keys: Replaces outdated keys of the file.
         adapt: Takes a builder without initialization, the network and the weights; returns the network, which it may have
             built again for the sizes of the weights, with notices.
-        fill: Takes the network on the meta device, the weights and the file's path; returns a network like it with the weights, and notices.
-            None: `load_state_dict`.
+        fill: Takes the network on the meta device, the weights and the file's path; returns a network like it with the
+            weights, and notices. None: `load_state_dict`.
 
     Raises:
         WeightsError: The weights cannot be found, downloaded, read or fitted.
