@@ -45,13 +45,16 @@ def list_layers(
 
     show_status(f"loading {model} ...")
     with importing():
-        from fmapviz.features.fields.receptive_field import fields_by_layer
         from fmapviz.observe.layers import find_layers, notice_blocks, notice_left_out
         from fmapviz.run.layer_list import load_and_list
 
     with results_only():
         loaded, rows, outputs = load_and_list(model, preprocessing=prepared, **typed[RunConfig])
-        fields = fields_by_layer(loaded, rows) if receptive_field else None
+        fields = None
+        if receptive_field:
+            from fmapviz.features.fields.receptive_field import fields_by_layer
+
+            fields = fields_by_layer(loaded, rows)
     if not options["types"] and all(row.type.startswith("Conv3") for row in rows):
         print_message("notice: the model has no Conv2d layer: these are its Conv3d layers")
     found, given = find_layers(loaded.module), typed[RunConfig]

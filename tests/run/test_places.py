@@ -8,6 +8,22 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from blobs import (
+    AS_IT_IS,
+    CHANNELS,
+    NETWORKS,
+    PLACES,
+    SIZE,
+    Classifier,
+    Crop,
+    Flip,
+    Gate,
+    Residual,
+    Turn,
+    blob,
+    peak_of,
+    peaked,
+)
 from image_files import pixels_of, save_pixels
 from tiny_runs import runner
 from torch import nn
@@ -15,73 +31,13 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 from torchvision.models import resnet18
 
 import fmapviz
-from fmapviz.config import InputOptions, Style
+from fmapviz.config import Style
 from fmapviz.observe.hooks import observe
 from fmapviz.observe.layers import find_layers
 from fmapviz.observe.layouts.find import LayoutFinder
 from fmapviz.observe.receptive_field import trace_fields
 from fmapviz.run.batch import describe_given
 from fmapviz.run.places import PlaceCache
-
-AS_IT_IS = InputOptions(fit="none", mean=(0.0,), std=(1.0,))
-SIZE = (90, 110)
-CHANNELS = 2
-
-
-class Crop(nn.Module):
-    def __init__(self, top, bottom, left, right):
-        super().__init__()
-        self.sides = slice(top, -bottom or None), slice(left, -right or None)
-
-    def forward(self, x):
-        return x[..., self.sides[0], self.sides[1]]
-
-
-class Flip(nn.Module):
-    def forward(self, x):
-        return x.flip(-1)
-
-
-class Turn(nn.Module):
-    """Turns by quarters; 5 exchanges rows and columns."""
-
-    def __init__(self, quarters):
-        super().__init__()
-        self.quarters = quarters
-
-    def forward(self, x):
-        return x.transpose(2, 3) if self.quarters == 5 else torch.rot90(x, self.quarters, (2, 3))
-
-
-class Residual(nn.Sequential):
-    def forward(self, x):
-        return x + super().forward(x)
-
-
-class Gate(nn.Module):
-    """Weighs all positions by their mean, as squeeze-and-excitation does."""
-
-    def forward(self, x):
-        return x * torch.sigmoid(x.mean((2, 3), keepdim=True))
-
-
-class Mixer(nn.Module):
-    """Global attention of each position to all others, beside itself."""
-
-    def forward(self, x):
-        tokens = x.flatten(2).mT
-        weights = (tokens @ tokens.mT / 8).softmax(-1)
-        return x + 0.01 * (weights @ tokens).mT.reshape(x.shape)
-
-
-def peaked(module):
-    """Give a convolution kernels that are largest in the middle, the same for all channels."""
-    sides = [torch.from_numpy(np.minimum(np.arange(1, k + 1), np.arange(k, 0, -1))).float() for k in module.kernel_size]
-    kernel = sides[0][:, None] * sides[1][None, :]
-    with torch.no_grad():
-        module.weight.copy_((kernel / kernel.sum() / module.in_channels).expand_as(module.weight))
-        module.bias.zero_()
-    return module
 
 
 def random_network(seed):
@@ -127,23 +83,6 @@ def random_network(seed):
     return nn.Sequential(*layers)
 
 
-class Classifier(nn.Module):
-    def __init__(self, features):
-        super().__init__()
-        self.features = features
-        self.head = nn.Linear(CHANNELS, 3)
-        with torch.no_grad():
-            self.head.weight.fill_(1)
-
-    def forward(self, x):
-        return self.head(self.features(x).mean((2, 3)))
-
-
-def blob(place, size=SIZE):
-    rows, columns = np.indices(size)
-    return np.exp(-((rows - place[0]) ** 2 + (columns - place[1]) ** 2) / (2 * 2.0**2)).astype(np.float32)
-
-
 def planted(seed, centres, size=SIZE):
     """Return a place at least half a step inside the outermost positions of a map, and the steps."""
     rng, place, steps = np.random.default_rng(seed), [], []
@@ -153,14 +92,6 @@ def planted(seed, centres, size=SIZE):
         place.append(rng.uniform(low, high) - 0.5 if low < high else None)
         steps.append(step)
     return place, steps
-
-
-def peak_of(heat, seen=None):
-    """Return the middle of where a map is largest; at the border of what is seen its edge: outermost values are repeated."""
-    there = np.argwhere(heat >= heat.max() - 1e-4 * (heat.max() - heat.min()))
-    low, high = there.min(0).astype(float), there.max(0).astype(float)
-    begin, end = np.array(seen or [(0, side - 1) for side in heat.shape]).T
-    return np.where(low == begin, high, np.where(high == end, low, (low + high) / 2))
 
 
 def fields_of(network, layers, size):
@@ -181,33 +112,6 @@ def test_a_blob_lights_its_own_place_in_any_network(seed):
     assert found.map.shape == (1, *SIZE)
     off = abs(peak_of(found.map[0].numpy(), field.centres.seen) - place)
     assert (off <= np.array(steps) / 2 + 1).all(), (off, steps)
-
-
-NETWORKS = {
-    "without padding": lambda: nn.Sequential(*(peaked(nn.Conv2d(c, CHANNELS, 5, 2)) for c in (3, CHANNELS, CHANNELS))),
-    "padded as in TensorFlow": lambda: nn.Sequential(
-        *(
-            each
-            for c in (3, CHANNELS, CHANNELS)
-            for each in (nn.ZeroPad2d((0, 1, 0, 1)), peaked(nn.Conv2d(c, CHANNELS, 3, 2)))
-        )
-    ),
-    "padded at one side": lambda: nn.Sequential(nn.ZeroPad2d((24, 0, 0, 16)), peaked(nn.Conv2d(3, CHANNELS, 5, 4))),
-    "cropped": lambda: nn.Sequential(Crop(20, 0, 0, 30), peaked(nn.Conv2d(3, CHANNELS, 4, 4))),
-    "mirrored": lambda: nn.Sequential(Flip(), peaked(nn.Conv2d(3, CHANNELS, 5, 4))),
-    "transposed": lambda: nn.Sequential(Turn(5), peaked(nn.Conv2d(3, CHANNELS, 5, 4))),
-    "transposed between": lambda: nn.Sequential(
-        peaked(nn.Conv2d(3, CHANNELS, 5, 2)), Turn(5), Crop(0, 8, 0, 0), peaked(nn.Conv2d(CHANNELS, CHANNELS, 3, 2))
-    ),
-    "turned": lambda: nn.Sequential(Turn(1), peaked(nn.Conv2d(3, CHANNELS, 5, 4)), Turn(2)),
-    "patches that do not cover the picture": lambda: peaked(nn.Conv2d(3, CHANNELS, 16, 16)),
-    "pooled beyond the border": lambda: nn.Sequential(peaked(nn.Conv2d(3, CHANNELS, 3)), nn.MaxPool2d(7, 7, ceil_mode=True)),
-    "attention": lambda: nn.Sequential(peaked(nn.Conv2d(3, CHANNELS, 7, 5)), Mixer()),
-    "dilated": lambda: nn.Sequential(
-        peaked(nn.Conv2d(3, CHANNELS, 3, 2, dilation=4)), peaked(nn.Conv2d(CHANNELS, CHANNELS, 3, 2))
-    ),
-}
-PLACES = [(28, 28), (40, 70), (61, 33)]
 
 
 @pytest.fixture(params=NETWORKS)
@@ -251,29 +155,6 @@ def test_every_view_over_the_input_lies_where_the_evidence_is(tmp_path, network)
         colours = pixels_of(next(unit.glob("*.pca.png"))).astype(int)
         differs = np.argwhere(abs(colours - np.median(colours.reshape(-1, 3), 0)).sum(2) > 60)
         assert (abs(differs.min(0) / 2 + differs.max(0) / 2 - place) <= 10).all()
-
-
-@pytest.mark.sampled(2)
-def test_correspondences_join_the_blobs(tmp_path, network):
-    places = {"a": (34, 40), "b": (50, 62)}
-    for name, place in places.items():
-        save_pixels(tmp_path / "in" / f"{name}.png", (blob(place)[..., None].repeat(3, 2) * 255).astype(np.uint8))
-    style = Style(anchor="a.png:34,40")
-    seen = []
-    from fmapviz.features.tokens.views import correspondence
-
-    plain = correspondence.best_pair
-    correspondence.best_pair = lambda *given, **named: seen.append(plain(*given, **named)) or seen[-1]
-    try:
-        runner(lambda: network, out=tmp_path / "out", preprocessing=AS_IT_IS, to=["png"], layers=["features"], style=style)(
-            [tmp_path / "in"], views=["correspondence"], workers=1
-        )
-    finally:
-        correspondence.best_pair = plain
-    pairs = [pair for found in seen for pair in found]
-    assert pairs
-    for pair in pairs:
-        assert (abs(np.array(pair.theirs) - (34.5, 40.5)) <= 9).all()
 
 
 @pytest.mark.thorough

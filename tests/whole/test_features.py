@@ -1,53 +1,67 @@
-"""Each capability can be deleted: its folder and its line of the catalogue, and the rest goes on."""
+"""Each capability can be deleted: its folder, its tests and its lines of three lists, and the rest goes on.
+
+`make features` runs tests of other folders in copies without each of them.
+"""
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
-import sys
-from pathlib import Path
+import re
 
 import pytest
 from cases import often
-from waiting import PATIENCE
+from deleting import FEATURES, LISTED, LISTS, ROOT, copy_without
 
-import fmapviz
-from fmapviz.catalogue import PACKAGES
-
-PACKAGE = Path(fmapviz.__file__).parent
-FEATURES = sorted(path.parent.name for path in (PACKAGE / "features").glob("*/__init__.py"))
-
-# Draws all views of one network in all formats.
+# Draws all views of one network in all formats, and verifies what is there.
 JOB = """
 import sys
-from fmapviz import Style, visualize
-from fmapviz.core import registry
 
+for name in [*sys.modules]:
+    if name.partition(".")[0] == "fmapviz":
+        del sys.modules[name]
+sys.path.insert(0, sys.argv[1])
+
+import fmapviz
+from fmapviz.core import registry
+from fmapviz.store.verify import verify
+
+assert fmapviz.__file__.startswith(sys.argv[1])
 of_attention = {"attention", "rollout"}  # which the network has not
 views = [name for name, view in registry.views().items() if view.networks == 1 and name not in of_attention]
 formats = [name for name, form in registry.formats().items() if form.networks == 1 and not form.requires]
-visualize("shapesnet", sys.argv[1], out="runs", views=views, to=formats, style=Style(anchor="star.jpg:40,40"))
+run = fmapviz.visualize(
+    "shapesnet", sys.argv[2], out="runs", views=views, to=formats, layers=["features"],
+    style=fmapviz.Style(anchor="star.jpg:40,40")
+)
+assert run.done == 1, run.failures
+assert not [problem for each in verify(run.directory) for problem in each.problems]
 """
 
 
-def test_every_feature_is_in_the_catalogue_once():
-    listed = [name.removeprefix("fmapviz.features.") for name in PACKAGES if name.startswith("fmapviz.features.")]
-    assert sorted(listed) == sorted({*listed})
-    assert {*listed} <= {*FEATURES}
+def test_a_capability_is_in_the_catalogue_once():
+    text = (ROOT / "fmapviz/catalogue.py").read_text()
+    assert {*FEATURES} >= LISTED
+    assert all(text.count(f'"fmapviz.features.{name}"') == 1 for name in LISTED)
 
 
 @pytest.mark.parametrize("feature", often(["top"], FEATURES))
-def test_without_a_feature_the_others_are_drawn(feature, samples, tmp_path):
-    root = tmp_path / "package"
-    shutil.copytree(PACKAGE, root / "fmapviz", ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.rmtree(root / "fmapviz" / "features" / feature)
-    catalogue = root / "fmapviz" / "catalogue.py"
-    lines = catalogue.read_text().splitlines(keepends=True)
-    catalogue.write_text("".join(line for line in lines if f'"fmapviz.features.{feature}"' not in line))
-    environment = {**os.environ, "PYTHONPATH": str(root)}
-    for command in (["-c", JOB, samples / "shapes" / "star.jpg"], ["-m", "fmapviz", "verify", "runs"]):
-        done = subprocess.run(
-            [sys.executable, *command], cwd=tmp_path, env=environment, capture_output=True, timeout=PATIENCE, check=False
-        )
-        assert done.returncode == 0, done.stderr + done.stdout
+def test_without_a_capability_the_others_are_drawn(feature, samples, torch_alone, tmp_path):
+    copy_without([feature], tmp_path / "copy")
+    done = torch_alone(JOB, tmp_path / "copy", samples / "shapes/star.jpg", env={"PYTHONPATH": str(tmp_path / "copy")})
+    assert done.returncode == 0, done.stderr.decode()
+
+
+def test_no_other_code_names_a_capability():
+    named = re.compile(r"\bfmapviz[./]features[./](\w+)")
+    others = [
+        f"{path.relative_to(ROOT)}: {name}"
+        for folder in ("fmapviz", "tests")
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        if path.parent != ROOT / "fmapviz" or path.name not in LISTS
+        for name in sorted({*named.findall(path.read_text())} & {*FEATURES})
+        if path.relative_to(ROOT / folder).parts[:2] != ("features", name)
+    ]
+    assert others == [
+        "fmapviz/cli/layers.py: fields",
+        "fmapviz/integrations/__init__.py: watch",
+        "tests/benchmarks/run.py: diff",
+    ]

@@ -19,7 +19,7 @@ from fmapviz.store.verify import verify
 
 pytest_plugins = ["browser"]  # its fixtures
 
-OPTIONS = {"weights": "random", "layers": "features.0", "workers": 2}
+OPTIONS = {"layers": "features.0.conv", "workers": 2}
 
 
 def frames_in(film):
@@ -44,7 +44,7 @@ def enlarged(png, size):
 def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("films")
     film = write_film(folder / "clip.mp4", 24)
-    return visualize("alexnet", film, to="mp4,gif", every=2, frames="2:20", out=folder / "runs", **OPTIONS).directory
+    return visualize("shapesnet", film, to="mp4,gif", every=2, frames="2:20", out=folder / "runs", **OPTIONS).directory
 
 
 def test_a_film_of_each_picture_lies_beside_the_frames(run):
@@ -87,7 +87,7 @@ def test_films_are_written_again_only_if_there_are_other_frames(tmp_path):
     def draw(**more):
         notices.clear()
         events = lambda event: notices.append(getattr(event, "message", ""))  # noqa: E731
-        summary = visualize("alexnet", film, to="mp4", out=tmp_path / "runs", on_event=events, **OPTIONS, **more)
+        summary = visualize("shapesnet", film, to="mp4", out=tmp_path / "runs", on_event=events, **OPTIONS, **more)
         unit = summary.directory / "clip.mp4" / "_film"
         return {path.name: path.read_bytes() for path in unit.glob("*.mp4")}, [text for text in notices if "writing" in text]
 
@@ -97,14 +97,14 @@ def test_films_are_written_again_only_if_there_are_other_frames(tmp_path):
     all_frames, written = draw()
     assert (len(written), all_frames.keys()) == (1, first.keys())
     assert all(all_frames[name] != first[name] for name in first)
-    at_once = visualize("alexnet", film, to="mp4", out=tmp_path / "other", **(OPTIONS | {"workers": 1})).directory
+    at_once = visualize("shapesnet", film, to="mp4", out=tmp_path / "other", **(OPTIONS | {"workers": 1})).directory
     assert {path.name: path.read_bytes() for path in (at_once / "clip.mp4" / "_film").glob("*.mp4")} == all_frames
 
 
 def test_images_without_a_film_are_shown_in_their_order(tmp_path):
     for number in (10, 2, 1):
         Image.new("RGB", (40, 30), (20 * number, 0, 0)).save(tmp_path / f"x{number}.png")
-    run = visualize("alexnet", tmp_path, to="gif", out=tmp_path / "runs", **OPTIONS).directory
+    run = visualize("shapesnet", tmp_path, to="gif", out=tmp_path / "runs", **OPTIONS).directory
     frames, seconds = frames_in(run / "_film" / "input.gif")
     assert [round(frame[0, 0, 0]) // 20 for frame in frames] == [1, 2, 10]
     assert seconds == 0.1
@@ -118,7 +118,6 @@ def test_pictures_of_several_sizes_share_a_film_from_the_top_left(tmp_path):
 
     from fmapviz import InputOptions
 
-    del options["weights"]
     network = nn.Sequential(nn.Conv2d(3, 2, 3))
     run = visualize(
         network, tmp_path, to="mp4", out=tmp_path / "runs", preprocessing=InputOptions(fit="none"), **options
@@ -132,7 +131,7 @@ def test_the_shared_scale_is_that_of_all_frames_of_a_clip(tmp_path):
     from fmapviz import Style
 
     film = write_animation(tmp_path / "clip.gif", 6)
-    run = visualize("alexnet", film, to="png", style=Style(norm="run"), out=tmp_path / "runs", **OPTIONS).directory
+    run = visualize("shapesnet", film, to="png", style=Style(norm="run"), out=tmp_path / "runs", **OPTIONS).directory
     survey = json.loads((run / "survey.json").read_text())
     assert survey["images"] == 6
     records = [json.loads((run / "clip.gif" / f"{number:06d}" / "unit.json").read_text()) for number in range(6)]
@@ -143,7 +142,7 @@ def test_the_shared_scale_is_that_of_all_frames_of_a_clip(tmp_path):
 
 def test_a_remote_run_has_no_films(tmp_path):
     with pytest.raises(RequestError, match="needs a local directory"):
-        visualize("alexnet", tmp_path, to="mp4", out="s3://bucket/runs")
+        visualize("shapesnet", tmp_path, to="mp4", out="s3://bucket/runs")
 
 
 @pytest.mark.parametrize("rate", [Fraction(10), Fraction(30), Fraction(30000, 1001), Fraction(200)])
@@ -174,7 +173,7 @@ def test_an_odd_size_is_made_even_for_mp4(tmp_path):
 def test_films_play_in_a_browser(browser, run):
     page = browser.new_page()
     try:
-        for name in ("input", "00_features.0.maps"):
+        for name in ("input", "00_features.0.conv.maps"):
             width, height, seconds, pixels = page.evaluate(_PLAY, as_url(run / "clip.mp4" / "_film" / f"{name}.mp4"))
             with Image.open(run / "clip.mp4" / "000010" / f"{name}.png") as picture:
                 factor = max(1, 480 // max(picture.size))
@@ -216,7 +215,7 @@ _PLAY = """async address => {
 
 def test_numbers_are_told_by_frames(run):
     with Image.open(run / "clip.mp4" / "000006" / "input.png") as picture:
-        assert picture.size == (224, 224)
+        assert picture.size == (96, 96)
     assert number_of(Image.fromarray(np.zeros((48, 112, 3), np.uint8))) == 0
 
 

@@ -57,13 +57,13 @@ def expected(images, table, by, k):
     return found
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 @given(images=IMAGES, table=TABLE, by=st.sampled_from(BYS), k=st.integers(1, 5), block=st.integers(1, 5))
 def test_a_ranking_is_that_of_a_sort(images, table, by, k, block):
     assert entries(rank(images, table, by, k, block=block)) == expected(images, table, by, k)
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(images=IMAGES, table=TABLE, cuts=st.lists(st.integers(0, 2), min_size=12, max_size=12), k=st.integers(1, 4))
 def test_merges_are_associative_commutative_and_idempotent(images, table, cuts, k):
     parts = [rank([each for each, cut in zip(images, cuts, strict=False) if cut == part], table, k=k) for part in range(3)]
@@ -88,7 +88,7 @@ def test_what_is_counted_does_not_depend_on_the_division(images, table, cut):
     assert whole.copies.tolist() == [digests.count(digest) for digest in whole.digests.tolist()]
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=10)
 @given(images=IMAGES, table=TABLE, k=st.integers(1, 16))
 @example(images=[(1, 1)], table=[[NAN, NAN]] * 13, k=1)
 def test_the_file_of_a_shard_holds_the_ranking(tmp_path_factory, images, table, k):

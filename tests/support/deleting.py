@@ -1,0 +1,26 @@
+"""A copy of the repository without some capabilities."""
+
+import re
+import shutil
+from pathlib import Path
+
+from fmapviz.catalogue import PACKAGES
+
+ROOT = Path(__file__).parents[2]
+FEATURES = sorted(path.parent.name for path in (ROOT / "fmapviz/features").glob("*/__init__.py"))
+LISTED = {name.removeprefix("fmapviz.features.") for name in PACKAGES if name.startswith("fmapviz.features.")}
+# Each has a line for each contribution, or public name, of a capability.
+LISTS = ("catalogue.py", "public_names.py", "__init__.py")
+
+
+def copy_without(features, root, folders=("fmapviz",)):
+    """Copy folders of the repository to `root`, and delete capabilities there: their folders, tests and lines."""
+    for folder in folders:
+        shutil.copytree(ROOT / folder, root / folder)
+    for feature in features:
+        shutil.rmtree(root / "fmapviz/features" / feature)
+        shutil.rmtree(root / "tests/features" / feature, ignore_errors=True)
+    names = re.compile(rf"\bfeatures\.({'|'.join(features)})\b")
+    for path in (root / "fmapviz" / name for name in LISTS):
+        lines = path.read_text().splitlines(keepends=True)
+        path.write_text("".join(line for line in lines if not names.search(line)))
