@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 FORMAT = 2  # of the records of runs and units; 1 is that of versions up to 0.2.0
 CHECKSUM_BYTES = 70  # the end of a record, with its checksum
-MAX_BYTES = 2**28  # a record of 500,000 files; a larger file is none, and is not read to its end
+MAX_BYTES = 2**28  # a record of 500,000 files; a larger file is no record, and is not read to its end
 
 _CHECKSUM = b',\n "sha256": "'
 _BEGINNING = b'{\n "fmapviz": '

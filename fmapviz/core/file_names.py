@@ -6,7 +6,7 @@ A run is a directory of units, and a unit a directory of the files of one or of 
     runs/alexnet/lena.png/unit.json              what the unit holds, last written
     runs/alexnet/lena.png/00_features.0.maps.png files of the formats
 
-What a format writes is said in its module; see `fmapviz.formats.base`.
+Formats declare their files; see `fmapviz.formats.base`.
 """
 
 from __future__ import annotations
@@ -95,8 +95,8 @@ def picture_file(name: str, group: str) -> str:
         name: The picture's name: index and layer.
         group: The view, and the class if there is one.
 
-    A plus is before keys and positions in what a layer returns. Other keys than words, and names that are too long, end in a
-    part of their hash, so that no two names become the same.
+    Keys and positions of nested outputs follow a plus. Names with keys that are no words, and names that are too long, end
+    in a part of their hash, so that no two names become the same.
 
     Example:
         >>> picture_file("00 features.0", "maps"), picture_file("03 ../a b", "maps")
@@ -129,8 +129,4 @@ def event_tag(text: str) -> str:
 
 
 def _plain(text: str) -> str:
-    return "".join(ch if ch.isascii() and (ch.isalnum() or ch in "._-#") else _percent(ch) for ch in text)
-
-
-def _percent(ch: str) -> str:
-    return "".join(f"%{byte:02X}" for byte in ch.encode("utf-8", "surrogatepass"))
+    return quote(text, safe="#", errors="surrogatepass").replace("~", "%7E")

@@ -31,7 +31,7 @@ SMALL_BYTES = 2**20
 FOREIGN_SECONDS = 86_400  # age after which what another host staged counts as left over
 _MOMENT_SECONDS = 0.02
 _SLACK_SECONDS = 5.0  # of clocks that are compared
-_THIS = token_hex(3)  # another process of this number, in another container, say, has another
+_THIS = token_hex(3)  # distinguishes processes of the same number, as in containers
 _under_way: set[Path] = set()
 
 _BINARY = getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
@@ -113,7 +113,7 @@ def write(path: Path, *parts: Buffer) -> None:
 
 
 def write_pieces(path: Path, parts: Iterable[Buffer]) -> None:
-    """Write a new file of pieces that are made meanwhile.
+    """Write a new file from an iterator of pieces.
 
     Raises:
         OSError: As `write`.
@@ -145,7 +145,7 @@ def create(path: Path) -> BinaryIO:
 
 
 class Scratch:
-    """A file without a name, which is gone with the process; its methods may be called by several threads at once.
+    """An unnamed file that disappears with the process; safe in several threads.
 
     Raises:
         OSError: It cannot be created.
@@ -191,7 +191,7 @@ def append(path: Path, line: bytes) -> None:
 
 
 def extend(path: Path, data: bytes) -> None:
-    """Append data to a file in one write; the file is made if there is none.
+    """Append data to a file, which is created if necessary, in one write.
 
     Raises:
         OSError: For instance, the disk is full, or the path is not a regular file.
@@ -230,9 +230,9 @@ def link(source: Path, target: Path) -> None:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold the lock of a file or directory that exists: of several processes and threads, one has it at a time.
+    """Hold the lock of an existing file or directory, which one thread of one process has at a time.
 
-    It is free as soon as its process has ended, in whatever way. Where a file system has no locks, all have it.
+    The lock is released when its process ends, however it ends. A file system without locks grants it to all.
     """
     try:
         file = os.open(path, _READ)
@@ -241,7 +241,7 @@ def locked(path: Path) -> Iterator[None]:
         return
     try:
         while not _try_lock(file):
-            time.sleep(_MOMENT_SECONDS)  # a wait inside of the system would not end with a signal
+            time.sleep(_MOMENT_SECONDS)  # signals do not interrupt a blocking call
         yield
     finally:
         os.close(file)
@@ -339,7 +339,7 @@ def hidden(parent: Path, ending: str = "") -> Path:
 
 
 def remove_staged() -> None:
-    """Remove what this process has staged, while its threads may still write."""
+    """Remove the directories that this process has staged; its threads may still write."""
     for staging in tuple(_under_way):
         waste = hidden(staging.parent)
         with suppress(OSError):
@@ -380,7 +380,7 @@ def is_running(pid: int) -> bool:
 
 
 def _began_later(pid: int, staging: Path) -> bool:
-    """Return True if a process began after a directory was last changed: another process has the number by now."""
+    """Return True if a process began after a directory was last changed: its number was reused."""
     try:
         age = time.time() - staging.lstat().st_mtime
         ticks = int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[19])  # since the system was started

@@ -1,4 +1,4 @@
-"""What the catalogue holds: views, output formats, sources of models and run-level results, as values.
+"""The values in the catalogue: views, output formats, sources of models and run-level results.
 
 A package that contributes to the catalogue has a value `CONTRIBUTION`, and `fmapviz.catalogue` lists its name. Code is named
 by a reference, `module:attribute`, and imported on first use: the values are read by `--help`.
@@ -63,7 +63,7 @@ class Requested(NamedMember):
         aggregates: Run-level results that its run has.
         format: A format that its run writes besides those that are asked for.
         run_files: Names of run-level files that it makes itself.
-        own: Of a view or format of the user's own its code, see `fmapviz.core.own`; else None.
+        own: The code of a view or format of the user, see `fmapviz.core.own`; else None.
     """
 
     aggregates: tuple[str, ...] = ()
@@ -72,13 +72,13 @@ class Requested(NamedMember):
     own: Any = None  # of the user
 
     def load(self, reference: str) -> Any:  # Any: as `load`
-        """Import a function that it names; of the user's own it gets the member as its first argument."""
+        """Import a function that it names; that of a user's member takes the member as its first argument."""
         return load(reference) if self.own is None else partial(load(reference), self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View(Requested):
-    """What can be drawn, without any code: one of the kinds below, or a kind of a feature, draws.
+    """A view, without its code. It is of one of the kinds below, or of a kind that a feature adds.
 
     Attributes:
         looks: The options of a style that change its pictures.

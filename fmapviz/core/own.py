@@ -1,6 +1,6 @@
-"""Views and formats of the user's own: `my_view.py:energy`, or in Python the function or class itself.
+"""Views and formats in user code: `my_view.py:energy`, or in Python the function or class itself.
 
-The pages *own-views* and *own-formats* of the guide say what they look like.
+The pages *own-views* and *own-formats* of the guide describe them.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ _FORMAT = "class Csv: with __init__(self, directory) and add(self, image, pictur
 
 
 class OwnName(str):
-    """The name of a view or format of the user's own, which finds it.
+    """The name of a view or format in user code, which finds it.
 
-    Its code is run on first use, and in another process again if it has a reference.
+    The code is run on first use, and in another process again if there is a reference.
 
     Attributes:
         kind: What it names.
@@ -54,7 +54,7 @@ class OwnName(str):
     _member: View | Format | None
 
     def __new__(cls, name: str, kind: Kind, reference: str = "", given: object = None) -> Self:
-        """Name what a reference refers to, or what was given."""
+        """Name the target of a reference, or a function, class or object."""
         self = super().__new__(cls, name)
         self.kind, self.reference, self.given, self._member = kind, reference, given, None
         return self
@@ -64,7 +64,7 @@ class OwnName(str):
         return OwnName, (str(self), self.kind, self.reference, self.given)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:  # Any: of `copy`
-        """Return itself: what was given may be an object that cannot be copied."""
+        """Return itself: the object may not be copyable."""
         return self
 
     @property
@@ -76,7 +76,11 @@ class OwnName(str):
             UserCodeError: It raises an exception.
         """
         if self._member is None:
-            found = _find(self.reference) if self.reference else self.given
+            found = self.given
+            if self.reference:
+                reference = parse_reference(self.reference)
+                home = import_module_of(reference)
+                found = find_in(home, reference, public_names(home))
             self._member = (_view_of if self.kind == "view" else _format_of)(str(self), found)
         return self._member
 
@@ -113,23 +117,17 @@ def is_own(kind: Kind, value: object) -> bool:
 
 @contextmanager
 def calling() -> Iterator[None]:
-    """Run own code, one call at a time: matplotlib, for one, is not made for several threads."""
+    """Run user code, one call at a time: matplotlib, for example, is not safe in several threads."""
     with _one_call, same_directory():
         yield
 
 
 def code_of(member: View | Format) -> list[object]:
-    """Return what decides how a member works: its code, and its attributes."""
+    """Return what determines the output of a member: its code, and its attributes."""
     found = member.own
     methods = [getattr(found, name, None) for name in ("draw", "__init__", "add", "close")]
     settings = [str(getattr(member, name, "")) for name in ("captures", "over", "colormap", "needs", "many")]
     return [found, *filter(inspect.isroutine, methods), settings]
-
-
-def _find(text: str) -> object:
-    reference = parse_reference(text)
-    home = import_module_of(reference)
-    return find_in(home, reference, public_names(home))
 
 
 def _view_of(name: str, found: Any) -> View:  # Any: of the user
@@ -184,7 +182,7 @@ def _attribute(name: str, found: object, attribute: str, default: Any, allowed: 
 
 
 def _check_call(name: str, function: Callable[..., Any], arguments: tuple[str, ...], hint: str) -> None:
-    """Check, as far as it shows, that a function takes some arguments."""
+    """Check that a function takes some arguments, if it has a signature."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # C code

@@ -99,7 +99,7 @@ def list_runs(directory: str | Path) -> Iterator[ListedRun]:
     references = {run: _reference(group) for group in groups.values() for run, _ in group}
     for run, _ in listed:
         reference, others = references.get(run, (run, {}))
-        with suppress(FileNotFoundError):  # it was removed meanwhile
+        with suppress(FileNotFoundError):  # it was removed since
             yield describe_run(run, first=None if reference == run else reference.name, others=others)
 
 
@@ -221,7 +221,7 @@ class _Found:
     Attributes:
         failed: Inputs that failed and are not finished.
         hidden: Directories that are being written, or were when a command was killed.
-        names: Names that units of these inputs have; empty if they may have any, None if that was not found out.
+        names: Names of units of these inputs; empty: they may have any name; None: not determined yet.
     """
 
     failed: Failed
@@ -252,7 +252,7 @@ class _Found:
         return bool(self.failed) and (not self.names or name.partition("~")[0] in self.names)
 
     def _add_unit(self, unit: Path, recorded: float, *, is_plain: bool) -> None:
-        """Count the images of a unit. Records are only read if they must be: 100,000 of them take 20 seconds."""
+        """Count the images of a unit. Records are read only if necessary: 100,000 of them take 20 seconds."""
         if is_plain:
             self.images += 1
             return

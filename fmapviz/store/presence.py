@@ -1,4 +1,4 @@
-"""Find out at the end of a run whether what it has reported as finished is there: a run may be removed while it is drawn."""
+"""Check at the end of a run that its finished units still exist: a run may be removed while it is drawn."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _HINT = "something else removed it during the run; the same call draws what is m
 
 
 class Presence:
-    """Remembers the units that a run reports as finished, in eight bytes for each image.
+    """The units that a run reports as finished, in eight bytes for each.
 
     Args:
         run: The directory of the run.

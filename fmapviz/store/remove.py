@@ -72,7 +72,7 @@ def remove_run(run: Path) -> None:
     Each unit disappears at once, and `run.json` last, so that what is left is a run of complete units.
 
     Raises:
-        RefusedError: A file was added meanwhile.
+        RefusedError: A file was added since the check.
         OutputError: A file cannot be removed.
     """
     with removing(run), files.locked(run / RUN_FILE):
@@ -92,7 +92,7 @@ def remove_run(run: Path) -> None:
 
 
 def _parts(directory: Path, run: Path) -> Iterator[Path]:
-    """Yield what is below a directory of a run: units, what killed commands left, and each folder after its content.
+    """Yield the units below a directory of a run, the leftovers of killed commands, and each folder after its content.
 
     Raises:
         RefusedError: There is a file that fmapviz did not make, or a command is writing.
@@ -106,7 +106,8 @@ def _parts(directory: Path, run: Path) -> Iterator[Path]:
         raise RefusedError(f"{quote(directory)} is a run of its own, inside of {quote(run)}", hint="remove that one first")
     own = _own_files(run) | {RUN_FILE} if directory == run else set()
     if foreign := sorted({*names} - own):
-        raise _refusal(directory / foreign[0])
+        where = quote(directory / foreign[0])
+        raise RefusedError(f"{where} was not made by fmapviz", hint="move it away, and the same call continues")
     for name in folders:
         path = directory / name
         if name.startswith(HIDDEN) or _is_unit(path):
@@ -164,7 +165,3 @@ def _record_of(unit: Path) -> dict[str, Any]:
             hint="the call that made the run repairs it with repair=True; or remove its directory",
         )
     return record
-
-
-def _refusal(path: Path) -> RefusedError:
-    return RefusedError(f"{quote(path)} was not made by fmapviz", hint="move it away, and the same call continues")

@@ -153,7 +153,7 @@ def removed_if_refused(run: Path, *, out_too: bool) -> Iterator[None]:
 
 @contextmanager
 def marked(run: Path) -> Iterator[None]:
-    """Keep an empty hidden directory in a run, by which others see that it is being written, or its command was killed."""
+    """Keep an empty hidden directory in a run, which shows that it is being written, or that its command was killed."""
     with ExitStack() as stack:
         with suppress(OSError), locked(run / RUN_FILE):  # a finished run may be read-only; not while it is removed
             stack.enter_context(stage(run))
@@ -285,7 +285,7 @@ def load_run(
     Args:
         directory: The run.
         typed: Its path as the user typed it; None: the directory.
-        hint: What to do if it is none.
+        hint: What to do if it is no run.
 
     Raises:
         RequestError: It is no run.

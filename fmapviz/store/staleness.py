@@ -1,4 +1,4 @@
-"""Find out whether results that were drawn from all images of a run are older than its images."""
+"""Find results over all images of a run that are older than its images."""
 
 from __future__ import annotations
 

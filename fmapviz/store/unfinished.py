@@ -76,7 +76,7 @@ class CommandRecord:
         run: The directory of the run.
         record: What is recorded first.
         before: Number of images that the run had before; they are skipped if they are among the inputs.
-        total: Returns the number of inputs of all parts, for which it waits so many seconds; None if it is unknown.
+        total: Returns the number of inputs of all parts, after at most so many seconds; None if it is unknown.
 
     Attributes:
         is_stopped: Whether the command has ended with inputs left.
@@ -170,7 +170,7 @@ def is_being_written(run: Path) -> bool:
 
 
 def read_unfinished(run: Path) -> list[Unfinished]:
-    """Return the commands that have not finished; of a damaged record, only that there is one."""
+    """Return the commands that have not finished; a damaged record has only a name."""
     records = []
     with suppress(OSError):
         for path in sorted(path for path in run.iterdir() if is_record(path.name)):
@@ -191,7 +191,7 @@ def state_of(run: Path, commands: Sequence[Unfinished]) -> tuple[State, str | No
 
 
 def expected_images(commands: Sequence[Unfinished], images: int) -> int | None:
-    """Return how many inputs the commands of a run have that have not finished; None if it has, or if that is unknown.
+    """Return the number of inputs of a run's unfinished commands; None without such a command, or if it is unknown.
 
     Args:
         commands: The commands.

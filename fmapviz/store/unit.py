@@ -43,7 +43,7 @@ class Group:
         keep: Positions of images that the replaced shard holds and that must not be lost.
         reported: Positions of images that were reported as finished before the shard was drawn again.
         redraw: Whether to replace an up-to-date unit.
-        complete: Whether all members are listed; so it is once the last one is in work.
+        complete: Whether all members are listed, which is true once the last one is processed.
     """
 
     number: int | None
@@ -116,7 +116,7 @@ def holds_images(record: Mapping[str, Any] | None) -> bool:
 
 
 def images_of(record: Mapping[str, Any] | None) -> list[ImageFile]:
-    """Return the images that a unit holds: one, those of a shard, or none of any other unit, or without a record."""
+    """Return the images of a unit: one, or those of a shard; none of another kind of unit, or without a record."""
     if record is None or not holds_images(record):
         return []
     key = record["unit"]
@@ -154,7 +154,7 @@ def parse_unit(data: bytes) -> dict[str, Any] | None:
 
 
 def is_of(record: dict[str, Any] | None, key: UnitKey) -> TypeGuard[dict[str, Any]]:
-    """Return True if a record is of the same as a key, in any version."""
+    """Return True if a record has the kind and path of a key, in any version."""
     return record is not None and (record["unit"]["kind"], record["unit"]["path"]) == (key.kind, key.path)
 
 
@@ -256,7 +256,7 @@ def commit(
     finally:
         for old in replacement.aside:
             if unit:
-                with suppress(OSError):  # another process may be at it as well: a sweep finds what is left
+                with suppress(OSError):  # another process may remove it, too; a sweep removes what is left
                     discard(old, run)
             else:
                 _restore(old, run)
@@ -268,7 +268,7 @@ def commit(
 
 
 def sweep(run: Path) -> None:
-    """Remove what killed processes left staged, and restore units that they had moved aside and not yet replaced."""
+    """Remove the staged files of killed processes, and restore units that they moved aside but did not replace."""
     for leftover in leftovers(run):
         if leftover.name.endswith(REPLACED):
             _restore(leftover, run)
@@ -366,9 +366,9 @@ def _restore(old: Path, run: Path) -> None:
             files.remove_folder(old)  # if it is empty
         return
     key = key_of(record)
-    if not _is_inside(key.name):
-        return
-    with suppress(FileNotFoundError):  # another process is at it as well
+    if not all(part and not part.startswith(".") for part in key.name.split("/")):
+        return  # the record may be made up, and lead out of the run
+    with suppress(FileNotFoundError):  # another process restores it, too
         if find_own(run, key):
             with suppress(RefusedError, OSError):
                 check_only_own_files(old, record)
@@ -433,8 +433,3 @@ def _is_out_of_bounds(directory: Path, run: Path) -> bool:
         if (parent / UNIT_FILE).exists() or parent.is_symlink():
             return True
     return False
-
-
-def _is_inside(name: str) -> bool:
-    """Return True if a name leads to a path in the run: the record it is from may be made up."""
-    return all(part and not part.startswith(".") for part in name.split("/"))

@@ -1,4 +1,4 @@
-"""Keys of units: what a unit is made of, the name of its directory, and what must be equal for it to be up to date."""
+"""Keys of units: the source of a unit, the name of its directory, and what must be equal for it to be up to date."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def possible_paths(run: Path, key: UnitKey) -> list[Path]:
 def distinct_name(name: str, path: str) -> str:
     """Return the name of a unit with a hash that distinguishes it from others of its name.
 
-    Of a frame it is the film that has the hash, so that all its frames stay together.
+    For a frame, the film's directory gets the hash, so that all frames stay together.
     """
     if frames := frames_of(path):
         film, _, frame = name.rpartition("/")

@@ -323,7 +323,7 @@ def _is_surveyed(directory: Path, settings: Mapping[str, Any]) -> bool:
 
 
 def _settings(run: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the settings of a run; empty ones if they are not in the form of ours."""
+    """Return the settings of a run; empty ones if they are malformed."""
     settings: Any = run.get("settings")  # Any: a JSON file may hold any value
     try:
         style: dict[str, str | int] = {"norm": str(settings["style"]["norm"]), "pca": str(settings["style"]["pca"])}

@@ -51,8 +51,8 @@ if TYPE_CHECKING:
     from fmapviz.run.session import Session
     from fmapviz.store.shards.grouping import Item
 
-_SLOW_START_SECONDS = 60.0  # without any worker; then it is said that the run waits
-_START_SECONDS = 600.0  # likewise; then it ends
+_SLOW_START_SECONDS = 60.0  # without any worker, until a notice says so
+_START_SECONDS = 600.0  # without any worker, until the run ends
 _POLL_SECONDS = 0.2
 _STOP_SECONDS = 5.0
 _SWEEP_SECONDS = 1.0
@@ -64,7 +64,7 @@ _MOST_EARLY_DEATHS = 12  # of workers, before any task has ended
 
 @dataclass(frozen=True, slots=True)
 class _Recipe:
-    """What a worker makes its session of: equal for all tasks of a run.
+    """What a worker needs to load its session: equal for all tasks of a run.
 
     Attributes:
         config: The configuration, which names the run's directory.
@@ -110,7 +110,7 @@ class _Attempt:
 class _Driver:
     """Lists the inputs in one thread, waits for workers in another, and reports in the caller's own.
 
-    Only so are signals handled at once: Python handles none while Ray waits, and Ray takes over SIGTERM in the main thread.
+    So signals are handled at once: Python handles none while Ray waits, and Ray takes over SIGTERM in the main thread.
     """
 
     def __init__(self, session: Session, items: Iterable[Item], engine: Engine, progress: Progress) -> None:
@@ -247,7 +247,7 @@ class _Driver:
             attempt.node = report
 
     def _end(self, task: Task, receipt: Receipt) -> None:
-        """Add what a task found out to the run's progress, and report its events.
+        """Add the progress of a task to that of the run, and report its events.
 
         Raises:
             FmapvizError: The error that ended the task.
@@ -267,7 +267,7 @@ class _Driver:
                 self._names.release(item)
 
     def _report(self, event: Outcome | Notice | Staged) -> None:
-        """Report a worker's event, unless another worker has done so, or the same one when it happened."""
+        """Report a worker's event, unless it was reported before: by another worker, or when it happened."""
         if isinstance(event, Staged | Notice):
             subject = event.path if isinstance(event, Staged) else event.message
             if subject in self._told:
@@ -300,7 +300,7 @@ class _Driver:
             ) from error
 
     def _sweep(self) -> None:
-        """Remove what killed workers had staged, as soon as they are gone."""
+        """Remove the staged files of killed workers, as soon as these have ended."""
         until = time.monotonic() + _SWEEP_SECONDS
         directory = self._session.directory
         while any(directory.glob(f"{HIDDEN}*")) and time.monotonic() < until:

@@ -41,7 +41,7 @@ class Task:
         items: Images, each of its own or all of one shard.
         deaths: Number of workers that died, by the image that they had begun last; None: unknown.
         lost: Images that are not tried again, by path.
-        accepted: Whether something was drawn of some image already, so that the request as such is valid.
+        accepted: Whether something was drawn of any image, so that the request as such is valid.
     """
 
     items: tuple[Member | ImageFile, ...]
@@ -68,11 +68,11 @@ class Begun(Notice):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Receipt:
-    """How a task ended.
+    """The result of a task.
 
     Attributes:
-        events: What else it reported; units are relative to the run's directory.
-        progress: What it found out.
+        events: The events that were not yielded; units are relative to the run's directory.
+        progress: Its progress.
         error: The error that ends the whole run.
     """
 
@@ -82,9 +82,9 @@ class Receipt:
 
 
 def do(session: Session, task: Task) -> Iterator[Begun | Staged | Receipt]:
-    """Do a task; yield what it reports meanwhile, and its receipt at the end.
+    """Do a task; yield its reports, and its receipt at the end.
 
-    A careful task goes on with an image only after the `Begun` of it was taken.
+    A careful task continues with an image only after the image's `Begun` was consumed.
     """
     progress = Progress(accepted=task.accepted)
     reported: list[Outcome | Notice] = []

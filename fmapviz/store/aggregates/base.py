@@ -26,7 +26,7 @@ UNREADABLE = (OSError, KeyError, TypeError, ValueError, OverflowError)
 
 
 class Aggregate(Protocol[Summary]):
-    """A result over all images of a run, made from what their units keep.
+    """A result over all images of a run, made from files of their units.
 
     Runs are divided, interrupted and resumed, so the units on the disk are the only complete source. An image counts once
     because it lies in one unit. Floating-point sums depend on their order, so units are always merged in natural order of

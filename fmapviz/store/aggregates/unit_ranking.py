@@ -1,4 +1,4 @@
-"""What units keep for the ranking of a run's images: of one image its statistics, of a shard the ranking of its images.
+"""The files of units from which a run's images are ranked: the statistics of an image, the ranking of a shard.
 
 The merged statistics of a shard's images no longer show which image a value is from.
 """
