@@ -57,7 +57,7 @@ class UserCodeError(RequestError):
 
 
 class ArgumentError(RequestError, TypeError):
-    """A function is called with an argument that it does not have, or without one that it needs."""
+    """A function was called with an unknown argument, or without a required one."""
 
 
 class LayerKeyError(RequestError, KeyError):
@@ -105,7 +105,7 @@ class InputError(FmapvizError):
 
 
 def hint_behind(error: OSError) -> str | None:
-    """Return what to do about an error of a store, which is a note on it; None for other errors."""
+    """Return the hint of a store's error, which is a note on it; None for other errors."""
     return next(iter(getattr(error, "__notes__", ())), None)
 
 
@@ -143,11 +143,11 @@ def suggest(word: str, known: Iterable[str]) -> str | None:
 
 
 def suggest_file(path: str, is_wanted: Callable[[str], bool] = bool) -> str:
-    """Return a hint for a path that does not exist: the most similar folders and wanted names, or where it leads."""
+    """Return a hint for a path that does not exist: similar folders and names, or the last folder that exists."""
     typed = Path(path)
     with suppress(OSError, ValueError):  # ValueError: a character that no path can hold
-        known = [each.name for each in typed.parent.iterdir() if is_wanted(each.name) or each.is_dir()]
-        near = [quote(typed.with_name(name)) for name in nearest(typed.name, known, cutoff=0.7)]
+        names = [each.name for each in typed.parent.iterdir() if is_wanted(each.name) or each.is_dir()]
+        near = [quote(typed.with_name(name)) for name in nearest(typed.name, names, cutoff=0.7)]
         if near:
             return f"did you mean {', '.join(near)}?"
     with suppress(OSError, ValueError):

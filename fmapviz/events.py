@@ -24,7 +24,7 @@ _MOST_FAILURES = 4  # in a notebook
 
 
 def by_frequency(counts: Mapping[str, int]) -> dict[str, int]:
-    """Return counts, the largest first and equal ones by name: in the same order, in whichever order files are listed.
+    """Return counts, the largest first and equal ones by name, independent of the order of the files.
 
     Example:
         >>> by_frequency({"hidden": 1, ".svg": 1, ".txt": 2})
@@ -34,7 +34,7 @@ def by_frequency(counts: Mapping[str, int]) -> dict[str, int]:
 
 
 def describe_left_out(counts: Mapping[str, int]) -> str:
-    """Describe what folders hold besides images, for people.
+    """Describe the files and folders among the inputs that are no images.
 
     Example:
         >>> describe_left_out({".svg": 3, "hidden": 1})
@@ -129,7 +129,7 @@ class RunSummary:
         skipped: Number of images finished by earlier runs.
         failed: Number of inputs that failed.
         pictures: Number of pictures written by this run.
-        once: Number of those that show the model, or all images of the run.
+        once: Number of pictures that show the model, or all images of the run.
         steps: Number of checkpoints at which images are drawn; 0 without a series.
         layers: Number of layers drawn of the last image.
         not_executed: Chosen layers that no forward pass executed.
@@ -138,7 +138,7 @@ class RunSummary:
         seconds: From the first image to the last.
         model_pictures: Whether the run consists of pictures of the model, which need no image.
         stopped: Whether `strict` ended the run at a failure.
-        results: What the results over all images report, as `--json` prints it.
+        results: Values of the results over all images, as `--json` prints them.
         highlights: The same as lines of text.
         left_out: Directories left out of the results over all images because files in them are damaged.
         notices: Remarks on the whole run, for instance why its name has a number.
@@ -169,7 +169,7 @@ class RunSummary:
     units: tuple[Path, ...] = ()
 
     def __repr__(self) -> str:
-        """Summarize it in a notebook: what is zero, False or empty is left out, as is what other fields say."""
+        """Return its fields, without those that are zero, False or empty, and those that repeat others."""
         values = ((each.name, getattr(self, each.name)) for each in fields(self) if each.name not in {"results", "units"})
         return f"RunSummary({', '.join(f'{name}={value!r}' for name, value in values if value)})"
 

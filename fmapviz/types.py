@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
-Of = str  # what values are of a layer: its output, input, gradient, input gradient or weights, or what an observer sees
+Of = str  # kind of a layer's values: output, input, gradient, input gradient, weights, or the kind that an observer records
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +152,7 @@ class FeatureMap:
         passed_on: Whether `values` is the layer's input, or a view of it.
         gradient: Gradient of a score with respect to `values`, of the same shape; None if not requested, or if the score
             does not depend on them.
-        layout: Which axes of `values` are images, channels, rows and columns; None if only the layer's type tells.
+        layout: Which axes of `values` are images, channels, rows and columns; None if only the layer's type is known.
     """
 
     layer: Layer
@@ -179,7 +179,7 @@ class FeatureMap:
             A Pillow picture, which shows itself in a notebook.
 
         Raises:
-            RequestError: The values are no maps of an image, and no vector; or they have none of the chosen channels.
+            RequestError: The values are neither maps of an image nor a vector, or have none of the chosen channels.
 
         Example:
             >>> import torch
@@ -195,11 +195,11 @@ class FeatureMap:
 
         Returns:
             A list with a dictionary for each channel: `min`, `max`, `mean`, `std`, the share of `zeros`, the number of
-            `nonfinite` values, whether it is `dead`, and what it is of. It prints itself as a table; `to_frame()` returns it
-            as a DataFrame of pandas.
+            `nonfinite` values, whether it is `dead`, and its layer. It prints itself as a table; `to_frame()` converts it to
+            a DataFrame of pandas.
 
         Raises:
-            RequestError: The values are no maps of an image, and no vector.
+            RequestError: The values are neither maps of an image nor a vector.
 
         Example:
             >>> import torch
@@ -273,14 +273,13 @@ class Model:
         batches: Whether one forward pass may take several images.
         straight: Whether no convolution is known to run more than once in a forward pass.
         classes: Names of its outputs; empty if unknown.
-        scores: What its outputs are, if that is known: `softmax`, `sigmoid`, `ordinal`, `value` or `value:UNIT`, see
-            `--scores`. What user code says of them comes before the operation by which the network ends, a configuration
-            after it.
+        scores: Kind of its outputs, as `--scores` takes it: `softmax`, `sigmoid`, `ordinal`, `value` or `value:UNIT`; empty
+            if unknown. User code has precedence over the last operation of the network, and that over a configuration.
         layout: The axes of layers as the user names them, by globs of layers, or as a function of a feature map's name and
             shape; None: they are derived.
         own: Whether it is user code, whose traceback is shown.
         notices: Remarks on its loading, for the user.
-        assumption: What is assumed about the preprocessing, for the user; empty if it is known.
+        assumption: The assumption about its preprocessing, for the user; empty if that is known.
     """
 
     name: str
@@ -311,9 +310,9 @@ class Prediction:
     Attributes:
         index: Index of the class.
         name: Its name; `class 3` if that is unknown, and `output 3` of a value.
-        score: What is shown of it: the probability, 0..1; of a segmentation the share of pixels; of a detector the score of
-            the best box; of a network that returns no probabilities the value.
-        of: What the score refers to, for people: `of the pixels`, `in 2 boxes`; empty for a probability.
+        score: The number that is shown: the probability, 0..1; of a segmentation the share of pixels; of a detector the
+            score of the best box; of a network that returns no probabilities the value.
+        of: Reference of the score, for people: `of the pixels`, `in 2 boxes`; empty for a probability.
         probability: Of the class, 0..1; None if the network has none.
         logit: Of the class, before a softmax or sigmoid; None if the network has none.
         kind: How the classes relate: `softmax`, one of them is right; `sigmoid`, each by itself; `ordinal`, they are in
@@ -365,10 +364,10 @@ class Target:
         label: As the user requested it, the same for all images: `top1`, `class3`, `star`.
         index: Index of the class.
         name: Its name; empty if unknown.
-        score: What the network returns for the class: a logit, a probability or a value; of the first of two names of a
+        score: The output of the network for the class: a logit, a probability or a value; of the first of two names of a
             single output its negative or complement; of a segmentation the mean over the pixels predicted as the class; of a
             detector the score of the best box.
-        logit: What is differentiated, before a softmax or sigmoid at the end of the network; None if there is no logit, and
+        logit: The differentiated number, before a softmax or sigmoid at the end of the network; None if there is none, and
             the score itself is differentiated.
         probability: Of the class, 0..1; None if the network has none, and of pixels.
         share: Share of the pixels that are predicted as the class; None unless it is a segmentation.
@@ -463,7 +462,7 @@ def percent(share: float) -> str:
 
 
 def _finite(number: float | None, *, digits: int | None = 4) -> float | None:
-    """Return a number as JSON has it: None if it is not finite."""
+    """Return a number as a JSON value: None if it is not finite."""
     if number is None or not isfinite(number):
         return None
     return number if digits is None else round(number, digits)
@@ -500,7 +499,7 @@ class Measures:
         std: Their population standard deviation, likewise.
         zeros: Number of values that are exactly zero, int64 `(C)`.
         nonfinite: Number of values that are NaN or infinite, int64 `(C)`.
-        rest: What float32 lost of the mean, float32 `(C)`; None if it is negligible beside the deviation.
+        rest: Part of the mean that float32 lost, float32 `(C)`; None if it is negligible beside the deviation.
     """
 
     values: int
@@ -518,7 +517,7 @@ class Difference:
     """How the values of a layer differ between two networks, A and B, for one image.
 
     Positions at which either value is NaN or infinite take no part, except in `nonfinite` and `differing`. NaN differs from
-    everything, also from NaN: what it stands for is not known.
+    everything, also from NaN, which may stand for any value.
 
     Attributes:
         means: Of A and of B, the mean over the positions of each channel, float64 `(C)`; None where the layer is missing.
@@ -536,7 +535,7 @@ class Difference:
 
     @property
     def numbers(self) -> dict[str, float]:
-        """The numbers of all channels together, by their names; none if one network lacks the layer."""
+        """The numbers of all channels together, by their names; empty if one network lacks the layer."""
         return {} if self.whole is None else dict(zip(DIFFERENCES, self.whole.tolist(), strict=True))
 
 
@@ -553,7 +552,7 @@ class RawValues:
     Attributes:
         array: float32 or float16, any shape, without the batch axis if there was one.
         dtype: The layer's own type: `float32`, `bfloat16`, ...
-        view: The view that asked for values other than a layer's output; empty for outputs.
+        view: The view that requested values other than a layer's output; empty for outputs.
         overflows: Number of finite values too large for float16, now infinite.
     """
 
@@ -573,12 +572,12 @@ class CustomContent(Protocol):
 
     @property
     def values(self) -> Mapping[str, NDArray[Any]]:
-        """The raw values, by what is added to the name of the map; none if only its picture counts."""
+        """The raw values, by suffixes of the name of the map; empty if there is only a picture."""
         return _NOTHING
 
     @property
     def record(self) -> Mapping[str, Any]:
-        """What the record of its layer holds of it."""
+        """Its fields of the record of its layer."""
         return _NOTHING
 
     @property
@@ -602,7 +601,7 @@ class CustomContent(Protocol):
         ...
 
     def describe(self, layer: LayerResult, style: Style, /) -> Mapping[str, str | None]:
-        """Return facts in words by their names, `Scaling` among them; None: there is nothing to say."""
+        """Return facts in words by their names, `Scaling` among them; None leaves a fact out."""
         ...
 
 
@@ -638,21 +637,21 @@ class LayerResult:
         call: Call of the layer within the forward pass, from 1.
         index: Position in the order of execution among the hooked layers.
         shape: Shape of the layer's output for one image, without the batch axis.
-        of: What was captured at the layer.
+        of: The captured values of the layer.
         target: Class whose score was differentiated, else None.
         samples: Number of samples for this image, such as regions of a detector; the first is drawn.
         automatic: Whether the layer was chosen automatically.
-        query: Whose attention it is, in words; empty if it is not attention.
+        query: The query of the attention, in words; empty if it is not attention.
         statistics: Of all channels; None if there are only heat maps. `unit.json` lists it as a layer if there are any.
         measures: Statistics of each channel, all channels included, if requested.
         values: The values themselves, if requested.
-        maps: All channels, float32 `(N, C, h, w)` of N samples, if something that all images share is computed from them.
+        maps: All channels, float32 `(N, C, h, w)` of N samples, if a result of all images is computed from them.
         difference: Of two networks, how the values differ.
-        sees: First and last row of the prepared picture that each row of the map depends on, and the same for columns, int64
-            `(2, h)` and `(2, w)`, beyond the picture where that is padding; None if not requested, or not known.
-        centres: Where the positions of the map lie in the prepared picture; None: they span it, or it is not known.
-        frame: Which frame of a clip, or slice of a volume, the map lies at, from 0; None of a picture, of a map of all,
-            or if it is not known.
+        sees: First and last row of the network's input that each row of the map depends on, and the same for columns, int64
+            `(2, h)` and `(2, w)`, beyond the input where that is padding; None if not requested, or unknown.
+        centres: Positions of the map's values in the network's input; None: they span it, or are unknown.
+        frame: Frame of a clip, or slice of a volume, that the map belongs to, from 0; None for a picture, for a map of all
+            frames, or if it is unknown.
         drawings: In the order of the views.
     """
 
@@ -707,7 +706,7 @@ class ImageResult:
 
     @property
     def valued(self) -> Iterator[tuple[LayerResult, str, Mapping[str, NDArray[Any]]]]:
-        """Iterate over layer result, view and values of each drawing that has some of its own."""
+        """Iterate over layer result, view and values of each drawing that has values."""
         for layer in self.layers:
             for drawing in layer.drawings:
                 if drawing.content and not isinstance(drawing.content, Grid | Histogram):
@@ -728,7 +727,7 @@ class ImageResult:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Picture:
-    """An encoded picture and what it shows.
+    """An encoded picture and its description.
 
     Attributes:
         group: View that drew it, or `input`.
@@ -737,12 +736,12 @@ class Picture:
         width: Pixels.
         height: Pixels.
         facts: Description: layer, type, shape, range, scaling, model, weights.
-        title: Display name, if it says more than `name`.
+        title: Display name, if it differs from `name`.
         layer: The feature map it shows; None for the input and for sheets.
         drawing: One of that feature map's drawings, else None.
         tiles: Position of its tiles, None if it has none.
         page: Its number among several pictures of the same name, from 0.
-        report: What the page of the report is told of it besides, JSON values by their names.
+        report: Further data of it for the report, JSON values by their names.
         area: Width and height of its upper left part, without a caption below; None: all of it.
         svg: The picture as SVG, with its texts as text, if that is requested.
     """
@@ -799,11 +798,11 @@ class EmptyMaps:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class UnitImage:
-    """One image of a unit and its results, as a writer gets it.
+    """One image of a unit and its results, as a writer receives it.
 
     Attributes:
-        name: Its name in the run; of a unit that is of no image, the name of the unit.
-        path: Its path as it was listed, or what the unit is made of.
+        name: Its name in the run; of a unit without an image, the name of the unit.
+        path: Its path as it was listed, or the source of such a unit.
         result: The results.
         notices: Remarks about this image for the user.
         info: The run's settings.
@@ -835,7 +834,7 @@ class StoredAt:
     offset: int
 
 
-def __getattr__(name: str) -> Any:  # Any: of all types; what other modules define is imported on first use
+def __getattr__(name: str) -> Any:  # Any: of all types; names of other modules are imported on first use
     if name in TYPES:
         return getattr(import_module(f"fmapviz.{TYPES[name]}"), name)
     raise AttributeError(f"module 'fmapviz.types' has no attribute {name!r}")

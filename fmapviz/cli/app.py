@@ -169,7 +169,7 @@ def _usage_error(error: typer.TyperException) -> RequestError:
 
 # Any: the class of contexts is not public.
 def _hint_for_option(option: str, context: Any, command: str) -> str:
-    """Return what may be meant by an option that there is not: a similar one, or what other tools call it."""
+    """Return a hint for an unknown option: a similar one, or the option that other tools call so."""
     if meant := meant_flag(option.lstrip("-"), _options(context)):
         return meant
     near = nearest(option, _options(context), cutoff=0.7) if option.startswith("--") else []
@@ -184,7 +184,7 @@ def _hint_for_option(option: str, context: Any, command: str) -> str:
 
 # Any: as above.
 def _options(context: Any) -> list[str]:
-    """Return the options of a command, and those of the group that it belongs to."""
+    """Return the options of a command and of its group."""
     contexts = [each for each in (context, context and context.parent) if each]
     return [option for each in contexts for option in _of(each.command, each)]
 

@@ -69,7 +69,7 @@ class Console:
             self._show_outcome(event)
 
     def show_summary(self, summary: RunSummary, out: str | Path) -> None:
-        """Show how a run ended and how to open its results.
+        """Show how a run ended, and the commands and pages that open its results.
 
         Args:
             summary: The result of the run.
@@ -92,8 +92,7 @@ class Console:
                 print_message(printable(row))
         has_steps = bool(self._shard or self._has_pages or summary.steps)
         commands = self._open_commands(out, has_steps=has_steps) if summary.exit_code != 4 else {}
-        known = registry.pages().items()
-        pages = [summary.directory / page for form, page in known if form in self._formats]
+        pages = [summary.directory / page for form, page in registry.pages().items() if form in self._formats]
         pages = [page for page in pages if page.exists() or (is_url(str(page)) and summary.exit_code != 4)]
         if self._json:
             fields = asdict(summary)
@@ -147,14 +146,14 @@ class Console:
             self._print_outcome(event)
         for message in event.notices:
             self._print_notice(f"{_short(event.path)}: {message}")
-        seen = ", ".join(map(str, event.predictions))
+        predictions = ", ".join(map(str, event.predictions))
         if self._verbosity > 0 and event.status != "failed":
             line = f"{event.status} {_short(event.path)} ({count(event.pictures, 'picture')}, {event.seconds:.2f} s)"
-            progress.print(printable(f"{line}{seen and ': '}{seen}"))
-        elif self._verbosity == 0 and seen and not self._shard:  # predictions of shards are in their index
+            progress.print(printable(f"{line}{predictions and ': '}{predictions}"))
+        elif self._verbosity == 0 and predictions and not self._shard:  # predictions of shards are in their index
             self._lines += 1
             if self._lines <= _MOST_LINES:
-                progress.print(printable(f"{_short(event.path)}: {seen}"))
+                progress.print(printable(f"{_short(event.path)}: {predictions}"))
             elif self._lines == _MOST_LINES + 1:
                 progress.print("predictions of further images are in unit.json and the report; -v prints all")
         progress.update()
@@ -195,7 +194,7 @@ def show_estimate(estimate: Estimate, *, json: bool) -> None:
 
 
 def _changes(layers: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a table of the layers of a comparison that change most, as `layers.csv` has them; none if there are none."""
+    """Return the lines of a table of the layers of a comparison that change most; empty if there are none."""
     ranked: dict[str, Mapping[str, Any]] = {}
     others: dict[str, Mapping[str, Any]] = {}
     for each in sorted(layers, key=lambda each: -(each["relative_l2"] or 0) if each["rank"] else 0):

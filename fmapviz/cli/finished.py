@@ -1,4 +1,4 @@
-"""`fmapviz verify` and `fmapviz extract`: check finished runs, and take a picture out of one."""
+"""`fmapviz verify` and `fmapviz extract`: check finished runs, and write one picture of a shard to a file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def verify(
 ) -> int:
     """Check that DIR holds the files that it records, unchanged, and no others. Report how to repair it.
 
-    A run that is being written, or was interrupted, is not damaged: a notice says so.
+    A run that is being written or was interrupted is not damaged, but reported.
     """
     show_status(f"checking {directory} ...")
     from fmapviz.store.verify import hints_of
@@ -67,7 +67,11 @@ def verify(
 
 
 def _notice_unfinished(runs: Mapping[str, str]) -> None:
-    """Report which runs are not finished, by their state."""
+    """Report unfinished runs.
+
+    Args:
+        runs: Their states by path.
+    """
     for run, state in runs.items():
         if state == "running":
             print_message(f"notice: {quote(run)} is running: only what is finished was checked")
@@ -100,10 +104,10 @@ def extract(
     from fmapviz.store.extract import extract as find
     from fmapviz.store.extract import put
 
-    found = find(directory, image=image, layer=layer, view=view, target=target)
+    picture = find(directory, image=image, layer=layer, view=view, target=target)
     if out == "-":
-        print_bytes(found.png)
+        print_bytes(picture.png)
         return
-    path = Path(out or found.name)
-    put(path, found.png, force=force)
+    path = Path(out or picture.name)
+    put(path, picture.png, force=force)
     print_line(printable(str(path)))

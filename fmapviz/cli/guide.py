@@ -62,24 +62,24 @@ def guide(
 
 
 def find_page(words: str) -> str:
-    """Return the page with a name, or the only one whose name contains it; else that on `own-`NAME.
+    """Return the page of a name, or the only one whose name contains it, or the page `own-NAME`.
 
     Raises:
-        RequestError: There is none, or several contain it.
+        RequestError: No page has or contains the name, or several contain it.
 
     Example:
         >>> find_page("Exit codes"), find_page("views"), find_page("formats")
         ('exit-codes', 'layers-and-views', 'own-formats')
     """
     name = "-".join(words.lower().removesuffix(".md").split())
-    found = [page for page in PAGES if page == name]
-    found = found or [page for page in PAGES if name and f"-{name}-" in f"-{page}-" and not page.startswith("own-")]
-    found = found or [page for page in PAGES if page == f"own-{name}"]
-    if len(found) != 1:
+    pages = [page for page in PAGES if page == name]
+    pages = pages or [page for page in PAGES if name and f"-{name}-" in f"-{page}-" and not page.startswith("own-")]
+    pages = pages or [page for page in PAGES if page == f"own-{name}"]
+    if len(pages) != 1:
         near = _near(words)
         hint = f"{near}`fmapviz guide` lists all pages" if near else f"there are: {', '.join(PAGES)}"
         raise RequestError(f"no such page: {quote(words)}", hint=hint)
-    return found[0]
+    return pages[0]
 
 
 def _read(page: str) -> str:

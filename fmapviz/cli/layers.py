@@ -57,12 +57,12 @@ def list_layers(
             fields = fields_by_layer(loaded, rows)
     if not options["types"] and all(row.type.startswith("Conv3") for row in rows):
         print_message("notice: the model has no Conv2d layer: these are its Conv3d layers")
-    found, given = find_layers(loaded.module), typed[RunConfig]
+    every_layer, choice = find_layers(loaded.module), typed[RunConfig]
     if not options["types"]:
         names = {row.name for row in rows}
-        narrowing = {"include": given.get("layers", ()), "exclude": given.get("exclude", ())}
-        left_out = notice_left_out(found, [layer for layer in found if layer.name in names], **narrowing)
-        for notice in filter(None, [left_out, None if given else notice_blocks(model, found)]):
+        narrowing = {"include": choice.get("layers", ()), "exclude": choice.get("exclude", ())}
+        left_out = notice_left_out(every_layer, [layer for layer in every_layer if layer.name in names], **narrowing)
+        for notice in filter(None, [left_out, None if choice else notice_blocks(model, every_layer)]):
             print_message(f"notice: {printable(as_typed(notice))}")
     if outputs:
         parts = ", ".join(f"{key} {' x '.join(map(str, shape))}".strip() for key, shape in outputs.items())
@@ -101,12 +101,12 @@ def _table(rows: list[LayerInfo], fields: dict[str, ReceptiveField] | None) -> l
         cells.append((number, printable(name), row.type, shape, row.layout, f"{row.parameters:,}", str(row.calls)))
     if fields is not None:
         added = [("field", "stride", "start"), *(_field_cells(fields.get(row.name)) for row in rows)]
-        cells = [(*known, *new) for known, new in zip(cells, added, strict=True)]
+        cells = [(*row, *more) for row, more in zip(cells, added, strict=True)]
     return align(cells, right={0, 5, 6})
 
 
 def _field_cells(field: ReceptiveField | None) -> tuple[str, str, str]:
-    """Return a field's size, stride and start; of one with gates the stride and the start without them."""
+    """Return a field's size, stride and start as text; stride and start are those without gates."""
     if field is None:
         return "", "", ""
     shown = field.ungated or field
@@ -123,7 +123,7 @@ def _pair(numbers: Sequence[int], between: str) -> str:
 
 
 def _field_record(field: ReceptiveField | None) -> dict[str, Any]:
-    """Return a field as JSON has it; `receptive_field` is null where it is not known."""
+    """Return a field as JSON values; `receptive_field` is None where it is unknown."""
     if field is None or field.reason:
         record: dict[str, Any] = {"receptive_field": None, "reason": field.reason if field else "not executed"}
     else:

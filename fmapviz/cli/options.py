@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from fmapviz.core.members import NamedMember
 
 GROUPS = (RunConfig, Style, InputOptions, Engine)
-# Arguments of functions beside the configuration, which a command has as options of the same name.
+# Arguments of functions that are not fields of the configuration; a command has options of the same name.
 _BESIDE = ("against", "reference")
-_OF_ONE = ("run", "signed-run")  # ranges that a comparison of two networks has not
+_OF_ONE = ("run", "signed-run")  # ranges that a comparison of two networks does not take
 F = TypeVar("F", bound="Callable[..., Any]")
 
-# What the library says of Python, and what to type instead.
+# Phrases of the library about Python, and what to type instead.
 _PHRASES = {
     r"fmapviz\.list_layers\(model\)": "`fmapviz layers MODEL`",
     r"fmapviz\.list_layers\(model, types='Module'\)": "`fmapviz layers MODEL --types Module`",
@@ -47,7 +47,7 @@ def takes_options(only: Sequence[str] = (), *, pair: bool = False) -> Callable[[
 
     Args:
         only: Names of the fields; empty for all.
-        pair: Whether the command compares two networks, and so takes other values.
+        pair: Whether the command compares two networks, which takes other values.
     """
 
     def decorate(command: F) -> F:
@@ -65,10 +65,10 @@ def takes_options(only: Sequence[str] = (), *, pair: bool = False) -> Callable[[
 
 
 def read_options(typed: Mapping[str, object]) -> dict[type, dict[str, Any]]:
-    """Return the given values of each configuration dataclass, by field name.
+    """Return the values of each configuration dataclass that were typed, by field name.
 
     Args:
-        typed: Values by option name, as Typer passes them; None and empty lists were not given.
+        typed: Values by option name, as Typer passes them; None and empty lists were not typed.
 
     Raises:
         RequestError: A value does not have the form of its option.
@@ -122,7 +122,7 @@ def _type(name: str, value: str) -> str:
 
 
 def written_options() -> dict[str, str]:
-    """Return how hints write the options of a run, by their names in Python; see `as_typed`."""
+    """Return the options of a run as hints write them, by their names in Python; see `as_typed`."""
     return {name: f"{name}=" for _, name, _ in _options()}
 
 
@@ -148,7 +148,7 @@ def _in_order(option: Option) -> list[str]:
 
 
 def _takes(family: str, member: str, *, pair: bool) -> bool:
-    """Return True if a command that draws one network, or compares two, takes a view or a format."""
+    """Return True if a command takes a view or a format; `pair` if the command compares two networks."""
     if family == "view":
         return (registry.views()[member].networks == 2) == pair
     form = registry.formats()[member]
@@ -218,7 +218,7 @@ def _complete(option: Option, members: Sequence[str], incomplete: str) -> list[A
 
 
 def _own(incomplete: str) -> Iterator[str]:
-    """Yield references to functions and classes in Python files that begin like this; nothing is run."""
+    """Yield references to functions and classes in Python files that begin with a text; no code is run."""
     file = incomplete.partition(":")[0]
     beside = Path(f"{file}_").parent
     for path in sorted(map(str, beside.glob("*.py"))) if file else ():

@@ -22,7 +22,7 @@ _ERASE = "\r\x1b[K"
 
 
 class _Erasing:
-    """A standard stream; what is written to it replaces the status line."""
+    """A standard stream whose output replaces the status line."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -39,7 +39,7 @@ _covered: list[TextIO] = []  # the terminal, while it shows a status line
 
 
 def show_status(text: str) -> None:
-    """Show in a terminal what the command does, until something else is printed; call it before a slow import."""
+    """Show a status line in a terminal until something else is printed; call it before a slow import."""
     erase_status()
     terminal = sys.stderr
     if terminal is None or not terminal.isatty() or os.environ.get("TERM") == "dumb":

@@ -38,7 +38,7 @@ def interruption_behind(error: BaseException) -> Interrupted | None:
     """Return the interruption that caused an exception, or None.
 
     Code that a signal interrupts may raise another exception while it unwinds: Python 3.11 wraps what is raised during the
-    creation of a class, and `threading.Condition` releases a lock that it did not get back.
+    creation of a class, and `threading.Condition` releases a lock that it has not reacquired.
     """
     seen: BaseException | None = error
     while seen is not None and not isinstance(seen, Interrupted):

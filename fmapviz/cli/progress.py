@@ -1,4 +1,4 @@
-"""Show how many images of a run are finished: a bar in a terminal, a line now and then in a log file."""
+"""Show how many images of a run are finished: a bar in a terminal, a line every 30 seconds in a log file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _begun: list[ProgressLine] = []  # that of the command
 
 
 def describe() -> str:
-    """Return how far the run has come, for the message of an interruption; nothing if no run has begun."""
+    """Describe the progress for the message of an interruption; empty if no run has begun."""
     return f": {_begun[-1].finished}; run the same command to resume" if _begun else ""
 
 

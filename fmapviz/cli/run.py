@@ -78,7 +78,7 @@ def run(
 ) -> int:
     """Draw the feature maps of MODEL for every INPUT. With --view, draw gradients and class activation maps too.
 
-    Each image gets its own directory, OUT/NAME/IMAGE. Finished images are skipped by the next run. `fmapviz guide` explains
+    Each image has its own directory, OUT/NAME/IMAGE. Finished images are skipped by the next run. `fmapviz guide` explains
     models, weights, views and formats.
 
     Exit codes: 0 all done; 1 a bug; 2 wrong request; 3 some inputs failed; 4 nothing could be drawn; 5 the output could
@@ -170,7 +170,7 @@ def _check_model(spec: str, inputs: list[str]) -> None:
 
 
 def _unknown_word(word: str, *, alone: bool) -> RequestError:
-    """Return the error for a word that is no model; alone, it may also be meant as a command or a page."""
+    """Return the error for a word that is no model; without inputs it may also be meant as a command or a page."""
     if hint := meant_command(word):
         return RequestError(f"no such command or model: {quote(word)}", hint=hint)
     meant = {page: f"`fmapviz guide {page}`" for page in PAGES}

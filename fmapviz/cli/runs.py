@@ -96,11 +96,11 @@ def _remove(names: Sequence[str], out: str, *, yes: bool, json: bool) -> None:
     from fmapviz.store.listing import describe_run
     from fmapviz.store.remove import check_removable, find_run, remove_run
 
-    found = {directory.resolve(): directory for directory in (find_run(name, out) for name in names)}
-    for directory in found.values():
+    directories = {directory.resolve(): directory for directory in (find_run(name, out) for name in names)}
+    for directory in directories.values():
         check_removable(directory)
     removed = []
-    for directory in found.values():
+    for directory in directories.values():
         run = describe_run(directory)
         described = f"{printable(str(directory))} ({_describe(run.images, run.bytes)})"
         if not yes and not _confirm(f"remove {described}?"):
@@ -114,12 +114,16 @@ def _remove(names: Sequence[str], out: str, *, yes: bool, json: bool) -> None:
         else:
             print_line(f"removed {described}")
     if json:
-        fields = {"removed": len(removed), "kept": len(found) - len(removed), "bytes": sum(run.bytes for run in removed)}
+        fields = {
+            "removed": len(removed),
+            "kept": len(directories) - len(removed),
+            "bytes": sum(run.bytes for run in removed),
+        }
         print_json({"event": "summary", **fields, "exit_code": 0})
 
 
 def _confirm(question: str) -> bool:
-    """Ask in the terminal; only yes is yes."""
+    """Ask in the terminal; return True for y or yes."""
     erase_status()
     sys.stderr.write(f"{question} [y/N] ")
     sys.stderr.flush()
@@ -130,12 +134,12 @@ def _confirm(question: str) -> bool:
 
 
 def _record(run: ListedRun) -> dict[str, Any]:
-    """Return a run as JSON has it."""
+    """Return a run as JSON values."""
     return {**asdict(run), "directory": str(run.directory)}
 
 
 def _cells(run: ListedRun) -> tuple[str, ...]:
-    killed = run.killed and run.state in {"finished", "running"}  # of another command than those that are recorded
+    killed = run.killed and run.state in {"finished", "running"}  # a command that left no record
     states = {"damaged": run.damaged, run.state: run.state != "finished", "killed": killed}
     reason = f" ({printable(run.reason)})" if run.reason else ""
     return (
@@ -152,7 +156,7 @@ def _cells(run: ListedRun) -> tuple[str, ...]:
 
 
 def _settings(run: ListedRun, references: Collection[str]) -> str:
-    """Return the settings in which a run differs from the one of its model that most others are like."""
+    """Return the settings in which a run differs from the reference run of its model."""
     if run.first is None:
         return "reference" if run.name in references else ""
     return "; ".join(run.differences) or f"as {printable(run.first)}"

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 _DRAWS = "`fmapviz MODEL INPUT...` draws"
 
-# By what to type: the words that mean it.
+# Hints, each with the words that it answers.
 _COMMANDS = {
     "`fmapviz layers MODEL` lists the layers of a model": "summary info inspect describe modules module structure print "
     "torchinfo architecture nodes graph tree arch dump-layers list-layers",

@@ -1,4 +1,4 @@
-"""Refuse arguments that a function does not have, with a hint that names the one meant."""
+"""Refuse unknown arguments of functions, with a hint that names the likely one."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _hint(function: Callable[..., Any], problem: str, given: Iterable[str]) -> s
 
 
 def _options_within(function: Callable[..., Any]) -> dict[str, str]:
-    """Return how to write the options in dataclasses that a function takes, by their names in Python and as a flag."""
+    """Return the options of the dataclasses that a function takes as they are written, by their names and by their flags."""
     written: dict[str, str] = {}
     for name, parameter in signature(function).parameters.items():
         for kind in _decorated.keys() & re.findall(r"\w+", str(parameter.annotation)):

@@ -73,7 +73,7 @@ def check_type(name: str, value: object, kind: Any, *, hint: str) -> Any:
 
 
 def _as_text(value: object) -> Any:  # Any: a text, several, or None
-    """Return the text that is meant by a path, a member of an enumeration, a class, or a list of classes."""
+    """Return the text for a path, a member of an enumeration, a class, or a list of these; None for other values."""
     if isinstance(value, Enum):
         return value.name
     if isinstance(value, os.PathLike):
@@ -107,8 +107,8 @@ def _conform_items(value: object, origin: Any, inner: tuple[Any, ...]) -> Any:
     if not isinstance(several, Iterable) or isinstance(several, str | bytes | Mapping):
         raise TypeError
     if origin is Iterable and not isinstance(several, Sequence):
-        iter(several)  # a tensor may not have that
-        return value  # it may be read only once
+        iter(several)  # a tensor may refuse this
+        return value  # an iterator is read once
     items = tuple(_conform(each, inner[0]) for each in several)
     if origin is tuple and (isinstance(value, AbstractSet) or (inner[-1] is not Ellipsis and len(items) != len(inner))):
         raise TypeError
@@ -161,7 +161,7 @@ def check_scores(scores: str | None) -> None:
     """Check that scores are one of `SCORES`, or `value:UNIT`.
 
     Raises:
-        RequestError: They are something else; the hint names what other tools call it.
+        RequestError: They are something else; for a word of another tool the hint names ours.
     """
     if scores is None or scores in SCORES or re.fullmatch(r"value:\s*\S.*", scores):
         return
@@ -171,7 +171,7 @@ def check_scores(scores: str | None) -> None:
 
 
 SCORES = ("softmax", "sigmoid", "ordinal", "value")
-# By what other tools call it.
+# Our words by those of other tools.
 _CALLED = {
     **dict.fromkeys(("singlelabel", "singlelabelclassification", "multiclass", "crossentropy", "logits"), "softmax"),
     **dict.fromkeys(("multilabel", "multilabelclassification", "binary", "bce", "mask", "masks"), "sigmoid"),
@@ -181,7 +181,7 @@ _CALLED = {
 
 
 def check_weights(weights: object) -> None:
-    """Check that weights are a name, a member of an enumeration, or a mapping; whoever loads them checks which one.
+    """Check that weights are a name, a member of an enumeration, or a mapping; which one is checked when they are loaded.
 
     Raises:
         RequestError: They are something else.

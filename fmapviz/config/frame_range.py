@@ -1,4 +1,4 @@
-"""Ranges of frames of a film, as they are typed: `A:B`."""
+"""Parse a range of frames of a film, `A:B`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _FORMS = "A:B, from frame A to before frame B, counted from 0; one of them may b
 
 
 def parse_frames(text: str) -> tuple[int, int | None]:
-    """Return the number of the first frame, and that of the frame before which to end; None is the end of the film.
+    """Return the number of the first frame, and that of the frame after the last one; None is the end of the film.
 
     Raises:
         RequestError: The text has another form, or the range is empty.

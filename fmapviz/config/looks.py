@@ -1,4 +1,4 @@
-"""Which options of a style change the pictures of some views."""
+"""Find the options of a style that change the pictures of some views."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def options_of(config: type) -> dict[str, Option]:
 
 
 def documented(config: type[T]) -> type[T]:
-    """Add the help of each option to the docstring of a dataclass."""
+    """Decorate a dataclass: its docstring has the help of each option."""
     head, _, tail = cleandoc(config.__doc__ or "").partition("\n\nRaises:")  # Python 3.13 has removed the indentation
     config.__doc__ = f"{head}\n\nAttributes:\n{describe(config)}" + (f"\n\nRaises:{tail}" if tail else "")
     return config

@@ -1,4 +1,4 @@
-"""Tell views and formats of the user's own from those of the catalogue."""
+"""Find the user's own views and formats among those of the catalogue."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from fmapviz.errors import RequestError, quote
 if TYPE_CHECKING:
     from fmapviz.core.own import Kind
 
-_TAKEN = ("input", "all", "records", FILMSTRIP, ALIGNMENT)  # of other pictures and files
+_TAKEN = ("input", "all", "records", FILMSTRIP, ALIGNMENT)  # names of other pictures and files
 
 
 def find_own(kind: Kind, given: object) -> object:
-    """Replace what is the user's own among the views or formats that were asked for by its name; nothing is run.
+    """Replace the user's own views or formats among the requested ones by their names; no code is run.
 
     Args:
-        kind: What was asked for.
-        given: Names, and references to own code such as `my_view.py:energy`, in one text with commas or in several; or, in
+        kind: View or format.
+        given: Names, and references to user code such as `my_view.py:energy`, in one text with commas or in several; or, in
             Python, the code itself.
 
     Returns:
-        The names, of which the own are each an `OwnName`; anything else as it was given.
+        The names; those of user code are each an `OwnName`. A value of a wrong type is returned unchanged.
 
     Raises:
-        RequestError: An own name is taken, or cannot be used.
+        RequestError: The name of user code is taken, or cannot be used.
 
     Example:
         >>> find_own("view", "maps,my_view.py:energy")

@@ -1,4 +1,4 @@
-"""Positions in the network's input, as they are typed: `Y,X`, and those in a certain image: `IMAGE:Y,X`."""
+"""Parse positions in the network's input, `Y,X`, and positions in a certain image, `IMAGE:Y,X`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _POSITION = r"\s*(\d{1,5})\s*,\s*(\d{1,5})\s*"
 
 @dataclass(frozen=True, slots=True)
 class Anchor:
-    """Where comparisons begin.
+    """The position or image with which others are compared.
 
     Attributes:
         image: Name of an image of the run, as it was typed; empty for each image itself.
@@ -34,8 +34,8 @@ class Anchor:
             >>> Anchor("b.jpg").names("/photos/b.jpg"), Anchor("b.jpg").names("/photos/ab.jpg")
             (True, False)
         """
-        wanted = os.path.normpath(self.image)
-        return any(f"/{name}".endswith(f"/{wanted.lstrip('/')}") for name in names)
+        typed = os.path.normpath(self.image).lstrip("/")
+        return any(f"/{name}".endswith(f"/{typed}") for name in names)
 
     def __str__(self) -> str:
         """Return the anchor in words.
@@ -68,7 +68,7 @@ def parse_position(text: str) -> tuple[int, int]:
 
 
 def parse_anchor(text: str) -> Anchor:
-    """Return what an anchor refers to: `Y,X`, `IMAGE:Y,X` or `IMAGE`.
+    """Parse an anchor: `Y,X`, `IMAGE:Y,X` or `IMAGE`.
 
     Raises:
         RequestError: The text is empty.
@@ -87,7 +87,7 @@ def parse_anchor(text: str) -> Anchor:
 
 
 def cell_of(at: tuple[int, int], *, picture: tuple[int, int], grid: tuple[int, int]) -> tuple[int, int]:
-    """Return row and column of the position of a map at a pixel of the network's input, which the map spans.
+    """Return row and column of the position at a pixel of the network's input, for a map that spans the input.
 
     Args:
         at: Row and column of the pixel.

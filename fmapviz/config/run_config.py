@@ -258,12 +258,12 @@ class RunConfig(Execution, Output, Selection):
 
     @property
     def frame_range(self) -> tuple[int, int | None]:
-        """The numbers of the first frame of each film, and of the frame before which to end; None is its end."""
+        """The numbers of the first frame of each film, and of the frame after the last one; None is the end of the film."""
         return parse_frames(self.frames or ":")
 
     @property
     def needs_images(self) -> bool:
-        """Whether a view draws images, and not only the model."""
+        """Whether a view needs images, and not only the model."""
         return any(registry.view(view).images for view in self.views)
 
     @property
@@ -283,11 +283,11 @@ class RunInfo:
         sha256: Checksum of the weights file; None for random weights.
         preparation: The preprocessing, in one line.
         config: The configuration, with defaults resolved.
-        code: Of each view and format of the user's own, by name, a checksum of its code.
+        code: Checksums of the code of the user's own views and formats, by name.
         versions: Versions of fmapviz, Python and libraries; not part of the fingerprint.
-        request: What else is needed to load the same network and preprocess images in the same way, as JSON values.
-        against: What the network is compared with, as JSON values; empty if it is not.
-        settings: All that changes pictures, as JSON values.
+        request: Further values that loading the same network and preprocessing need, as JSON values.
+        against: The other network of a comparison, as JSON values; else empty.
+        settings: Everything that changes pictures, as JSON values.
         fingerprint: Sixteen hexadecimal digits that are equal if and only if the settings are.
         label: Model and weights, for people.
     """
@@ -316,7 +316,7 @@ class RunInfo:
         object.__setattr__(self, "label", f"{self.model} ({self.weights}){self._describe_other()}")
 
     def _describe_other(self) -> str:
-        """Return what the network is compared with, in words; nothing if it is not."""
+        """Describe the other network of a comparison; empty if there is none."""
         other = self.against
         if not other:
             return ""

@@ -1,4 +1,4 @@
-"""How pictures look: the options of a style, and how their texts are parsed."""
+"""How pictures look: the options of a style, and the parsers of their values."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fmapviz.errors import RequestError, quote, suggest
 
 COLORMAPS = ("gray", "viridis", "magma", "turbo", "coolwarm", "jet")
 NORMS = ("channel", "layer", "run", "signed", "signed-layer", "signed-run")
-MOST_CLUSTERS = 20  # as many colours can be told apart
+MOST_CLUSTERS = 20  # as many colours can be distinguished
 TEXT_SIZE = 13  # pixels
 _GROUNDS = {
     "black": (0, 0, 0), "white": (255, 255, 255), "gray": (128, 128, 128), "grey": (128, 128, 128), "transparent": None,
@@ -115,16 +115,16 @@ class Style:
         "Draw the principal components of the foreground only, the view pca.",
         "The foreground is one side of the first component: that with fewer positions at the border.",
     )
-    # What the options mean, parsed once.
+    # Parsed from the options above.
     ground: tuple[int, int, int] | None = field(init=False, compare=False)  # red, green, blue; None for a transparent one
     palette: str | None = field(init=False, compare=False)  # colour map of grids; None for grey
-    scope: str = field(init=False, compare=False)  # what has one range: `channel`, `layer`, `run`, or `fixed`
+    scope: str = field(init=False, compare=False)  # values with one range: `channel`, `layer`, `run`, or `fixed`
     signed: bool = field(init=False, compare=False)  # whether zero is in the middle of the range
     limits: tuple[float, float] | None = field(init=False, compare=False)  # LO and HI of `fixed:LO,HI`
     strongest: int | None = field(init=False, compare=False)  # K of `top:K`
-    rank: str = field(init=False, compare=False)  # what ranks the channels: `max`, `mean`, `std` or `change`
+    rank: str = field(init=False, compare=False)  # measure that ranks the channels: `max`, `mean`, `std` or `change`
     listed: tuple[int, ...] | None = field(init=False, compare=False)  # channels in the given order, without repetition
-    start: Anchor | None = field(init=False, compare=False)  # what `anchor` refers to
+    start: Anchor | None = field(init=False, compare=False)  # `anchor`, parsed
     position: tuple[int, int] | None = field(init=False, compare=False)  # row and column of `query`
 
     def __post_init__(self) -> None:

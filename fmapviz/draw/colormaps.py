@@ -1,7 +1,7 @@
-"""Colour maps, and how what is not finite is marked.
+"""Colour maps, and the checkerboard that marks NaN and infinite values.
 
-The colours are tables of our own. The package cmap has exact ones, but its import takes 240 ms and 7 MB, where these take
-0.2 ms and twenty lines, and a picture would differ by up to one level from what earlier runs have drawn.
+The colours are tables in this module. The package cmap has exact ones, but its import takes 240 ms and 7 MB; these take
+0.2 ms and twenty lines. Pictures with its tables would differ by up to one level from those of earlier runs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Describe in words what a picture shows: its facts are its header and the text of its PNG file."""
+"""Describe a picture in words: its facts are its header and the text of its PNG file."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def first_of(words: Sequence[str], kind: str) -> list[str]:
 
 
 def why_empty(heat: HeatMap) -> str | None:
-    """Return why the map of a class shows nothing; None if it shows something."""
+    """Return the reason why the map of a class shows nothing; None if it shows something."""
     if not heat.finite.all():
         return "not finite: NaN and infinite values are drawn as zero"
     if not heat.empty:
@@ -89,7 +89,7 @@ def channel_facts(
     more: Mapping[str, str | None] = _NOTHING,
     channels: Sequence[int] | None = None,
 ) -> dict[str, str | None]:
-    """Return the facts about a picture that is made of all channels of a layer.
+    """Return the facts about a picture of all channels of a layer.
 
     Args:
         layer: The layer.
@@ -134,7 +134,7 @@ def _of_content(layer: LayerResult, content: Content, style: Style) -> Mapping[s
 
 
 def _range_of(layer: LayerResult, *, whole: bool) -> dict[str, str | None]:
-    """Return the range and the mean of a layer, of which `whole` says whether all channels are shown."""
+    """Return the range and the mean of a layer; `whole` if all its channels are shown."""
     statistics = layer.statistics
     assert statistics is not None
     of_all = "" if whole else f", of all {_tiles_of(layer)}"

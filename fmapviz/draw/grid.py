@@ -76,7 +76,7 @@ class Moments:
         std: Population standard deviation, float32 `(N, C)`; NaN for a channel without a finite value.
         zeros: Number of values that are exactly zero, int64 `(N, C)`.
         values: Number of values per channel, NaN and infinite ones included.
-        rest: What float32 lost of the mean, float32 `(N, C)`; None if it is negligible beside the deviation.
+        rest: Part of the mean that float32 lost, float32 `(N, C)`; None if it is negligible beside the deviation.
     """
 
     mean: Tensor
@@ -88,12 +88,12 @@ class Moments:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shared:
-    """What all images of a run share of one layer.
+    """Values of one layer that all images of a run share.
 
     Attributes:
         low: Smallest finite value of all channels; NaN if no value is finite.
         high: Largest finite value of all channels; NaN if no value is finite.
-        more: What a capability found of all images, for its views alone.
+        more: Values of a feature for its own views.
     """
 
     low: float
@@ -138,7 +138,7 @@ def as_floats(maps: Tensor) -> Tensor:
 
 
 def is_rounded(maps: Tensor) -> bool:
-    """Return True if `as_floats` loses what a picture shows: half a level of a channel's range, or finite values.
+    """Return True if `as_floats` changes a picture: by half a level of a channel's range, or a finite value.
 
     Args:
         maps: `(N, C, ...)` or `(N, K)`, any type.
@@ -233,7 +233,7 @@ def _finite_moments(maps: Tensor, mean: Tensor, low: Tensor, high: Tensor) -> Mo
 
 
 def _measure_moments(maps: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute the mean, what float32 loses of it, and the standard deviation, of values that are not NaN.
+    """Compute the mean, the part of it that float32 loses, and the standard deviation, of values that are not NaN.
 
     The sums are of distances from a first mean: float32 may not hold the mean of values far from zero as precisely as they
     differ. On the CPU `torch.var_mean` takes thirteen times as long.
@@ -396,9 +396,9 @@ def fill(cells: Any, tiles: Any, *, row: int = 0) -> None:  # Any: NumPy's or to
 def _geometry(
     images: int, height: int, width: int, layout: Tiles
 ) -> tuple[tuple[int, int, int], tuple[int, ...], tuple[int, ...], int]:
-    """Return the size of grids, and the shape, the strides and the beginning of what they are without their gaps.
+    """Return the size of grids, and the shape, the strides and the beginning of a view of their tiles.
 
-    That is `(N, rows, columns, h, high, w, wide)`: each value fills a rectangle of `high` times `wide` pixels.
+    The shape is `(N, rows, columns, h, high, w, wide)`: each value fills a rectangle of `high` times `wide` pixels.
     """
     columns, down, across = layout.columns, layout.down, layout.across
     high, wide = layout.height // height, layout.width // width

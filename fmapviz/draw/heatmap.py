@@ -119,12 +119,12 @@ def nearest(have: int, wanted: int, device: torch.device | None = None) -> Tenso
 
 
 def nearest_values(grid: Size, size: Size, centres: Centres | None = None) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return which row and column of a map each pixel of an enlarged one shows: the one whose centre is nearest.
+    """Return the row and column of a map whose centre is nearest to each pixel of the enlarged map.
 
     Args:
         grid: Rows and columns of the map.
         size: Height and width of the enlarged one, pixels.
-        centres: Where its positions lie in the input; None: they span it.
+        centres: Positions of its values in the input; None: they span it.
     """
     if centres is not None:
         return centres.nearest(size)
@@ -141,7 +141,7 @@ def interpolate_colours(pixels: NDArray[np.uint8], size: Size, centres: Centres 
 def draw_heat_map(heat: HeatMap, seen: NDArray[np.uint8], style: Style, centres: Centres | None = None) -> NDArray[np.uint8]:
     """Draw a heat map over the input, or alone in its colour map; `centres` are its positions in the input.
 
-    The input has no colour where no position of the map sees it.
+    There is no colour where no position of the map sees the input.
     """
     colormap = colormap_of(heat, style)
     if heat.over:

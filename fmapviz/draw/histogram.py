@@ -1,4 +1,4 @@
-"""Draw how often which values occur."""
+"""Draw a histogram of values."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class Lettering:
     """The look of numbers, headers and colour bars.
 
     Attributes:
-        ground: What they are written on.
+        ground: The ground below them.
         size: Of the text of a header, pixels; the others are in proportion.
     """
 
@@ -79,7 +79,7 @@ _PLAIN = Lettering()
 
 
 def lay_tiles(pixels: NDArray[np.uint8], tiles: Tiles, look: Lettering) -> NDArray[np.uint8]:
-    """Replace what is between tiles, and in the places of missing ones, by the ground.
+    """Replace the pixels between tiles, and those of missing tiles, by the ground.
 
     Example:
         >>> grid, tiles = np.zeros((4, 7), np.uint8), Tiles(1, 1, 2, 2, 3, 3, 2, 2)
@@ -352,7 +352,7 @@ def _space(size: int, distance: int, room: int, numbers: Sequence[int], *, apart
 
 
 def _is_counted(numbers: Sequence[int]) -> bool:
-    """Return whether numbers count from 0, so that a reader can infer the ones that are left out."""
+    """Return True if numbers count from 0, so that a reader can infer missing ones."""
     return list(numbers) == list(range(len(numbers)))
 
 

@@ -68,7 +68,7 @@ class Ground:
 
 
 class Mark(Protocol):
-    """Text or lines, drawn on whatever ground the page has."""
+    """Text or lines, drawn on the ground of the page."""
 
     @property
     def level(self) -> int:
@@ -142,8 +142,8 @@ def element(name: str, content: str = "", **attributes: object) -> str:
         >>> element("rect", width=3, font_size=4)
         '<rect width="3" font-size="4"/>'
     """
-    given = "".join(f' {key.replace("_", "-")}="{value}"' for key, value in attributes.items())
-    return f"<{name}{given}>{content}</{name}>" if content else f"<{name}{given}/>"
+    start = "".join((name, *(f' {key.replace("_", "-")}="{value}"' for key, value in attributes.items())))
+    return f"<{start}>{content}</{name}>" if content else f"<{start}/>"
 
 
 def picture(pixels: NDArray[np.uint8]) -> Box:

@@ -61,7 +61,7 @@ class Sheet:
         cells: In the order of execution.
         seen: The input as the network saw it.
         title: Model and image.
-        result: Everything found out about the image.
+        result: The results of the image.
         style: How pictures look.
     """
 
@@ -84,7 +84,7 @@ def make_pictures(
     """Encode one image's drawings, one at a time.
 
     Args:
-        result: Everything found out about the image.
+        result: The results of the image.
         seen: The input as the network saw it.
         name: Name of the image in the run.
         info: The run's settings.
@@ -166,7 +166,7 @@ def make_picture(
 
 
 def is_numbered(style: Style) -> bool:
-    """Return True if tiles show their numbers; without `labels`, only where these are not known beforehand."""
+    """Return True if tiles show their numbers; unless `labels` is set, only strongest channels have them."""
     return bool(style.labels or (style.labels is None and style.strongest))
 
 
@@ -265,7 +265,7 @@ def _render(layer: LayerResult, content: Grid | HeatMap | CustomContent, seen: N
 
 
 def render_grid(grid: Grid, style: Style, *, has_colours: bool = False) -> Rendered:
-    """Return a grid with what its colour bar says; `has_colours` if its pixels are red, green and blue values."""
+    """Return a grid with the marks of its colour bar; `has_colours` if its pixels are red, green and blue values."""
     marks: Marks = ((0.0, "min"), (1.0, "max"))
     if grid.bars or has_colours:
         marks = ()  # the height of a bar shows its value; kernels in red, green and blue have no colour map

@@ -1,4 +1,4 @@
-"""What `unit.json` records of an image's feature maps and heat maps, and what the user is told of them."""
+"""Describe the feature maps and heat maps of an image for `unit.json`, and make notices about them."""
 
 from __future__ import annotations
 
@@ -70,10 +70,10 @@ def heat_records(result: ImageResult) -> list[dict[str, Any]]:
 
 
 def notices_of(result: ImageResult, *, sheets: Collection[str] = ()) -> list[str]:
-    """Return notices about what looks like a failure: heat maps that show nothing, and raw values that overflowed float16.
+    """Return notices about heat maps that show nothing, and raw values that overflowed float16.
 
     Args:
-        result: Everything found out about an image.
+        result: The results of an image.
         sheets: The views whose maps are cells of one picture.
     """
     return [*summarize_empty(find_empty_maps(result, sheets=sheets)), *_overflow_notices(result)]
@@ -83,10 +83,10 @@ def find_empty_maps(result: ImageResult, *, sheets: Collection[str] = ()) -> lis
     """Return a notice about each picture that shows nothing, and one about all such cells of a sheet.
 
     Args:
-        result: Everything found out about an image.
+        result: The results of an image.
         sheets: The views whose maps are cells of one picture.
     """
-    found = [
+    notices = [
         EmptyMaps(drawing.view, layer, f"{drawing.view} of {layer.layer} is {reason}")
         for layer in result.layers
         for drawing in layer.drawings
@@ -102,18 +102,20 @@ def find_empty_maps(result: ImageResult, *, sheets: Collection[str] = ()) -> lis
             cells[view].append(f"{layer.layer}{of_class}")
         else:
             of_layer = f" of {layer.layer}" if layer.layer else ""
-            found.append(EmptyMaps(view, layer, f"{view}{of_layer}{of_class} is {reason} (raw values {value_range(heat)})"))
+            notices.append(
+                EmptyMaps(view, layer, f"{view}{of_layer}{of_class} is {reason} (raw values {value_range(heat)})")
+            )
     for view, names in cells.items():
         if names:
             more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
             text = f"cells of the {view} with nothing to see: {', '.join(names[:MOST_NAMED])}{more}"
-            found.append(EmptyMaps(view, None, text))
-    return found
+            notices.append(EmptyMaps(view, None, text))
+    return notices
 
 
-def summarize_empty(found: Sequence[EmptyMaps]) -> list[str]:
+def summarize_empty(notices: Sequence[EmptyMaps]) -> list[str]:
     """Return the first notices about pictures that show nothing, and how many more there are."""
-    return first_of([each.text for each in found], "such pictures")
+    return first_of([each.text for each in notices], "such pictures")
 
 
 def remark_on_channels(layers: Iterable[LayerResult], style: Style) -> str:

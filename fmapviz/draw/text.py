@@ -159,7 +159,7 @@ class TextLine:
 
 @lru_cache(maxsize=1024)
 def _draw_line(text: str, face: Typeface, width: int, alignment: float, ground: int) -> NDArray[np.uint8]:
-    """Draw a line of glyphs that are kept: from their outlines, the numbers of each picture's caption would take long.
+    """Draw a line of cached glyphs: drawing each caption from outlines would take long.
 
     The font has no kerning, so that a glyph begins where the one before it ends.
     """
@@ -184,7 +184,7 @@ def _draw_glyph(ch: str, size: int, stroke: int) -> Image.Image:
 
 @lru_cache(maxsize=4096)
 def _advance(ch: str, size: int) -> int:
-    """Return how far to the right of a glyph the next one begins, oversampled pixels."""
+    """Return the distance from a glyph to the next one, oversampled pixels."""
     return round(_load_font(size * _OVERSAMPLING).getlength(ch))
 
 
@@ -207,7 +207,7 @@ def _glyph(ch: str) -> tuple[tuple[int, int], bytes]:
 
 
 def _find_break(text: str, face: Typeface, width: int) -> int:
-    """Return where to break a text that is too wide: between words, else within a dotted name, else anywhere."""
+    """Return the position at which a wide text is broken: between words, else within a dotted name, else anywhere."""
     counts = range(1, min(len(text), width) + 1)  # every character is at least a pixel wide
     end = max(1, bisect_right(counts, width, key=lambda count: face.width(text[:count])))
     space = text.rfind(" ", 0, end + 1)

@@ -1,7 +1,6 @@
 """The contract of a format, which writes the files of a unit of one or of many images.
 
-A format is a value of the catalogue, see `fmapviz.core.members.Format`, which says what it leaves on the disk, and names
-these functions:
+A format is a value of the catalogue, see `fmapviz.core.members.Format`, which lists its files and names these functions:
 
 * `open_writer(directory, *, many=False)`: Open a `Writer` of one unit, as a context manager. Its files are complete when the
   block ends. If the block raises, they are closed. `separate_files` makes it from a function that writes one image's files.

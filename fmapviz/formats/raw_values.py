@@ -36,7 +36,7 @@ def collect(image: UnitImage) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
         arrays[key] = np.asarray(values, order="C")
         layers.append({"key": key, "shape": list(values.shape), **record})
     info = image.info
-    told = {
+    metadata = {
         "fmapviz": __version__,
         "model": info.model,
         "weights": info.weights,
@@ -46,7 +46,7 @@ def collect(image: UnitImage) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
         "versions": json.dumps(dict(info.versions)),
         "layers": json.dumps(layers),
     }
-    return arrays, {key: _text(value) for key, value in told.items()}
+    return arrays, {key: _text(value) for key, value in metadata.items()}
 
 
 def _named(image: UnitImage) -> Iterator[tuple[str, NDArray[Any], dict[str, Any]]]:
@@ -71,7 +71,7 @@ def _of_class(layer: str, target: Target | None) -> str:
 
 
 def _free(name: str, taken: dict[str, NDArray[Any]]) -> str:
-    """Return a name that differs from those taken, also for NumPy, and from the key of the metadata."""
+    """Return a free name, also for NumPy, which is not the key of the metadata."""
     while name in taken or name.removesuffix(".npy") in taken or f"{name}.npy" in taken or name == "__metadata__":
         name += "~"
     return name

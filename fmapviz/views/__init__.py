@@ -1,4 +1,4 @@
-"""What is drawn of a single layer, and of the network itself; a feature contributes further views."""
+"""Views of a single layer, and of the network itself; features contribute further views."""
 
 from fmapviz.core.members import GRID_LOOKS, HEAT_LOOKS, Contribution, LayerView, ModelView, ReducedView
 
@@ -24,7 +24,7 @@ CONTRIBUTION = Contribution(
             captures="gradient",
             draw="fmapviz.views.maps:draw",
         ),
-        # The gradient at the layer's own input: of a tensor that several layers use, each has its part.
+        # The gradient at the layer's own input: if several layers use a tensor, each passes back its part.
         LayerView(
             name="grad-inputs",
             help="Gradient of a class's score that each layer passes back to its input, as a grid.",

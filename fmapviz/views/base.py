@@ -51,7 +51,7 @@ class LayerMaps:
         vector: Whether it has no rows and columns.
         picture: Height and width of the input, pixels; None if the input is not a picture.
         limits: Smallest and largest value of this view's maps over all images of the run, if known.
-        centres: Where the positions lie in the input; None: they span it.
+        centres: Positions of the values in the input; None: they span it.
     """
 
     values: Tensor
@@ -63,7 +63,7 @@ class LayerMaps:
 
     @property
     def placed(self) -> Centres:
-        """Where the positions lie in the input, which is a picture."""
+        """The positions of the values in the input, which is a picture."""
         assert self.picture
         return self.centres or Centres.spread((self.values.shape[2], self.values.shape[3]), self.picture)
 
@@ -144,12 +144,11 @@ def in_double(values: Tensor) -> Tensor:
 
 
 def divided(values: Tensor | float, sums: Tensor, sizes: Tensor) -> Tensor:
-    """Divide by sums; 0 where a sum is zero, but for what rounding its terms to float32 may have left of it.
+    """Divide by sums; 0 where a sum is zero, up to the rounding of its terms to float32.
 
     Args:
-        values: What is divided, of a shape that broadcasts.
+        values: The dividends, of a shape that broadcasts.
         sums: The divisors.
         sizes: Sums of the magnitudes of the terms.
     """
-    known = sums.abs() > sizes * torch.finfo(torch.float32).eps
-    return (values / sums).where(known, 0)
+    return (values / sums).where(sums.abs() > sizes * torch.finfo(torch.float32).eps, 0)

@@ -76,7 +76,7 @@ def tile_kernels(weight: Tensor, style: Style, *, whole: tuple[Tensor, Tensor] |
         whole: Smallest and largest weight of the layer, `(1, 1)` each, if these are some of its filters.
 
     Returns:
-        On the device of `weight`. Of three input channels one tile per filter in true colours, uint8 `(H, W, 3)`, ignoring
+        On the device of `weight`. For three input channels, one tile per filter in true colours, uint8 `(H, W, 3)`, ignoring
         the style's colour map; `signed` puts zero at middle grey. Of one input channel one tile per filter, else a row of
         tiles per filter, one for each input channel: uint8 `(H, W)`, or `(H, W, 3)` with a `style.palette`. The frames of a
         kernel `(T, h, w)` are tiles side by side. Kernels of a single value have no padding between them. With the

@@ -89,10 +89,10 @@ def draw(maps: LayerMaps, style: Style) -> BatchContent:
 
 
 def tile(maps: Maps | Sequence[Maps], style: Style) -> Tensor:
-    """Draw maps in a loop of one's own; see `fmapviz.tile`.
+    """Draw maps in the user's own loop; see `fmapviz.tile`.
 
     Raises:
-        RequestError: The maps are none, have none of the chosen channels, or the style asks for an input.
+        RequestError: The maps have a wrong type or none of the chosen channels, or the style requests the input.
     """
     check_type("style", style, Style, hint="such as Style(columns=8)")
     if isinstance(maps, FeatureMap):
@@ -148,10 +148,10 @@ def _draw_grids(
 
 
 def _check_style(style: Style, *, depth: int) -> None:
-    """Refuse what cannot be drawn outside of a run, and warn of options without effect.
+    """Refuse options that need a run, and warn of options without effect.
 
     Raises:
-        RequestError: The style asks for an input, or for what differs between two networks.
+        RequestError: The style requests the input, or channels ranked by change.
     """
     if style.with_input:
         raise RequestError(
@@ -177,9 +177,9 @@ def _to_host(contents: Sequence[BatchContent]) -> Iterator[Grid]:
     for content in contents:
         arrays = [tensor.cpu().numpy() for tensor in content.tensors.values()]
         for parts in zip(*arrays, strict=True):
-            made = content.make(**dict(zip(content.tensors, parts, strict=True)))
-            assert isinstance(made, Grid)
-            yield made
+            drawn = content.make(**dict(zip(content.tensors, parts, strict=True)))
+            assert isinstance(drawn, Grid)
+            yield drawn
 
 
 def _header(feature_map: FeatureMap) -> list[str]:

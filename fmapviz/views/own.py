@@ -53,7 +53,7 @@ class OwnPicture(CustomContent):
 
 
 class OwnViewError(NotAMapError):
-    """The user's code failed, or returned something else than it must."""
+    """The user's code failed, or returned a wrong value."""
 
 
 class OneImageError(Exception):
@@ -94,7 +94,7 @@ def draw(view: View, maps: LayerMaps, style: Style) -> BatchContent:
 
 
 def _copy(maps: Tensor) -> Tensor:
-    """Return the values as float32, in memory of their own: what the user's code does to them changes no other picture."""
+    """Return a float32 copy, which the user's code may change."""
     return maps.detach().to(torch.float32, copy=True)
 
 
@@ -102,7 +102,7 @@ def _copy(maps: Tensor) -> Tensor:
 def _call(
     function: Callable[..., Any], arguments: tuple[Any, ...], check: Callable[[Tensor], bool], expected: str
 ) -> Tensor:
-    """Call the user's code, and return what it returned, as a tensor."""
+    """Call the user's code, and return its result as a tensor."""
     maps, *more = arguments
     count = len(maps)
     returned, failure = _try(function, maps.clone() if count > 1 else maps, *more)
@@ -112,7 +112,7 @@ def _call(
         failures = [_try(function, each[None].clone(), *more)[1] for each in maps]
         if None in failures:
             raise OneImageError from failure
-        failure = failures[0]  # in the same words as of an image alone
+        failure = failures[0]  # the message that an image alone has
     if failure:
         raise OwnViewError(f"{one_line(failure)}{_in_brackets(place_of(failure))}") from failure
     try:
@@ -158,8 +158,8 @@ def _describe(returned: object, maps: Tensor) -> str:
 
 
 def _definition(function: Callable[..., Any]) -> str:
-    """Return where a function begins, such as `my_view.py, line 3`; empty if that is not known."""
-    found = inspect.unwrap(function)
-    found = found if inspect.isroutine(found) else vars(type(found)).get("__call__", found)
-    code = getattr(found, "__code__", None)
+    """Return the place where a function begins, such as `my_view.py, line 3`; empty if that is unknown."""
+    routine = inspect.unwrap(function)
+    routine = routine if inspect.isroutine(routine) else vars(type(routine)).get("__call__", routine)
+    code = getattr(routine, "__code__", None)
     return f"{Path(code.co_filename).name}, line {code.co_firstlineno}" if code else ""

@@ -94,7 +94,7 @@ def publish(run: Path, info: RunInfo, summaries: Mapping[str, Any]) -> dict[str,
     Args:
         run: The run directory.
         info: The run's settings.
-        summaries: What the run's aggregates summarize, by their names. The page has a panel for `statistics`.
+        summaries: The summaries of the run's aggregates, by their names. The page has a panel for `statistics`.
     """
     units: list[ListedUnit] = summaries["images"]
     images = [unit for unit in units if unit.kind == IMAGE]
@@ -112,7 +112,6 @@ def publish(run: Path, info: RunInfo, summaries: Mapping[str, Any]) -> dict[str,
         model, listed = None, [{"unit": "the model", "href": model, "predictions": [], "thumbnail": False}]
     page: dict[str, Any] = {
         "title": info.label,
-        # The others are shown before them.
         "views": [*info.config.views, *([ALIGNMENT] if info.against else []), *([FILMSTRIP] if films else [])],
         "facts": describe_settings(info.settings, info.versions),
         "units": listed,
@@ -197,7 +196,7 @@ def _describe(picture: Picture, empty_maps: Sequence[EmptyMaps]) -> dict[str, An
 
 
 def _levels(grid: Grid) -> dict[str, Any]:
-    """Return what turns the pixels of a grid's tiles into values."""
+    """Return the data that convert the pixels of a grid's tiles to values."""
     assert grid.ends is not None
     palette = b64encode(table(grid.palette).tobytes()).decode() if grid.palette else None
     return {"data": pack(grid.ends), **({"palette": palette} if palette else {})}
@@ -222,20 +221,20 @@ def _axis(ends: bytes) -> list[Any]:
 
 
 def _histogram(histogram: Histogram) -> dict[str, Any]:
-    known = histogram.counts.any()
+    has_values = histogram.counts.any()
     return {
         "counts": histogram.counts.tolist(),
-        "low": float(histogram.low) if known else None,
-        "high": float(histogram.high) if known else None,
+        "low": float(histogram.low) if has_values else None,
+        "high": float(histogram.high) if has_values else None,
         "nonfinite": histogram.nonfinite,
     }
 
 
-def _statistics(known: ChannelStatistics) -> dict[str, Any]:
+def _statistics(channels: ChannelStatistics) -> dict[str, Any]:
     """Pack minimum, maximum, mean, deviation, and shares of zeros and of non-finite values, over all images."""
-    shares = [known[name] / known.values for name in ("zeros", "nonfinite")]
-    rows = np.stack([*(known[name] for name in ("min", "max", "mean")), known.std, *shares])
-    dead = known.flat
+    shares = [channels[name] / channels.values for name in ("zeros", "nonfinite")]
+    rows = np.stack([*(channels[name] for name in ("min", "max", "mean")), channels.std, *shares])
+    dead = channels.flat
     layers = [
         {
             "name": printable(info.layer),
@@ -245,6 +244,6 @@ def _statistics(known: ChannelStatistics) -> dict[str, Any]:
             "dead": dead[own].nonzero()[0].tolist(),
             "data": pack(rows[:, own]),
         }
-        for info, own in known.slices()
+        for info, own in channels.slices()
     ]
-    return {"images": known.images, "layers": layers}
+    return {"images": channels.images, "layers": layers}

@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
 
 def describe_settings(settings: Mapping[str, Any], versions: Mapping[str, Any]) -> list[list[str]]:
-    """Return what the report says about a run, as pairs.
+    """Return the facts of a run for its report, as pairs of name and text.
 
     Args:
-        settings: Those that `run.json` records; a record that was tampered with may hold any JSON values.
+        settings: Those of `run.json`; a record that was tampered with may hold any JSON values.
         versions: The recorded versions.
 
     Example:

@@ -84,12 +84,12 @@ def href_of(unit: Path, run: Path) -> str:
 
 
 def number(value: Any) -> float:
-    """Return a number of a record, which may hold any JSON value; 0 if it is none."""
+    """Return a number of a record, which may hold any JSON value; 0 for other values."""
     return float(value) if isinstance(value, float) or (isinstance(value, int) and abs(value) < 1e300) else 0.0
 
 
 def group_steps(units: Iterable[ListedUnit]) -> dict[object, list[ListedUnit]]:
-    """Return the units of each image, and those of each series or film by steps; of two of one step the later one."""
+    """Group the units of each image, series or film, in the order of steps; the later of two units of one step counts."""
     groups: dict[object, list[ListedUnit]] = {}
     for unit in units:
         frames = None if unit.step else frames_of(unit.path)
@@ -115,7 +115,7 @@ def identify(unit: ListedUnit, run: Path) -> tuple[PurePath, PurePath]:
 
 
 def describe_steps(steps: Sequence[ListedUnit], run: Path) -> dict[str, Any]:
-    """Return what the page lists of an image or a series, as in `list_images`, without its name."""
+    """Return the entry of an image or a series, as in `list_images`, without its name."""
     first, href = steps[0].step, href_of(steps[0].directory, run)
     if first is None and frames_of(steps[0].path):
         frames = [{"step": _step(unit), "href": href_of(unit.directory, run), "input": True} for unit in steps]
@@ -152,8 +152,8 @@ def name_images(images: Sequence[tuple[PurePath, PurePath]]) -> list[str]:
 
 # Any: a record that was tampered with may hold any JSON value.
 def _predictions(records: Any) -> list[str]:
-    known = [each for each in records if isinstance(each, dict)] if isinstance(records, list) else []
-    return [printable(_prediction(each)) for each in known]
+    valid = [each for each in records if isinstance(each, dict)] if isinstance(records, list) else []
+    return [printable(_prediction(each)) for each in valid]
 
 
 def _prediction(record: Mapping[str, Any]) -> str:

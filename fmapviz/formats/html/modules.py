@@ -1,9 +1,9 @@
 """Join ES modules into one script. A page that is opened from a file may not load modules.
 
-Each module becomes a function that takes its imports and returns its exports, so it keeps a scope of its own, and stands
-behind those that it imports. It may say `import { name, name as other } from "./path.js";`, and `export` before a function,
-a class or a `const`, each at the beginning of a line. All else is refused: an exported `let`, for one, would keep its first
-value in other modules.
+Each module becomes a function that takes its imports and returns its exports: it has a scope of its own, and follows those
+that it imports. A module may use `import { name, name as other } from "./path.js";`, and `export` before a function, a class
+or a `const`, each at the beginning of a line. Everything else is refused: an exported `let` would keep its first value in
+other modules.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _EXPORT = re.compile(r"^export (?=(?:(?:async )?function|class|const) (\w+))", r
 _NAME = re.compile(r"(\w+)(?: as (\w+))?")
 # Types are for `make check`: the page is smaller by a tenth without them.
 _TYPES = re.compile(r"^ *(?:// @ts-check|/\*\*(?:(?!\*/).)*\*/)\n", re.MULTILINE | re.DOTALL)
-# At the beginning of a line, what neither of the first two took; anywhere but in a comment, a module loaded later.
+# Other statements at the beginning of a line; dynamic imports anywhere but in a comment.
 _OTHER = re.compile(r"^\s*(?:import|export)\b.*|^(?!\s*//).*\bimport\s*[(.].*", re.MULTILINE)
 
 
@@ -39,7 +39,7 @@ def join(entry: str, source: str, read: Callable[[str], str]) -> str:
         read: Returns the text of a module by its path.
 
     Raises:
-        ValueError: It says something that cannot be joined, imports what is not exported, or modules import each other.
+        ValueError: A statement cannot be joined, a name that is imported is not exported, or modules import each other.
         OSError: From `read`, of a module that does not exist.
 
     Example:

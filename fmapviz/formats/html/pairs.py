@@ -28,7 +28,7 @@ def pair_images(
         addresses: Their addresses relative to the page, each with a slash at its end.
 
     Returns:
-        For each image `unit` (its name) and `of`: what each run has of it, as in `list_images`, or None. If one of them is a
+        For each image `unit` (its name) and `of`: its entry in each run, as in `list_images`, or None. If one of them is a
         series, `steps` has the numbers of the steps of both, ascending.
     """
     first, second = (_read(units, run, address) for units, run, address in zip(runs, directories, addresses, strict=True))
@@ -53,7 +53,7 @@ class _Image:
         identity: Name of its unit, and its file; see `identify`.
         name: Its name in the report of its run.
         is_series: Whether it is a series.
-        about: What the page lists of it.
+        about: Its entry in the list.
     """
 
     identity: tuple[PurePath, PurePath]

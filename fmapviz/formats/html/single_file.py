@@ -1,4 +1,4 @@
-"""Read the files that the report's page holds itself with `--single-file`: scripts as JSON, pictures in base64."""
+"""Read the files that the report's page embeds with `--single-file`: scripts as JSON, pictures in base64."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LARGEST = 18_000_000  # bytes: in a mail an attachment grows by 37 %, and most p
 def embed(units: Mapping[str, Path], *, script: str, without: Collection[str] = ()) -> dict[str, str]:
     """Return the content of each file that the page shows, by its address relative to the page.
 
-    What is missing or damaged is left out; the page says so where it would be shown.
+    Missing and damaged files are left out; the page says so in their places.
 
     Args:
         units: The directories of the units by their addresses, which end in `/`.
@@ -55,12 +55,12 @@ def too_large(images: int) -> RefusedError:
 
 
 def _read(directory: Path, script: str) -> list[tuple[str, str]]:
-    found: list[tuple[str, str]] = []
+    contents: list[tuple[str, str]] = []
     with suppress(OSError, ValueError, KeyError, TypeError):
         unit: dict[str, Any] = read_script(files.read(directory / script))
         for picture in unit["pictures"]:
             if "histogram" not in picture:  # the page draws it
                 content = files.read(directory / os.fsdecode(unquote_to_bytes(picture["href"])))
-                found.append((picture["href"], b64encode(content).decode()))
-        found.append((script, to_json({**unit, "source": ""})))  # a path of this computer
-    return found
+                contents.append((picture["href"], b64encode(content).decode()))
+        contents.append((script, to_json({**unit, "source": ""})))  # a path of this computer
+    return contents

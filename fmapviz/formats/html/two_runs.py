@@ -101,16 +101,16 @@ def _absolute(path: str | Path) -> Path:
     """Return an absolute path; links are followed only where `..` asks for it, since browsers do not follow them."""
     if "\0" in str(path):
         raise RequestError(f"no path can hold this: {quote(path)}", hint="a directory, such as 'runs/alexnet'")
-    given = Path(path).expanduser() if str(path).startswith("~/") else Path(path)
+    expanded = Path(path).expanduser() if str(path).startswith("~/") else Path(path)
     with reading_from(path):  # the working directory may have been removed
-        return given.resolve() if ".." in given.parts else given.absolute()
+        return expanded.resolve() if ".." in expanded.parts else expanded.absolute()
 
 
 def _hint_at_runs(directory: Path, typed: str | Path) -> str:
     if not directory.is_dir():
         return suggest_file(str(typed))
-    found = sorted(str(Path(typed) / each.parent.name) for each in directory.glob(f"*/{RUN_FILE}"))
-    return f"it holds runs: {first_few(found)}" if found else f"the directory of a run holds {RUN_FILE}"
+    runs = sorted(str(Path(typed) / each.parent.name) for each in directory.glob(f"*/{RUN_FILE}"))
+    return f"it holds runs: {first_few(runs)}" if runs else f"the directory of a run holds {RUN_FILE}"
 
 
 def _read(run: str | Path) -> _Run:
@@ -182,7 +182,7 @@ def _describe(runs: Sequence[_Run], folder: Path) -> dict[str, Any]:
     return {
         "title": " and ".join(names),
         "views": list(views),
-        "facts": [fact for fact in about[0]["facts"] if fact in about[1]["facts"]],  # the pictures need not repeat them
+        "facts": [fact for fact in about[0]["facts"] if fact in about[1]["facts"]],
         "units": listed,
         "model": None,
         "statistics": None,

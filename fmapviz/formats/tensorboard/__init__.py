@@ -49,7 +49,7 @@ class TensorBoardRun:
 
 @contextmanager
 def open_writer(directory: Path, *, many: bool = False) -> Iterator[TensorBoardRun]:
-    """Write pictures to one event file, which gets its name when it is complete.
+    """Write pictures to one event file, which appears when it is complete.
 
     Args:
         directory: The staged unit.

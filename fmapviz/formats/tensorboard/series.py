@@ -28,11 +28,11 @@ _GRAY, _RGB = 1, 3  # colour spaces of a summary
 
 
 def write_series(run: Path, units: Sequence[Path]) -> None:
-    """Write the event file of a run, anew: tags are `VIEW/NN LAYER/IMAGE`, and numbers such as `sqnr/NN LAYER`.
+    """Rewrite the event file of a run: tags are `VIEW/NN LAYER/IMAGE`, and those of numbers `sqnr/NN LAYER`.
 
     Args:
         run: The run directory.
-        units: Those of all steps; the file gets one picture after the other, so that their number does not matter.
+        units: Those of all steps; pictures are written one after the other, so memory does not grow with their number.
 
     Raises:
         OSError: It could not be written.
@@ -48,7 +48,7 @@ def write_series(run: Path, units: Sequence[Path]) -> None:
 
 
 def _scalars(units: Sequence[Path]) -> Iterator[tuple[int, str, float]]:
-    """Yield the step, the tag and the value of each number that aggregates have of a step."""
+    """Yield the step, the tag and the value of each number of the aggregates."""
     for aggregate in registry.aggregates().values():
         if aggregate.scalars:
             summary, _ = base.gather(cast("base.Aggregate[Any]", import_module(aggregate.module)), units)
