@@ -80,11 +80,19 @@ def test_a_range_of_another_tool_is_answered_with_the_one_meant(word, meant):
     assert meant in error.value.hint
 
 
-@pytest.mark.parametrize("family", [family for family, name in MODELS.items() if not name.startswith(("my_net", "hf:"))])
-def test_a_family_of_networks_is_answered_with_one_that_exists(family):
+FAMILIES_OF_NETWORKS = [family for family, name in MODELS.items() if not name.startswith(("my_net", "hf:"))]
+
+
+@pytest.mark.parametrize("family", FAMILIES_OF_NETWORKS)
+def test_a_family_of_networks_is_answered_with_one_of_its_models(family):
+    assert MODELS[family] in meant_model(family.upper())
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("family", FAMILIES_OF_NETWORKS)
+def test_the_model_of_a_family_exists(family):
     pytest.importorskip("timm")
     assert is_model(MODELS[family])
-    assert MODELS[family] in meant_model(family.upper())
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 from dataclasses import replace
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from run_infos import run_info
 from tiny_runs import AS_IT_IS, runner
 from waiting import PATIENCE
 
-from fmapviz.core import registry
+from fmapviz.core import checksummed_json, files, registry
 from fmapviz.core.checksummed_json import dumps
 from fmapviz.core.files import stage
 from fmapviz.core.members import load
@@ -149,7 +150,9 @@ def test_an_image_may_be_called_like_a_file_of_ours(out):
     assert problems(out) == [(str(out / "net/folder/b.png/00_conv.maps.png"), "0 bytes instead of 96")]
 
 
-def test_a_record_of_many_gigabytes_is_not_read(unit):
+def test_a_record_of_many_gigabytes_is_not_read(unit, monkeypatch):
+    monkeypatch.setattr(checksummed_json, "MAX_BYTES", 2**20)
+    monkeypatch.setattr(checksummed_json, "read", partial(files.read, most=2**20 + 1))
     os.truncate(unit / "unit.json", 40 * 2**30)
     assert problems(unit) == [(str(unit / "unit.json"), "damaged")]
 
