@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
 
+from fmapviz.observe.randomness import python_states
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
@@ -97,8 +99,7 @@ def state_of(network: nn.Module) -> object:
     """
     held = [(id(module), name, value) for module in network.modules() for name, value in vars(module).items()]
     kept = [(module, name, object() if isinstance(value, _GENERATORS) else id(value)) for module, name, value in held]
-    kind, keys, *rest = np.random.get_state(legacy=True)  # noqa: NPY002  not to draw from it
-    return kept, random.getstate(), (kind, np.asarray(keys).tobytes(), *rest)
+    return kept, python_states()
 
 
 def _has_number(value: object) -> bool:

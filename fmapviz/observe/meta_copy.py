@@ -1,11 +1,15 @@
-"""Copy a network to the meta device, where it has shapes but no numbers."""
+"""Copy a network: to the meta device, where it has shapes but no numbers, or with tensors of its own."""
 
 from __future__ import annotations
 
 from copy import deepcopy
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def copy_to_meta(network: nn.Module, *, hooks: bool = True) -> nn.Module:
@@ -23,15 +27,28 @@ def copy_to_meta(network: nn.Module, *, hooks: bool = True) -> nn.Module:
         >>> copy_to_meta(net).weight.device.type, net.weight.device.type
         ('meta', 'cpu')
     """
-    held = [value for module in network.modules() for value in vars(module).values() if isinstance(value, Tensor)]
-    tensors = [*network.parameters(), *network.buffers(), *held]
-    known: dict[int, object] = {id(tensor): _outline(tensor) for tensor in tensors}
-    if not hooks:  # what they refer to may be large
-        named = [each for module in network.modules() for each in vars(module).items()]
-        known |= {id(held): type(held)() for name, held in named if "hooks" in name and isinstance(held, dict)}
+    return copy_with(network, lambda values: torch.empty_like(values, device="meta"), left_out="" if hooks else "hooks")
+
+
+def copy_with(network: nn.Module, convert: Callable[[Tensor], Tensor], *, left_out: str = "") -> nn.Module:
+    """Copy a network's modules, also parametrized ones, with other tensors.
+
+    Args:
+        network: Not changed.
+        convert: Returns the tensor that the copy has, from one outside the graph.
+        left_out: Hooks whose name contains this are not copied: what they refer to may be large. Empty: all are.
+
+    Raises:
+        Exception: The network has an attribute that cannot be copied.
+    """
+    held = [each for module in network.modules() for each in vars(module).items()]
+    tensors = [*network.parameters(), *network.buffers(), *(value for _, value in held if isinstance(value, Tensor))]
+    known: dict[int, object] = {id(values): _converted(values, convert) for values in tensors}
+    if left_out:
+        known |= {id(hooks): type(hooks)() for name, hooks in held if left_out in name and isinstance(hooks, dict)}
     return deepcopy(network, known)
 
 
-def _outline(tensor: Tensor) -> Tensor:
-    values = torch.empty_like(tensor, device="meta", requires_grad=False)
+def _converted(tensor: Tensor, convert: Callable[[Tensor], Tensor]) -> Tensor:
+    values = convert(tensor.detach())
     return nn.Parameter(values, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else values

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -11,10 +10,11 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from fmapviz.observe.hooks import evaluating, undisturbed
+from fmapviz.observe.meta_copy import copy_with
 from fmapviz.observe.reshape import NotAMapError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
 _PLAIN = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 _CONVOLUTIONS: set[object] = {
@@ -85,7 +85,7 @@ class _Weights(TorchFunctionMode):
 
 def _weight_in_call(module: Any, stored: Tensor, value: float) -> Tensor:
     # Any: attributes of a convolution.
-    copied = _copy(module)
+    copied = copy_with(module, Tensor.clone, left_out="_forward_hooks")
     sides = tuple(module.kernel_size)
     channels = getattr(module, "in_channels", None) or stored.shape[1] * module.groups
     steps = getattr(module, "dilation", 1)
@@ -98,27 +98,3 @@ def _weight_in_call(module: Any, stored: Tensor, value: float) -> Tensor:
         raise ValueError(f"it calls {len(weights.seen)} convolutions")
     (used,) = weights.seen
     return cast("Tensor", used)
-
-
-def _copy(module: nn.Module) -> nn.Module:
-    """Copy a module and its tensors; `copy` refuses parametrized modules, and tensors that were computed."""
-    copied: nn.Module = object.__new__(type(module))
-    kept: Callable[[Any], Any] = _copy_value  # Any: an attribute
-    vars(copied).update({name: kept(value) for name, value in vars(module).items()})
-    for name in ("_forward_hooks", "_forward_hooks_with_kwargs", "_forward_hooks_always_called"):
-        with suppress(KeyError):
-            vars(copied)[name] = type(vars(module)[name])()
-    return copied
-
-
-def _copy_value(value: Any) -> Any:
-    # Any: an attribute of a module, or what it contains.
-    if isinstance(value, nn.Parameter):
-        return nn.Parameter(value.detach().clone(), requires_grad=value.requires_grad)
-    if isinstance(value, Tensor):
-        return value.detach().clone()
-    if isinstance(value, nn.Module):
-        return _copy(value)
-    if type(value) is dict or type(value).__name__ == "OrderedDict":
-        return type(value)((key, _copy_value(each)) for key, each in value.items())
-    return list(map(_copy_value, value)) if type(value) is list else value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -38,28 +39,9 @@ CHANNELS_FIRST = (
     nn.Upsample,
 )
 _CHANNELS_LAST = (nn.Linear, nn.LayerNorm)
-_BY_TYPE = {  # of those whose number of axes is fixed
-    "N C H W": (
-        nn.Conv2d,
-        nn.ConvTranspose2d,
-        nn.BatchNorm2d,
-        nn.InstanceNorm2d,
-        nn.MaxPool2d,
-        nn.AvgPool2d,
-        nn.AdaptiveMaxPool2d,
-        nn.AdaptiveAvgPool2d,
-    ),
-    "N C T H W": (
-        nn.Conv3d,
-        nn.ConvTranspose3d,
-        nn.BatchNorm3d,
-        nn.InstanceNorm3d,
-        nn.MaxPool3d,
-        nn.AvgPool3d,
-        nn.AdaptiveMaxPool3d,
-        nn.AdaptiveAvgPool3d,
-    ),
-}
+# Of those whose number of axes is fixed.
+_SIDES = {"2": "N C H W", "3": "N C T H W"}
+_FIXED = re.compile(r"(?:Conv|ConvTranspose|BatchNorm|InstanceNorm|(?:Adaptive)?(?:Max|Avg)Pool)([23])d")
 _decided_by_type: dict[tuple[type[nn.Module], int | None], str] = {}  # asked at every layer
 _USUAL = {2: "N C", 4: "N C H W", 5: "N C T H W"}
 
@@ -73,7 +55,8 @@ def known_by_type(module: nn.Module, dimensions: int | None = None) -> str:
     """
     key = type(module), dimensions
     if key not in _decided_by_type:
-        text = next((text for text, kinds in _BY_TYPE.items() if isinstance(module, kinds)), "")
+        bases = (base.__name__ for base in type(module).__mro__ if base.__module__.startswith("torch.nn.modules."))
+        text = next((_SIDES[match[1]] for base in bases if (match := _FIXED.fullmatch(base))), "")
         _decided_by_type[key] = text if dimensions in {None, len(text.split())} else ""
     return _decided_by_type[key]
 

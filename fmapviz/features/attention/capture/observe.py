@@ -8,7 +8,7 @@ network gets what they return, so its outputs are the same bit by bit; weights a
 from __future__ import annotations
 
 from collections import Counter
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,6 @@ from torch.overrides import TorchFunctionMode
 from fmapviz.features.attention.capture.weights import Fused, Given
 from fmapviz.observe.layers import find_layers
 from fmapviz.observe.layouts.tokens import TokenGrid
-from fmapviz.observe.outputs import tensors
 from fmapviz.observe.readable import why_unreadable
 from fmapviz.types import Layer
 
@@ -39,21 +38,6 @@ _HEADS = ("num_heads", "num_attention_heads", "n_heads", "n_head", "nhead", "hea
 _WEIGHTLESS = nn.Softmax | nn.Dropout  # parts of an attention module that own no attention
 
 
-@dataclass(slots=True, eq=False)
-class Running:
-    """A module whose forward pass is running.
-
-    Attributes:
-        layer: The module; the network itself is named after its class.
-        shapes: Of the tensors that it received.
-        numbers: Pairs of whole numbers that it received, such as rows and columns.
-    """
-
-    layer: Layer
-    shapes: Sequence[torch.Size]
-    numbers: Sequence[tuple[int, int]]
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Attention:
     """One attention of a forward pass.
@@ -63,7 +47,6 @@ class Attention:
         name: Its name, with `#2` for its second attention.
         call: Number of this attention among the module's own, from 1.
         weights: `(N, heads, L, S)`, of L queries and S keys.
-        running: The modules that were running, the owner last.
         output: What the operation returned: `(N, heads, L, d)` if it was fused, otherwise the weights.
         value: The values that the weights were multiplied with, `(N, heads, S, d)`, if the operation was fused.
         grids: Where the queries and the keys are.
@@ -73,7 +56,6 @@ class Attention:
     name: str
     call: int
     weights: Weights
-    running: Sequence[Running]
     output: Tensor
     value: Tensor | None = None
     grids: tuple[TokenGrid, TokenGrid] = (_NOWHERE, _NOWHERE)
@@ -92,7 +74,7 @@ class AttentionMode:
 
     receive: Callable[[Attention], None]
     begin: Callable[[], None] = lambda: None
-    _running: list[Running] = field(default_factory=list)
+    _running: list[Layer] = field(default_factory=list)
     _calls: Counter[str] = field(default_factory=Counter)
     _heads: int | None = None  # of the `multi_head_attention_forward` that is running
 
@@ -103,7 +85,7 @@ class AttentionMode:
             whole = Layer(type(network).__name__, type(network).__name__, network)
             for layer in (whole, *find_layers(network)):
                 if not isinstance(layer.module, _WEIGHTLESS):
-                    stack.enter_context(layer.module.register_forward_pre_hook(self._entry_hook(layer), with_kwargs=True))
+                    stack.enter_context(layer.module.register_forward_pre_hook(self._entry_hook(layer)))
                     stack.enter_context(layer.module.register_forward_hook(self._leave, always_call=True))
             yield
 
@@ -115,33 +97,28 @@ class AttentionMode:
             yield
 
     def _entry_hook(self, layer: Layer) -> Callable[..., None]:
-        def enter(_module: nn.Module, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
+        def enter(_module: nn.Module, _args: object) -> None:
             if not self._running:
                 self._calls.clear()
                 self.begin()
-            given = (*args, *kwargs.values())
-            shapes: list[torch.Size] = []
-            with suppress(Exception):  # a container of the user's class may raise anything
-                shapes = [values.shape for _, values in tensors(given) if not values.is_nested]
-            numbers = [each for each in given if isinstance(each, tuple) and [*map(type, each)] == [int, int]]
-            self._running.append(Running(layer, shapes, numbers))
+            self._running.append(layer)
 
         return enter
 
     def _leave(self, module: nn.Module, _args: object, _output: object) -> None:
-        while self._running and self._running.pop().layer.module is not module:  # a module that raised an exception
+        while self._running and self._running.pop().module is not module:  # a module that raised an exception
             pass
 
     def note(self, weights: Weights, output: Tensor, value: Tensor | None = None) -> None:
         """Report an attention of the innermost module."""
         if not self._running or why_unreadable(output):
             return
-        owner = self._running[-1].layer
+        owner = self._running[-1]
         self._calls[owner.name] += 1
         call = self._calls[owner.name]
         name = owner.name if call == 1 else f"{owner.name}#{call}"
         with torch._C.DisableTorchFunction():  # another observer's mode must not see how weights are computed
-            self.receive(Attention(owner, name, call, weights, tuple(self._running), output, value))
+            self.receive(Attention(owner, name, call, weights, output, value))
 
     def note_fused(self, output: Tensor, arguments: Mapping[str, Any]) -> None:  # Any: of the function
         """Report what `scaled_dot_product_attention` has computed."""
@@ -167,7 +144,7 @@ class AttentionMode:
         self.note(Given(weights.detach()), output)
 
     def _heads_of_owner(self) -> int | None:
-        module = self._running[-1].layer.module if self._running else None
+        module = self._running[-1].module if self._running else None
         given = (getattr(module, name, None) for name in _HEADS)
         return next((heads for heads in given if isinstance(heads, int) and heads > 0), None)
 
