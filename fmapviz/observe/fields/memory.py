@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
-from torch.utils.weak import TensorWeakRef, WeakTensorKeyDictionary
 
+from fmapviz.observe.fields.intervals import Field
 from fmapviz.observe.fields.regions import write_part
 from fmapviz.observe.memory_table import MemoryTable
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from fmapviz.observe.fields.intervals import Field
-
 
 @dataclass(slots=True, eq=False)
 class _Shared:
-    """The tensors of a memory that depend on the picture, and the operator that has overwritten a part of it."""
+    """What is known of the tensors in one memory.
 
-    tensors: list[TensorWeakRef] = field(default_factory=list)
+    Attributes:
+        fields: Of those that depend on the picture, by geometry.
+        reason: The operator that has overwritten a part of it: other tensors are the whole picture.
+    """
+
+    fields: dict[object, Field] = field(default_factory=dict)
     reason: str = "aten.alias"
 
 
@@ -30,26 +32,22 @@ class FieldMemory:
     """The fields of tensors, which are not kept alive."""
 
     def __init__(self) -> None:
-        self._fields: Any = WeakTensorKeyDictionary()  # Any: it has no types
-        self._shared = MemoryTable[_Shared]()
+        self._known = MemoryTable[_Shared]()
 
     def get(self, tensor: Tensor) -> Field | str | None:
         """Return a tensor's field, None if it does not depend on the picture, or why it is the whole picture."""
-        field: Field | None = self._fields.get(tensor)
-        if field is not None:
-            return field
-        aliases = self._aliases_of(tensor)
-        for alias in aliases:
-            if _geometry(alias) == _geometry(tensor):
-                return cast("Field", self._fields[alias])
-        shared = self._shared.get(tensor)
-        return shared.reason if aliases and shared else None
+        shared = self._known.get(tensor)
+        return shared.fields.get(_geometry(tensor), shared.reason) if shared else None
 
-    def set(self, tensor: Tensor, field: Field) -> None:
-        """Record the field of a tensor."""
-        self._fields[tensor] = field
-        if tensor.layout is torch.strided:
-            self._shared.setdefault(tensor, _Shared).tensors.append(TensorWeakRef(tensor))
+    def set(self, tensor: Tensor, field: Field) -> _Shared:
+        """Record the field of a tensor, and return what is known of its memory.
+
+        Raises:
+            RuntimeError: The tensor has no memory of its own, such as a sparse one; or a `NotImplementedError`.
+        """
+        shared = self._known.setdefault(tensor, _Shared)
+        shared.fields[_geometry(tensor)] = field
+        return shared
 
     def overwrite(self, tensor: Tensor, field: Field, *, other: Field) -> None:
         """Record what was written into a tensor, whose memory others may share.
@@ -57,23 +55,15 @@ class FieldMemory:
         Args:
             other: What these get if their new fields are not known.
         """
-        before = self.get(tensor)
-        if before is not None and not isinstance(before, str) and _is_equal(before, field):
+        before, base = self.get(tensor), tensor._base
+        if isinstance(before, Field) and _is_equal(before, field):
             return
-        base = tensor._base
         base_before = None if base is None else self.get(base)
-        self.set(tensor, field)
-        if shared := self._shared.get(tensor):
-            shared.reason = other.reason
-        for alias in self._aliases_of(tensor):
-            self._fields[alias] = field if _geometry(alias) == _geometry(tensor) else other
+        shared = self.set(tensor, field)
+        shared.reason = other.reason
+        shared.fields = dict.fromkeys(shared.fields, other) | {_geometry(tensor): field}
         if base is not None and not isinstance(base_before, str) and _geometry(base) != _geometry(tensor):
             self.set(base, write_part(base, tensor, before=base_before, written=field) or other)
-
-    def _aliases_of(self, tensor: Tensor) -> list[Tensor]:
-        """Return the tensors in the same memory that depend on the picture."""
-        shared = self._shared.get(tensor)
-        return [alias for reference in shared.tensors if (alias := reference()) is not None] if shared else []
 
 
 def _geometry(tensor: Tensor) -> tuple[object, ...]:

@@ -116,8 +116,11 @@ class FieldTracking(TorchDispatchMode):
                 if self._placing and self._is_placed(tensor):
                     continue  # what is written into a part of it does not move it
                 self._memory.overwrite(tensor, field, other=self.whole(name))
-            else:
+                continue
+            try:
                 self._memory.set(tensor, field)
+            except (RuntimeError, NotImplementedError):  # a sparse tensor, which cannot be recognised
+                self.read(name)
         for tensor in written:
             if not any(tensor is each for each in results):
                 self._memory.overwrite(tensor, self.whole(name), other=self.whole(name))
