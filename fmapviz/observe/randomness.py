@@ -58,19 +58,14 @@ def seeded_by(name: str, device: torch.device = _CPU) -> Iterator[Numbers]:
         (True, True)
     """
     seed, numbers = zlib.crc32(name.encode("utf-8", "surrogatepass")), Numbers()
-    numpy_state, python_state = np.random.get_state(), random.getstate()  # noqa: NPY002
-    try:
-        with undisturbed(device):
-            torch.manual_seed(seed)
-            np.random.seed(seed)  # noqa: NPY002
-            random.seed(seed)
-            before = python_states()
-            with undisturbed(device) as of_torch:
-                yield numbers
-            numbers.drawn = of_torch.drawn or before != python_states()
-    finally:
-        np.random.set_state(numpy_state)  # noqa: NPY002
-        random.setstate(python_state)
+    with all_undisturbed(device):
+        torch.manual_seed(seed)
+        np.random.seed(seed)  # noqa: NPY002
+        random.seed(seed)
+        before = python_states()
+        with undisturbed(device) as of_torch:
+            yield numbers
+        numbers.drawn = of_torch.drawn or before != python_states()
 
 
 class Gate:

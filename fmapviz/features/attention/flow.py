@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from fmapviz.features.attention import ROLLOUT, rollout
 from fmapviz.features.attention.capture.blocks import flow_through
 from fmapviz.features.attention.capture.placement import Query
 from fmapviz.observe.reshape import NotAMapError, picture_size
@@ -13,7 +14,7 @@ from fmapviz.types import LayerResult
 from fmapviz.views.base import draw_map
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from torch import Tensor
 
@@ -24,19 +25,6 @@ if TYPE_CHECKING:
     from fmapviz.run.batch_results import BatchResults
     from fmapviz.run.plan import Plan
     from fmapviz.types import Target
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class TokenFlow:
-    """How attention is followed through all blocks, see `fmapviz.features.attention.rollout`.
-
-    Attributes:
-        flow: Follows it.
-        flow_of_class: Follows it weighted by the gradients of a class's score.
-    """
-
-    flow: Callable[..., Tensor]
-    flow_of_class: Callable[..., Tensor]
 
 
 @dataclass(slots=True, eq=False)
@@ -60,8 +48,6 @@ def query_of(style: Style) -> Query:
 
 
 def draw_flow(
-    view: str,
-    token_flow: TokenFlow,
     seen: SeenAttention,
     plan: Plan,
     style: Style,
@@ -74,8 +60,6 @@ def draw_flow(
     """Draw the flow through the blocks of a forward pass.
 
     Args:
-        view: Its name.
-        token_flow: Follows attention through blocks.
         seen: The attention of the pass.
         plan: What the images of a run share.
         style: How the picture looks, and whose attention it shows.
@@ -88,27 +72,27 @@ def draw_flow(
     try:
         assert seen.picture
         flow = flow_through(blocks, seen.picture, query_of(style), record.pixels.device)
-        maps = flow.as_maps(_follow(flow, token_flow, gradients))
+        maps = flow.as_maps(_follow(flow, gradients))
     except NotAMapError as reason:
-        results.undrawn[view] = str(reason)
+        results.undrawn[ROLLOUT] = str(reason)
         return
-    centres = record.places.of_grid(view, flow.tokens) if record.places else None
+    centres = record.places.of_grid(ROLLOUT, flow.tokens) if record.places else None
     shown = flow.shown
     if len(blocks) < count:
         part = f"{len(blocks)} of {count} blocks"
         shown = f"{shown}, through {part}"
-        results.remarks.append(f"{view} goes through the chosen layers only, {part}")
+        results.remarks.append(f"{ROLLOUT} goes through the chosen layers only, {part}")
     layer = LayerResult("", "", call=1, index=0, shape=tuple(maps.shape[1:]), query=shown, centres=centres)
-    common = plan.shared.get((view, "", ""))
+    common = plan.shared.get((ROLLOUT, "", ""))
     limits = (common.low, common.high) if common else None
     content = draw_map(maps, picture_size(record.pixels), style, limits, sharp=True, centres=centres)
-    results.layers.append(LayerBatch(record.images, layer, targets, drawings={view: content}))
+    results.layers.append(LayerBatch(record.images, layer, targets, drawings={ROLLOUT: content}))
 
 
-def _follow(flow: Flow, token_flow: TokenFlow, gradients: Mapping[int, Tensor | None] | None) -> Tensor:
+def _follow(flow: Flow, gradients: Mapping[int, Tensor | None] | None) -> Tensor:
     """Return what reaches each token, `(N, 1, L)`."""
     if gradients is None:
-        return token_flow.flow(flow.query, [block.matrix for block in reversed(flow.blocks)])
+        return rollout.flow(flow.query, [block.matrix for block in reversed(flow.blocks) if block.matrix is not None])
     if all(gradients[id(block)] is None for block in flow.blocks):
         raise NotAMapError("the class score does not depend on any attention")
 
@@ -118,4 +102,4 @@ def _follow(flow: Flow, token_flow: TokenFlow, gradients: Mapping[int, Tensor | 
             if gradient is not None:  # otherwise it adds nothing
                 yield block.with_gradient(gradient)
 
-    return token_flow.flow_of_class(flow.query, blocks())
+    return rollout.flow_of_class(flow.query, blocks())

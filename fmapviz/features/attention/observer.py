@@ -8,21 +8,20 @@ from typing import TYPE_CHECKING
 import torch
 
 from fmapviz.core import registry
-from fmapviz.core.members import load
 from fmapviz.errors import RequestError, first_few
-from fmapviz.features.attention import FlowView
+from fmapviz.features.attention import ROLLOUT
 from fmapviz.features.attention.capture.blocks import Block
 from fmapviz.features.attention.capture.observe import AttentionMode
 from fmapviz.features.attention.capture.placement import TokenInput, has_class_token, map_of
 from fmapviz.features.attention.capture.weights import Fused
-from fmapviz.features.attention.flow import SeenAttention, TokenFlow, draw_flow, query_of
+from fmapviz.features.attention.flow import SeenAttention, draw_flow, query_of
 from fmapviz.observe.reshape import NotAMapError
 from fmapviz.run.layer_results import draw_feature_map
 from fmapviz.run.observers import PassObserver
 from fmapviz.types import FeatureMap
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Sequence
     from contextlib import AbstractContextManager
 
     from torch import nn
@@ -46,12 +45,12 @@ class AttentionObservation:
 
     Attributes:
         heads: Names of the views that draw heads.
-        flows: Views of attention through all blocks.
+        flows: Whether attention through all blocks is drawn.
         classes: The classes by whose gradients flows are weighted; empty if none was requested.
     """
 
     heads: frozenset[str]
-    flows: Mapping[str, TokenFlow]
+    flows: bool
     classes: tuple[Wanted, ...]
 
     of_modules = True
@@ -60,7 +59,7 @@ class AttentionObservation:
     @property
     def views(self) -> Collection[str]:
         """Names of the views."""
-        return self.heads | self.flows.keys()
+        return self.heads | {ROLLOUT} if self.flows else self.heads
 
     @property
     def targets(self) -> tuple[Wanted, ...]:
@@ -76,7 +75,7 @@ class AttentionObservation:
 
     def without_pictures(self, *, values: bool) -> AttentionObservation | None:
         """Return the views of heads, which have channels, and flows if a format stores them; None if nothing is left."""
-        left = replace(self, flows=self.flows if values else {})
+        left = replace(self, flows=self.flows and values)
         return left if left.views else None
 
     def start(self, model: Model, plan: Plan, style: Style) -> AttentionObserver:
@@ -91,12 +90,8 @@ def observe_attention(
     automatic: bool,  # noqa: ARG001
 ) -> AttentionObservation:
     """Plan views of attention; see `fmapviz.run.plan.PlanObservation`."""
-    flows = [view for view in views if isinstance(view, FlowView)]
-    return AttentionObservation(
-        frozenset(view.name for view in views if view not in flows),
-        {view.name: TokenFlow(load(view.flow), load(view.flow_of_class)) for view in flows},
-        tuple(targets),
-    )
+    names = frozenset(view.name for view in views)
+    return AttentionObservation(names - {ROLLOUT}, ROLLOUT in names, tuple(targets))
 
 
 def with_grids(attention: Attention, layouts: LayoutFinder) -> Attention:
@@ -187,26 +182,22 @@ class AttentionObserver(PassObserver):
             )
         if modules is not None and modules.isdisjoint(seen):
             raise RequestError("none of the chosen layers computes attention", hint=f"these do: {first_few(seen)}")
-        if not self._observation.differentiates:
-            for view, flow in self._observation.flows.items():
-                draw_flow(view, flow, self._seen, self._plan, self._style, record=current.record, results=current.results)
+        if self._observation.flows and not self._observation.differentiates:
+            draw_flow(self._seen, self._plan, self._style, record=current.record, results=current.results)
 
     def points(self, alike: Collection[Wanted]) -> Iterable[Differentiable]:
         """Return the blocks, at which the gradients of a class weigh flows."""
         return self._seen.blocks if not set(alike).isdisjoint(self._observation.targets) else ()
 
     def draw_class(self, current: ClassPass, wanted: Wanted, targets: Sequence[Target | None]) -> None:
-        """Draw the flows of a class."""
-        gradients = {id(block): current.gradients.get(id(block)) for block in self._seen.blocks}
-        for view, flow in self._observation.flows.items() if wanted in self._observation.targets else ():
+        """Draw the flow of a class."""
+        if wanted in self._observation.targets:
             draw_flow(
-                view,
-                flow,
                 self._seen,
                 self._plan,
                 self._style,
                 record=current.record,
                 results=current.results,
                 targets=targets,
-                gradients=gradients,
+                gradients={id(block): current.gradients.get(id(block)) for block in self._seen.blocks},
             )

@@ -1,6 +1,7 @@
 """Class activation maps: in a run, and for a batch of the user."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from fmapviz.core.members import HEAT_LOOKS, Contribution, View
 
@@ -28,55 +29,36 @@ class CamView(View):
     colormap: str = ""
 
 
+def _view(name: str, text: str, *needs: str, **more: Any) -> CamView:  # Any: the other attributes of a view
+    known = {"needs": needs} if needs else {}
+    given = {"looks": HEAT_LOOKS, "formula": f"fmapviz.features.cam.formulas:{name}"} | known | more
+    return CamView(name=name, help=text, **given)
+
+
 CONTRIBUTION = Contribution(
     views=(
-        CamView(
-            name="gradcam",
-            help="Heat map over the input: the regions that raise a class's score (Grad-CAM).",
-            looks=HEAT_LOOKS,
-            formula="fmapviz.features.cam.formulas:gradcam",
-        ),
-        CamView(
-            name="gradcam++",
-            help="Grad-CAM with weights that cover several objects of one class (Grad-CAM++).",
-            looks=HEAT_LOOKS,
+        _view("gradcam", "Heat map over the input: the regions that raise a class's score (Grad-CAM)."),
+        _view(
+            "gradcam++",
+            "Grad-CAM with weights that cover several objects of one class (Grad-CAM++).",
             formula="fmapviz.features.cam.formulas:gradcam_pp",
         ),
-        CamView(
-            name="layercam",
-            help="Grad-CAM with a weight for each position, sharp at early layers too (LayerCAM).",
-            looks=HEAT_LOOKS,
-            formula="fmapviz.features.cam.formulas:layercam",
+        _view("layercam", "Grad-CAM with a weight for each position, sharp at early layers too (LayerCAM)."),
+        _view("hirescam", "Grad-CAM without averaged gradients: only regions that the score depends on (HiResCAM)."),
+        _view("xgradcam", "Grad-CAM with each channel's gradients weighted by its activations (XGrad-CAM)."),
+        _view(
+            "eigencam",
+            "First principal component of a layer's channels, independent of the class (Eigen-CAM).",
+            "activations",
         ),
-        CamView(
-            name="hirescam",
-            help="Grad-CAM without averaged gradients: only regions that the score depends on (HiResCAM).",
-            looks=HEAT_LOOKS,
-            formula="fmapviz.features.cam.formulas:hirescam",
+        _view(
+            "cam",
+            "Class activation map, exact, for a network that ends in average pooling and one linear layer (CAM).",
+            *("activations", "weights"),
         ),
-        CamView(
-            name="xgradcam",
-            help="Grad-CAM with each channel's gradients weighted by its activations (XGrad-CAM).",
-            looks=HEAT_LOOKS,
-            formula="fmapviz.features.cam.formulas:xgradcam",
-        ),
-        CamView(
-            name="eigencam",
-            help="First principal component of a layer's channels, independent of the class (Eigen-CAM).",
-            looks=HEAT_LOOKS,
-            needs=("activations",),
-            formula="fmapviz.features.cam.formulas:eigencam",
-        ),
-        CamView(
-            name="cam",
-            help="Class activation map, exact, for a network that ends in average pooling and one linear layer (CAM).",
-            looks=HEAT_LOOKS,
-            needs=("activations", "weights"),
-            formula="fmapviz.features.cam.formulas:cam",
-        ),
-        CamView(
-            name="sheet",
-            help="One labelled sheet with Grad-CAM of several layers, the rows, and several classes, the columns.",
+        _view(
+            "sheet",
+            "One labelled sheet with Grad-CAM of several layers, the rows, and several classes, the columns.",
             looks=("colormap", "alpha", "gray_input"),
             ranged=False,
             formula="fmapviz.features.cam.formulas:gradcam",
@@ -84,15 +66,14 @@ CONTRIBUTION = Contribution(
             compose="fmapviz.features.cam.sheet:compose",
         ),
         # As fine as the picture, which it would hide.
-        CamView(
-            name="saliency",
-            help="Absolute gradient of a class's score with respect to each pixel of the input.",
+        _view(
+            "saliency",
+            "Absolute gradient of a class's score with respect to each pixel of the input.",
+            "pixel_gradients",
             looks=tuple(look for look in HEAT_LOOKS if look not in {"alpha", "gray_input"}),
             over=False,
             placed=False,
             colormap="gray",
-            needs=("pixel_gradients",),
-            formula="fmapviz.features.cam.formulas:saliency",
         ),
     )
 )

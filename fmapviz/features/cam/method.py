@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fmapviz.core.members import load
-from fmapviz.draw.colormaps import HEAT_COLORMAP
 from fmapviz.observe.targets import parse
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from torch import Tensor
 
@@ -20,23 +19,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Method:
-    """How a heat map is computed.
+    """A view of class activation maps, with its classes.
 
     Attributes:
-        formula: Returns the signed map, float32 `(N, h, w)`; see `fmapviz.features.cam.formulas`.
-        needs: The names of its parameters: `activations`, `gradients`, `weights`, `pixel_gradients`.
+        view: Names the formula, see `fmapviz.features.cam.formulas`.
         targets: The classes; empty if it is independent of classes.
-        over: Whether its pictures are drawn over the input.
-        colormap: Used unless the style names one.
-        sheet: Whether the maps of several layers and classes are one picture.
     """
 
-    formula: Callable[..., Tensor]
-    needs: tuple[str, ...]
+    view: CamView
     targets: tuple[Wanted, ...]
-    over: bool = True
-    colormap: str = HEAT_COLORMAP
-    sheet: bool = False
 
     @classmethod
     def of(cls, view: CamView, targets: Sequence[Wanted] = ()) -> Method:
@@ -47,25 +38,29 @@ class Method:
             targets: The requested classes; empty: its default.
         """
         needs_class = view.needs != ("activations",)
-        return cls(
-            load(view.formula),
-            view.needs,
-            (tuple(targets) or parse([view.targets], ())) if needs_class else (),
-            over=view.over,
-            colormap=view.colormap or HEAT_COLORMAP,
-            sheet=bool(view.compose),
-        )
+        return cls(view, (tuple(targets) or parse([view.targets], ())) if needs_class else ())
 
     @property
     def of_pixels(self) -> bool:
         """Whether it needs gradients at the network's input, not at a layer."""
-        return "pixel_gradients" in self.needs
+        return "pixel_gradients" in self.view.needs
 
     @property
     def exact(self) -> bool:
         """Whether it needs the weights of a linear layer behind global average pooling."""
-        return "weights" in self.needs
+        return "weights" in self.view.needs
+
+    @property
+    def of_gradients(self) -> bool:
+        """Whether it needs the gradients at a layer."""
+        return "gradients" in self.view.needs
+
+    @property
+    def sheet(self) -> bool:
+        """Whether the maps of several layers and classes are one picture."""
+        return bool(self.view.compose)
 
     def apply(self, **captured: Tensor) -> Tensor:
-        """Compute the map from those of the captured tensors that it needs."""
-        return self.formula(**{name: captured[name] for name in self.needs})
+        """Return the signed map, float32 `(N, h, w)`, computed from those of the captured tensors that it needs."""
+        computed: Tensor = load(self.view.formula)(**{name: captured[name] for name in self.view.needs})
+        return computed

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fmapviz.core.drawings import HeatMap
+from fmapviz.draw.colormaps import HEAT_COLORMAP
 from fmapviz.draw.heatmap import heat_and_ends
 from fmapviz.features.cam import CamView
 from fmapviz.features.cam.cam_layers import Chosen, NoMapError, find_maps
@@ -207,7 +208,7 @@ class CamObserver(PassObserver):
     def points(self, alike: Collection[Wanted]) -> Iterable[Differentiable]:
         """Return the layers, and the input, at which some view needs the gradient of a class."""
         for view, method in self.of_layers.items():
-            if "gradients" in method.needs and not set(alike).isdisjoint(method.targets):
+            if method.of_gradients and not set(alike).isdisjoint(method.targets):
                 yield from self._points[view]
         if any(not set(alike).isdisjoint(method.targets) for method in self._of_pixels.values()):
             yield self._pixels
@@ -226,7 +227,7 @@ class CamObserver(PassObserver):
         captured = {"activations": record.maps(point, point.values)}
         if method.exact and self.pooling:
             captured |= self.pooling.of(point, [target.index if target else 0 for target in targets])
-        if "gradients" in method.needs:
+        if method.of_gradients:
             gradient = current.gradients.get(id(point))
             if gradient is None:
                 results.note([view], point.name, point.why_no_gradient())
@@ -264,11 +265,12 @@ class CamObserver(PassObserver):
         method, record = self.observation.methods[view], current.record
         size = picture_size(record.pixels) or (raw.shape[1], raw.shape[2])
         limits = self._limits(view, layer, targets)
+        colormap = method.view.colormap or HEAT_COLORMAP
         heat, low, high = heat_and_ends(raw, size, layer.centres, limits=limits)
 
         def make(raw: NDArray[np.float32], heat: NDArray[np.float32], *, low: float, high: float) -> HeatMap:
             pixels = (heat * np.float32(255) + np.float32(0.5)).astype(np.uint8)
-            return HeatMap(raw, pixels, method.over, method.colormap, common=limits, ends=(low, high))
+            return HeatMap(raw, pixels, method.view.over, colormap, common=limits, ends=(low, high))
 
         content = BatchContent(make, {"raw": raw, "heat": heat, "low": low, "high": high})
         drawings: dict[str, BatchContent | None] = {view: content}
