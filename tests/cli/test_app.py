@@ -407,11 +407,13 @@ class TestStreams:
         script = f"{sys.executable} -m fmapviz run --help | head -1; exit ${{PIPESTATUS[0]}}"
         assert subprocess.run(["bash", "-c", script], capture_output=True, check=False).returncode == 0
 
-    def test_standard_input_that_cannot_be_read(self, tmp_path):
-        script = f"{sys.executable} -m fmapviz squeezenet1_1 - --weights random 0> written"
-        result = subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, check=False)
-        assert result.returncode == 2
-        assert lines(result.stderr)[0] == "error: cannot read paths from standard input: Bad file descriptor"
+    def test_standard_input_that_cannot_be_read(self, warm, tmp_path):
+        arguments = ["squeezenet1_1", "-", "--weights", "random"]
+        with (tmp_path / "stdin").open("wb") as stdin, (tmp_path / "stderr").open("wb") as stderr:  # for writing only
+            process = start_process(warm, arguments, directory=tmp_path, streams=[stdin.fileno(), 1, stderr.fileno()])
+            assert process.wait(PATIENCE) == 2
+        printed = lines((tmp_path / "stderr").read_bytes())
+        assert printed[0] == "error: cannot read paths from standard input: Bad file descriptor"
 
     @pytest.mark.parametrize(
         ("redirection", "code", "error"),

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from failing_disk import limited_files
 from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import DATA_CLASS_BLOB_SEQUENCE, DATA_CLASS_TENSOR
@@ -149,33 +150,21 @@ def test_a_full_disk_is_an_error(size):
     assert caught.value.errno == errno.ENOSPC
 
 
-LIMITED = """
-import resource, sys
-from pathlib import Path
-from fmapviz.types import Picture
-from fmapviz.formats.tensorboard import event_file as events
-from fmapviz.formats.tensorboard.image_summary import summaries
-
-limit, size = map(int, sys.argv[2:])
-resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-stage = "opening"
-try:
-    with events.create(Path(sys.argv[1], "events.out.tfevents.x")) as append:
-        stage = "writing"
-        append(*summaries(Picture("maps", "a", bytes(size), 1, 1, {}), {}))
-        stage = "closing"
-except OSError as error:
-    print(stage, error.errno)
-"""
-
-
 @pytest.mark.skipif(sys.platform == "win32", reason="has no limit on file sizes")
 @pytest.mark.parametrize(("limit", "size", "stage"), [(20, 10, "closing"), (100_000, 3_000_000, "writing")])
 def test_a_full_disk_is_noticed_whenever_it_shows(tmp_path, limit, size, stage):
     """A small file waits in a buffer until it is closed: only then does the disk object."""
-    command = [sys.executable, "-c", LIMITED, tmp_path, str(limit), str(size)]
-    result = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert result.stdout.split() == [stage, str(errno.EFBIG)]
+    stages = []
+
+    def write():
+        with event_file.create(tmp_path / "events.out.tfevents.x") as append:
+            stages.append("writing")
+            append(make_image(png=bytes(size)))
+            stages.append("closing")
+
+    with limited_files(limit), pytest.raises(OSError, match="File too large") as caught:
+        write()
+    assert (stages[-1], caught.value.errno) == (stage, errno.EFBIG)
     assert list(tmp_path.iterdir()) == [tmp_path / "events.partial"]
 
 

@@ -188,3 +188,16 @@ def put_in(monkeypatch, disk):
         patch.setattr(files, "shutil", disk)
         patch.setattr(files, "_THIS", f"{id(disk):x}")
         yield disk
+
+
+@contextmanager
+def limited_files(limit):
+    """Limit the size of files, bytes, which stands for a full disk: it needs no special rights and no mount."""
+    import resource  # not on Windows
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
