@@ -492,7 +492,7 @@ class TestStreams:
 class TestSignals:
     @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), *thorough((signal.SIGTERM, 143))])
     def test_a_signal_leaves_complete_directories_and_the_same_command_resumes(self, fmapviz, begin, tmp_path, number, code):
-        for seed in range(60):
+        for seed in range(30):
             save_picture(tmp_path / "many" / f"{seed}.png", seed)
         args = ["squeezenet1_1", "many", *SMALL, "--to", "png", "--json"]
         with begin(*args) as begun:
@@ -501,14 +501,14 @@ class TestSignals:
             begun.process.send_signal(number)
             output, errors = begun.stdout.read(), begun.stderr.read()
             assert begun.process.wait(PATIENCE) == code, errors
-        interrupted = re.fullmatch(r"interrupted: (\d+)( of 60)? done; run the same command to resume", lines(errors)[-1])
+        interrupted = re.fullmatch(r"interrupted: (\d+)( of 30)? done; run the same command to resume", lines(errors)[-1])
         assert len(lines(errors)) == 1
         assert objects(output)[-1]["exit_code"] == code
         run = tmp_path / "runs" / "squeezenet1_1"
         assert not list(run.glob(".*")), "nothing staged is left"
         assert fmapviz("verify", "runs").returncode == 0
         summary = objects(fmapviz(*args).stdout)[-1]
-        assert summary["done"] + summary["skipped"] == 60
+        assert summary["done"] + summary["skipped"] == 30
         assert summary["skipped"] >= int(interrupted[1]) >= 1
 
     def test_waiting_for_standard_input_ends_at_once(self, begin, picture):

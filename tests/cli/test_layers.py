@@ -43,18 +43,29 @@ def test_a_gate_has_two_fields(fmapviz):
     assert second["ungated"]["size"] == [831, 831]
 
 
-def test_json_without_a_field(fmapviz):
+UNUSED = """from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.aux = nn.Conv2d(3, 4, 3), nn.Conv2d(3, 4, 3)
+
+    def forward(self, x):
+        return self.conv(x)
+"""
+
+
+def test_json_without_a_field(fmapviz, tmp_path):
     rows = [json.loads(line) for line in lines(
         fmapviz("layers", "vit_b_32", "--receptive-field", "--json", "--types", "Module", "--layers", "conv_proj,encoder.ln")
     )]  # fmt: skip
     assert (rows[0]["receptive_field"], rows[0]["reason"]) == ({"size": [32, 32], "stride": [32, 32], "start": [0, 0]}, "")
     assert (rows[1]["receptive_field"], rows[1]["reason"]) == (None, "aten.bmm")
     assert "ungated" not in rows[0]
-    rows = [
-        json.loads(line) for line in lines(fmapviz("layers", "googlenet", "--layers", "aux*", "--json", "--receptive-field"))
-    ]
-    assert (rows[0]["receptive_field"], rows[0]["reason"]) == (None, "not executed")
-    assert "receptive_field" not in json.loads(lines(fmapviz("layers", "alexnet", "--json"))[0])
+    (tmp_path / "net.py").write_text(UNUSED)
+    rows = [json.loads(line) for line in lines(fmapviz("layers", "net.py:Net", "--json", "--receptive-field"))]
+    assert (rows[1]["name"], rows[1]["receptive_field"], rows[1]["reason"]) == ("aux", None, "not executed")
+    assert "receptive_field" not in json.loads(lines(fmapviz("layers", "net.py:Net", "--json"))[0])
 
 
 def test_the_keys_of_an_output_of_several_tensors_are_named(fmapviz, tmp_path):
