@@ -277,14 +277,14 @@ def test_the_array_of_jobs_divides_the_work(workplace):
     assert [summary["done"] for summary in summaries] == [7, 5]
 
 
-def test_make_demo_prints_where_to_look(tmp_path):
+def test_make_demo_prints_where_to_look(workplace):
     command = next(line for line in (ROOT / "Makefile").read_text().splitlines() if "/fmapviz shapesnet" in line)
-    command = command.strip().replace("$(BIN)/", "").replace("--out runs", f"--out {tmp_path}/runs")
-    result = shell(command, ROOT)
+    command = command.strip().replace("$(BIN)/", "").replace("--out runs", f"--out {workplace}/runs")
+    result = shell(command, workplace)
     assert result.returncode == 0, result.stdout
-    assert f"tensorboard --logdir {tmp_path}/runs" in result.stdout
+    assert f"tensorboard --logdir {workplace}/runs" in result.stdout
     assert "star.jpg: star 9" in result.stdout
-    assert len(list((tmp_path / "runs" / "shapesnet" / "star.jpg").glob("*.maps.png"))) == 8
+    assert len(list((workplace / "runs" / "shapesnet" / "star.jpg").glob("*.maps.png"))) == 8
 
 
 def test_completion_can_be_installed(tmp_path):

@@ -21,7 +21,7 @@ LIMIT = "from resource import *; setrlimit({what}, ({number}, {number})); " + MA
 
 @pytest.fixture(scope="module")
 def house(tmp_path_factory, warm):
-    return House(tmp_path_factory.mktemp("house"), 12, server=warm)
+    return House(tmp_path_factory.mktemp("house"), 8, server=warm)
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 import shutil
+from functools import cache, partial
 from itertools import product
 
 import pytest
@@ -38,30 +39,37 @@ class Exact(nn.Module):
         return self.second(self.first((x * 255).round()))
 
 
-@pytest.fixture
-def inputs(tmp_path):
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory):
     """Pictures, and one that cannot be read."""
+    folder = tmp_path_factory.mktemp("in")
     for number in range(IMAGES):
-        paint(tmp_path / f"in/{number}.png", number)
-    (tmp_path / "in/damaged.png").write_bytes(b"no image")
-    return sorted((tmp_path / "in").iterdir())
+        paint(folder / f"{number}.png", number)
+    (folder / "damaged.png").write_bytes(b"no image")
+    return sorted(folder.iterdir())
+
+
+def run(place, *parts, **options):
+    """Draw a run, and return its files, which are removed."""
+    given = {"to": FORMATS, "views": ["maps", "mean"], "workers": 1, "batch_size": 1, "out": place}
+    preparation = InputOptions(fit="none", mean=(0, 0, 0), std=(1, 1, 1))
+    for part in parts:
+        visualize(Exact(), part, preprocessing=preparation, **{**given, **options})
+    assert problems(place) == []
+    found = snapshot(place)
+    shutil.rmtree(place)
+    return found
 
 
 @pytest.fixture
 def leave(tmp_path):
-    """Run, and give what is left."""
+    return partial(run, tmp_path / "out")
 
-    def run(*parts, place="out", **options):
-        given = {"to": FORMATS, "views": ["maps", "mean"], "workers": 1, "batch_size": 1, "out": tmp_path / place}
-        preparation = InputOptions(fit="none", mean=(0, 0, 0), std=(1, 1, 1))
-        for part in parts:
-            visualize(Exact(), part, preprocessing=preparation, **{**given, **options})
-        assert problems(tmp_path / place) == []
-        found = snapshot(tmp_path / place)
-        shutil.rmtree(tmp_path / place)
-        return found
 
-    return run
+@pytest.fixture(scope="module")
+def straight(inputs, tmp_path_factory):
+    """Return the files of a run from its first image to its last, by the name of its style."""
+    return cache(lambda style: run(tmp_path_factory.mktemp("straight") / "out", inputs, style=STYLES[style]))
 
 
 def shuffled(inputs, seed):
@@ -72,29 +80,30 @@ class EnoughError(Exception):
     """Somebody has seen enough."""
 
 
-STYLES = {"each image by itself": Style(), "by all images": Style(norm="run")}
+PLAIN = "each image by itself"
+STYLES = {PLAIN: Style(), "by all images": Style(norm="run")}
 
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("style", "workers", "batch_size"), often(each_once(STYLES, [4, 1], [8, 1]), of=product(STYLES, [1, 4], [8, 1]))
 )
-def test_order_workers_and_batch_size_change_nothing(style, workers, batch_size, inputs, leave):
-    expected = leave(inputs, style=STYLES[style])
+def test_order_workers_and_batch_size_change_nothing(*, style, workers, batch_size, inputs, leave, straight):
+    expected = straight(style)
     found = leave(shuffled(inputs, workers + batch_size), style=STYLES[style], workers=workers, batch_size=batch_size)
     assert len(expected) > 9 * IMAGES
     assert difference(found, expected) == []
 
 
 @pytest.mark.parametrize("parts", [3, *thorough(2, 10)])
-def test_a_run_in_parts_is_the_run_as_a_whole(parts, inputs, leave):
+def test_a_run_in_parts_is_the_run_as_a_whole(parts, inputs, leave, straight):
     mixed = shuffled(inputs, parts)
     found = leave(*(mixed[part::parts] for part in range(parts)), workers=2)
-    assert difference(found, leave(inputs)) == []
+    assert difference(found, straight(PLAIN)) == []
 
 
-@pytest.mark.parametrize(("seen", "style"), often([(1, next(iter(STYLES)))], of=product([1, 4, 8], STYLES)))
-def test_a_run_that_was_interrupted_and_resumed_is_the_run_straight_on(style, seen, inputs, leave, tmp_path):
+@pytest.mark.parametrize(("seen", "style"), often([(1, PLAIN)], of=product([1, 4, 8], STYLES)))
+def test_a_run_that_was_interrupted_and_resumed_is_the_run_straight_on(*, style, seen, inputs, leave, straight, tmp_path):
     told = []
 
     def tell(event):
@@ -105,26 +114,26 @@ def test_a_run_that_was_interrupted_and_resumed_is_the_run_straight_on(style, se
     with pytest.raises(EnoughError):
         leave(inputs, style=STYLES[style], workers=2, on_event=tell)
     assert len(list(tmp_path.glob("out/*/*.png/unit.json"))) >= seen
-    assert difference(leave(inputs, style=STYLES[style]), leave(inputs, style=STYLES[style], place="other")) == []
+    assert difference(leave(inputs, style=STYLES[style]), straight(style)) == []
 
 
 @pytest.mark.thorough
-def test_a_folder_and_a_list_of_what_is_in_it_are_the_same(inputs, leave):
-    assert difference(leave([inputs[0].parent]), leave(inputs)) == []
+def test_a_folder_and_a_list_of_what_is_in_it_are_the_same(inputs, leave, straight):
+    assert difference(leave([inputs[0].parent]), straight(PLAIN)) == []
 
 
 @pytest.mark.thorough
-def test_to_look_again_changes_nothing(inputs, leave):
-    assert difference(leave(inputs, inputs, inputs), leave(inputs)) == []
+def test_to_look_again_changes_nothing(inputs, leave, straight):
+    assert difference(leave(inputs, inputs, inputs), straight(PLAIN)) == []
 
 
-def test_other_settings_do_change_it(inputs, leave):
+def test_other_settings_do_change_it(inputs, leave, straight):
     """Or nothing above could fail."""
-    other = difference(leave(inputs, style=Style(padding=3)), leave(inputs))
+    other = difference(leave(inputs, style=Style(padding=3)), straight(PLAIN))
     assert len([name for name in other if name.endswith(".png") and "input" not in name]) >= 2 * IMAGES
 
 
-def test_a_device_of_many_cores_is_asked_for(inputs, leave, monkeypatch):
+def test_a_device_of_many_cores_is_asked_for(inputs, leave, straight, monkeypatch):
     """The default number of workers depends on the machine; the tree does not."""
     monkeypatch.setattr(execution.os, "cpu_count", lambda: 7)
-    assert difference(leave(inputs, workers=None, batch_size=None), leave(inputs)) == []
+    assert difference(leave(inputs, workers=None, batch_size=None), straight(PLAIN)) == []
