@@ -5,7 +5,7 @@ from fmapviz.core.members import HEAT_LOOKS, Contribution, LayerView
 _LOOKS = ("scale", "labels", "background", "text_size")
 
 CONTRIBUTION = Contribution(
-    stages=("fmapviz.features.tokens.survey.stage:SurveyStage",),
+    stages=("fmapviz.features.tokens.survey.first_pass:SurveyStage",),
     views=(
         LayerView(
             name="pca",
@@ -13,7 +13,7 @@ CONTRIBUTION = Contribution(
             looks=(*_LOOKS, "smooth", "with_input", "pca", "foreground"),
             placed=True,
             shares="components",
-            draw="fmapviz.features.tokens.views.pca:draw",
+            draw="fmapviz.features.tokens.pca:draw",
         ),
         LayerView(
             name="similarity",
@@ -23,7 +23,7 @@ CONTRIBUTION = Contribution(
             scaled=False,
             values=True,
             anchor="position",
-            draw="fmapviz.features.tokens.views.similarity:draw",
+            draw="fmapviz.features.tokens.similarity:draw",
         ),
         LayerView(
             name="clusters",
@@ -33,7 +33,7 @@ CONTRIBUTION = Contribution(
             scaled=False,
             values=True,
             surveyed=True,
-            draw="fmapviz.features.tokens.views.clusters:draw",
+            draw="fmapviz.features.tokens.clusters:draw",
         ),
         LayerView(
             name="correspondence",
@@ -43,7 +43,7 @@ CONTRIBUTION = Contribution(
             scaled=False,
             values=True,
             anchor="image",
-            draw="fmapviz.features.tokens.views.correspondence:draw",
+            draw="fmapviz.features.tokens.correspondence:draw",
         ),
     ),
 )

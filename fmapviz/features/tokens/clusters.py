@@ -1,4 +1,4 @@
-"""Cluster the directions of channel vectors by k-means, and find the cluster of each position of a map.
+"""Clusters of each layer's positions over all images (k-means), each cluster in one colour.
 
 Vectors are divided by their lengths first, as Amir et al. do, "Deep ViT Features as Dense Visual Descriptors", 2021: the few
 tokens of great length that vision transformers have would be clusters of their own. scikit-learn's KMeans finds the same
@@ -7,15 +7,91 @@ clusters; its import alone takes 0.7 s, and it would be the only use of a depend
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import cache, partial
 from math import log
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 
+from fmapviz.core.drawings import Rendered
+from fmapviz.draw.colormaps import checkerboard
+from fmapviz.draw.facts import channel_facts
+from fmapviz.draw.heatmap import nearest_values
+from fmapviz.features.tokens.shared import size_of, told_sample, vectors_in
 from fmapviz.features.tokens.vectors import vectors_of
+from fmapviz.observe.reshape import NotAMapError
+from fmapviz.types import CustomContent
+from fmapviz.views.base import BatchContent
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from numpy.typing import NDArray
     from torch import Tensor
+
+    from fmapviz.config import Style
+    from fmapviz.core.centres import Centres
+    from fmapviz.core.drawings import Size
+    from fmapviz.types import LayerResult
+    from fmapviz.views.base import LayerMaps
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Labels(CustomContent):
+    """Content of a drawing: the number of the cluster of each position.
+
+    Attributes:
+        numbers: int16 `(h, w)`, from 0; -1 where a value is NaN or infinite.
+        count: Number of clusters.
+        sampled: How many positions of how many in all images they were found of, if not of all.
+    """
+
+    numbers: NDArray[np.int16]
+    count: int
+    sampled: tuple[int, int] | None = None
+
+    @property
+    def values(self) -> Mapping[str, NDArray[Any]]:
+        """See `CustomContent`."""
+        return {"": self.numbers}
+
+    def render(self, layer: LayerResult, seen: NDArray[np.uint8], style: Style, /) -> Rendered:
+        """See `CustomContent`."""
+        size = size_of((self.numbers.shape[0], self.numbers.shape[1]), seen, style)
+        legend = {str(number): colour for number, colour in enumerate(cluster_colours()[: self.count])}
+        return Rendered(colour_labels(self.numbers, size, layer.centres), legend=legend)
+
+    def describe(self, layer: LayerResult, _style: Style, /) -> dict[str, str | None]:
+        """See `CustomContent`."""
+        of_what = "clusters of all images of the run: k-means of vectors of length one"
+        scaling = f"each colour is one of {self.count} {of_what}{told_sample(self.sampled)}"
+        shown = "and their places drawn as a checkerboard"
+        return channel_facts(layer, scaling=scaling, nonfinite=shown, more={"Clusters": self._shares()})
+
+    def _shares(self) -> str:
+        """Return which part of the image each cluster is."""
+        counts = np.bincount(self.numbers[self.numbers >= 0], minlength=self.count)
+        shares = (f"{number}: {count / self.numbers.size:.1%}" for number, count in enumerate(counts))
+        return ", ".join(shares).replace("%", " %")
+
+
+def draw(maps: LayerMaps, _style: Style) -> BatchContent:
+    """Find the cluster of each position, of those that all images of the run share.
+
+    Raises:
+        NotAMapError: A vector, or a layer that no image of the run had when the clusters were found.
+    """
+    shared = vectors_in(maps.ranges.shared)
+    if maps.vector:
+        raise NotAMapError("is a vector, not a map")
+    if shared.centres is None or shared.centres.shape[1] != maps.values.shape[1]:
+        raise NotAMapError("has no clusters: no image that the run began with has such a map")
+    make = partial(Labels, count=len(shared.centres), sampled=shared.clustered)
+    return BatchContent(make, {"numbers": find_labels(maps.values, shared.centres)})
+
 
 _STARTS, _MOST_STEPS = 8, 100
 _FIRST, _FIRST_STEPS = 1024, 5  # vectors and steps of each start; then only the best one goes on, with all vectors
@@ -113,3 +189,35 @@ def _distances(points: Tensor, others: Tensor) -> Tensor:
     """Return the squared distances of vectors of length one, or zero, `(n, m)`."""
     squares = points.square().sum(1)[:, None], others.square().sum(1)
     return (squares[0] - 2 * points @ others.mT + squares[1]).clamp_(min=0)
+
+
+# Those of Okabe and Ito, "Color Universal Design", 2008, without black; then each the farthest from those before it, and
+# from black and white, for normal, deuteranopic and protanopic vision: the smallest distance in CIELAB is 25.
+_COLOURS = (
+    "0072b2 e69f00 009e73 cc79a7 56b4e9 d55e00 f0e442 0000ff 00004b 692d0f "
+    "3cff96 6969ff 000096 5a3c5a e10f4b a5d2b4 1e4bb4 f0965a 6996ff 4be1f0"
+)
+
+
+@cache
+def cluster_colours() -> NDArray[np.uint8]:
+    """Return the colours of clusters, uint8 `(20, 3)`, read-only."""
+    colours = np.array([[*bytes.fromhex(colour)] for colour in _COLOURS.split()], np.uint8)
+    colours.flags.writeable = False
+    return colours
+
+
+def colour_labels(labels: NDArray[np.int16], size: Size, centres: Centres | None = None) -> NDArray[np.uint8]:
+    """Draw clusters in their colours, each value as a rectangle, uint8 `(H, W, 3)`; a checkerboard where there is none.
+
+    Args:
+        labels: Number of the cluster of each position of a map, int16 `(h, w)`; negative where there is none.
+        size: Height and width, pixels.
+        centres: Where the positions lie in the input; None: they span it.
+    """
+    rows, columns = nearest_values((labels.shape[0], labels.shape[1]), size, centres)
+    numbers = labels[rows[:, None], columns]
+    pixels: NDArray[np.uint8] = cluster_colours()[numbers]
+    if labels.min() < 0:
+        pixels = np.where(numbers[..., None] < 0, checkerboard(*size).numpy()[..., None], pixels)
+    return pixels

@@ -1,197 +1,134 @@
-"""Principal components of feature maps, and pictures in the colours of the first three."""
+"""First three principal components of each layer's channels, as red, green and blue.
+
+The mean is middle grey; 2.5 standard deviations below it are 0, and above it 255. Drawn at the layer's resolution, then
+enlarged to the input's, times `style.scale`: each pixel has the colour of the position whose centre is nearest, so that the
+pictures of all layers can be compared with each other and with the input.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
-from torch import Tensor
-from torch.nn.functional import normalize, pad
 
-from fmapviz.draw.colormaps import checkerboard
+from fmapviz.core.drawings import Rendered
+from fmapviz.draw.facts import channel_facts
+from fmapviz.draw.heatmap import interpolate_colours, nearest_values
+from fmapviz.features.tokens.components import border, fit, paint, separate
+from fmapviz.features.tokens.shared import size_of, told_sample, vectors_in
+from fmapviz.observe.reshape import NotAMapError
+from fmapviz.types import CustomContent
+from fmapviz.views.base import BatchContent
 
-_COLOURS = 3
-_REACH = 2.5  # standard deviations from the mean to an end of a colour
-_EXACT = 128  # matrices up to this side are decomposed completely, in 1 ms
-_BLOCK, _STEPS = 4, 20  # the Krylov space for larger ones
-_PIECE = 1024  # positions
-_NOISE = 1e-7  # relative rounding error of float32
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import numpy as np
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+    from fmapviz.config import Style
+    from fmapviz.types import LayerResult
+    from fmapviz.views.base import LayerMaps
+
+_SIDE = "the side of the first component with fewer places at the border; the others are black"
+_COMPONENTS_OF = {"image": "this image", "shared": "all images of the run"}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Basis:
-    """The directions of largest variance of a layer's channel vectors.
+class Rgb(CustomContent):
+    """Content of a drawing: all channels projected to red, green and blue.
 
     Attributes:
-        mean: float32 `(C)`.
-        components: Unit vectors, float32 `(3, C)`, the value of largest magnitude of each positive; zeros beyond the rank.
-        deviations: Standard deviation along each component, float32 `(3)`, in descending order; zeros beyond the rank.
+        pixels: uint8 `(h, w, 3)` at the layer's resolution.
+        nonfinite: Number of positions with a value that is NaN or infinite.
+        foreground: Number of positions of the foreground, if the others are black; None if all are drawn.
+        sampled: How many positions of how many in all images the foreground was found of, if not of all.
     """
 
-    mean: Tensor
-    components: Tensor
-    deviations: Tensor
+    pixels: NDArray[np.uint8]
+    nonfinite: int = 0
+    foreground: int | None = None
+    sampled: tuple[int, int] | None = None
+
+    @property
+    def record(self) -> Mapping[str, int]:
+        """See `CustomContent`."""
+        return {"nonfinite_places": self.nonfinite} if self.nonfinite else {}
+
+    @property
+    def why_empty(self) -> str:
+        """See `CustomContent`."""
+        return "black: no position of this image is foreground" if self.foreground == 0 else ""
+
+    def render(self, layer: LayerResult, seen: NDArray[np.uint8], style: Style, /) -> Rendered:
+        """Enlarge it to the input's size, times the scale: rectangles, unless the style is smooth."""
+        grid = self.pixels.shape[0], self.pixels.shape[1]
+        size = size_of(grid, seen, style)
+        if style.smooth:
+            return Rendered(interpolate_colours(self.pixels, size, layer.centres))
+        rows, columns = nearest_values(grid, size, layer.centres)
+        return Rendered(self.pixels[rows[:, None], columns])
+
+    def describe(self, layer: LayerResult, style: Style, /) -> dict[str, str | None]:
+        """See `CustomContent`."""
+        places = self.pixels[..., 0].size
+        of_what = "" if self.foreground is None else " of the foreground"
+        scaling = f"the first three principal components{of_what}, of {_COMPONENTS_OF[style.pca]}, are red, green and blue"
+        scaling += f", each from 2.5 deviations below its mean to 2.5 above{told_sample(self.sampled)}"
+        shown = f"at {self.nonfinite} of {places} places, drawn as a checkerboard"
+        foreground = None if self.foreground is None else f"{self.foreground} of {places} places: {_SIDE}"
+        return channel_facts(layer, scaling=scaling, nonfinite=shown, more={"Foreground": foreground})
 
 
-class Covariance:
-    """Accumulates the covariance of feature maps; the order and size of the pieces do not matter.
-
-    Example:
-        >>> maps, covariance = torch.randn(2, 16, 7, 7), Covariance()
-        >>> for image in maps:
-        ...     covariance.add(image[None])
-        >>> torch.allclose(covariance.basis().deviations, fit(maps).deviations)
-        True
-    """
-
-    def __init__(self) -> None:
-        self._count = 0
-        self._mean = self._scatter = torch.zeros(0)
-
-    def add(self, maps: Tensor) -> None:
-        """Add maps.
-
-        Chan, Golub and LeVeque, "Updating Formulae and a Pairwise Algorithm for Computing Sample Variances", 1979.
-
-        Args:
-            maps: `(C, n)` or `(N, C, h, w)`, any floating type, any range. Positions with a NaN or infinite value are
-                ignored.
-        """
-        vectors, mean = _finite_vectors(maps)
-        count, total = vectors.shape[1], self._count + vectors.shape[1]
-        if not self._count:
-            self._mean, self._scatter = torch.zeros_like(mean), mean.new_zeros(len(mean), len(mean))
-        if count:
-            difference = mean - self._mean
-            self._scatter.addr_(difference, difference, alpha=self._count / total * count)
-            self._mean += difference * (count / total)
-            _add_scatter(self._scatter, vectors, mean)
-        self._count = total
-
-    def basis(self) -> Basis:
-        """Return the principal components of what has been added, one piece at least."""
-        return _make_basis(self._mean, *_leading(self._scatter), self._count)
-
-
-def fit(maps: Tensor) -> Basis:
-    """Return the first three principal components of maps.
-
-    Args:
-        maps: `(C, n)` or `(N, C, h, w)`, any floating type, any range. Positions with a NaN or infinite value are ignored.
+def draw(maps: LayerMaps, style: Style) -> BatchContent:
+    """Draw one picture per image, by its own principal components or by those shared by the run.
 
     Returns:
-        The same basis for the same maps. Where two of the first four deviations differ by less than about 1 %, their
-        components may be rotated against those of another method.
+        Of `Rgb`: uint8 `(N, h, w, 3)` on the device of the maps.
 
-    Example:
-        >>> fit(torch.tensor([[1.0, 2.0, 3.0], [0.0, 0.0, 0.0]])).components[0]
-        tensor([1., 0.])
+    Raises:
+        NotAMapError: A vector.
     """
-    vectors, mean = _finite_vectors(maps)
-    channels, count = vectors.shape
-    if channels <= count:
-        scatter = mean.new_zeros(channels, channels)
-        _add_scatter(scatter, vectors, mean)
-        return _make_basis(mean, *_leading(scatter), count)
-    centred = vectors.double() - mean[:, None]
-    values, directions = _leading(centred.mT @ centred)
-    return _make_basis(mean, values, normalize(directions @ centred.mT, eps=1e-300), count)
+    if maps.vector:
+        raise NotAMapError("is a vector, not a map")
+    tensors = _foreground(maps) if style.foreground else {"pixels": _everything(maps)}
+    if maps.ranges.bad is not None:
+        tensors["nonfinite"] = _count_nonfinite(maps.values)
+    split = vectors_in(maps.ranges.shared).foreground if style.foreground else None
+    return BatchContent(partial(Rgb, sampled=split.positions if split else None), tensors)
 
 
-def paint(maps: Tensor, basis: Basis) -> Tensor:
-    """Draw the first three components in red, green and blue.
-
-    Args:
-        maps: `(N, C, h, w)`, any floating type, any range.
-        basis: The basis of these maps, or of others with as many channels.
-
-    Returns:
-        uint8 `(N, h, w, 3)` on the device of `maps`. The mean is grey, 2.5 deviations below it are 0 and above it 255; a
-        component without variance is 128. Positions with a NaN or infinite value are drawn as a checkerboard; channels
-        without a finite value are ignored.
-
-    Example:
-        >>> maps = torch.randn(1, 64, 55, 55)
-        >>> paint(maps, fit(maps)).shape
-        torch.Size([1, 55, 55, 3])
-    """
-    mean, components, deviations = (part.to(maps.device) for part in (basis.mean, basis.components, basis.deviations))
-    weights = components / deviations.where(deviations > 0, 1)[:, None] * (127.5 / _REACH)
-    values = maps.detach().float().flatten(2)
-    known = values.isfinite().any(2, keepdim=True)
-    known |= ~known.any(1, keepdim=True)  # without any finite value all positions become the checkerboard
-    levels = weights @ torch.where(known, values - mean[:, None], 0)
-    # A value that is not finite makes all components non-finite: even zero times it is NaN.
-    finite = levels.isfinite().all(1, keepdim=True)
-    board = checkerboard(maps.shape[2], maps.shape[3], maps.device).flatten()
-    levels = levels.add_(127.5).clamp_(0, 255).round_().where(finite, board)
-    return levels.to(torch.uint8).mT.reshape(len(maps), *maps.shape[2:], _COLOURS)
+def _everything(maps: LayerMaps) -> Tensor:
+    if basis := vectors_in(maps.ranges.shared).basis:
+        return paint(maps.values, basis)
+    return torch.cat([paint(image, fit(image)) for image in torch.split(maps.values, 1)])
 
 
-def _finite_vectors(maps: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the channel vectors whose values are all finite, `(C, n)`, and their mean, float64 `(C)`.
-
-    A channel without a finite value would exclude every position, so it counts as zero.
-    """
-    maps = maps.detach()
-    vectors = maps.movedim(1, 0).flatten(1) if maps.ndim == 4 else maps
-    if vectors.device.type == "mps":  # Apple's GPUs lack float64
-        vectors = vectors.cpu()
-    mean = vectors.mean(1, dtype=torch.float64)
-    if not bool(mean.isfinite().all()):
-        finite = vectors.isfinite()
-        known = finite.any(1, keepdim=True)
-        known |= ~known.any()
-        vectors = vectors.where(known, 0)[:, (finite | ~known).all(0)]
-        mean = vectors.sum(1, dtype=torch.float64) / max(1, vectors.shape[1])
-    return vectors, mean
+def _foreground(maps: LayerMaps) -> dict[str, Tensor]:
+    """Draw the foreground in the colours of its own components, and the background black."""
+    shared, (height, width) = vectors_in(maps.ranges.shared).foreground, maps.values.shape[2:]
+    pixels, counts = [], []
+    for image in torch.split(maps.values, 1):
+        known = shared or separate(image[0].flatten(1), border(height, width, image.device))
+        mask = known.mask(image)
+        finite = ~_nonfinite(image)
+        pixels.append(paint(image, known.basis).masked_fill((~mask & finite)[..., None], 0))
+        counts.append((mask & finite).sum())
+    return {"pixels": torch.cat(pixels), "foreground": torch.stack(counts)}
 
 
-def _add_scatter(scatter: Tensor, vectors: Tensor, mean: Tensor) -> None:
-    """Add the products of all pairs of channels, in pieces that fit the processor's cache."""
-    for piece in torch.split(vectors, _PIECE, 1):
-        centred = piece.double() - mean[:, None]
-        scatter.addmm_(centred, centred.mT)
+def _count_nonfinite(maps: Tensor) -> Tensor:
+    counts: Tensor = _nonfinite(maps).sum((1, 2))
+    return counts
 
 
-def _leading(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the largest eigenvalues of a matrix and their eigenvectors.
-
-    A large matrix is projected on a block Krylov space: Musco and Musco, "Randomized Block Krylov Methods for Stronger
-    and Faster Approximate Singular Value Decomposition", 2015. For 512 x 512 matrices the measured error of projections,
-    against a full decomposition, is 1e-5 of a deviation where eigenvalues differ by 10 %, 2e-3 for 5 % and 4e-2 for 2 %.
-
-    Args:
-        matrix: Symmetric, positive semidefinite, float64 `(m, m)`.
-
-    Returns:
-        Up to three eigenvalues in descending order, and as many rows of m numbers.
-    """
-    side = len(matrix)
-    space = None
-    if side > _EXACT:
-        block = torch.randn(_BLOCK, side, generator=torch.Generator().manual_seed(0), dtype=matrix.dtype).to(matrix.device)
-        blocks = []
-        for _ in range(_STEPS):
-            block = torch.linalg.qr((block @ matrix).mT).Q.mT  # MKL multiplies a few rows twice as fast as a few columns
-            blocks.append(block)
-        space = torch.linalg.qr(torch.cat(blocks).mT).Q.mT
-        matrix = space @ matrix @ space.mT
-    values, vectors = torch.linalg.eigh(matrix)
-    leading = vectors[:, -_COLOURS:].mT.flip(0)
-    return values[-_COLOURS:].flip(0), leading if space is None else leading @ space
-
-
-def _make_basis(mean: Tensor, values: Tensor, vectors: Tensor, count: int) -> Basis:
-    """Make a basis of a scatter matrix's eigenvalues and eigenvectors, without those that are rounding errors."""
-    deviations = (values.clamp(min=0) / max(1, count)).sqrt()
-    noise = (vectors * mean).norm(dim=1).maximum(deviations[:1]) * _NOISE
-    real = deviations > noise
-    strongest = vectors.gather(1, vectors.abs().argmax(1, keepdim=True))
-    missing = _COLOURS - len(values)
-    components = (vectors * strongest.sign()).where(real[:, None], 0)
-    return Basis(
-        mean=mean.float(),
-        components=pad(components, (0, 0, 0, missing)).float(),
-        deviations=pad(deviations.where(real, 0), (0, missing)).float(),
-    )
+def _nonfinite(maps: Tensor) -> Tensor:
+    """Return which positions have a value that is not finite, but for channels without any finite value: `(N, h, w)`."""
+    bad = ~maps.isfinite()
+    silent = bad.flatten(2).all(2)
+    silent &= ~silent.all(1, keepdim=True)
+    return (bad & ~silent[..., None, None]).any(1)

@@ -6,12 +6,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
     from torch import Tensor
 
+    from fmapviz.config import Style
+    from fmapviz.core.drawings import Size
     from fmapviz.draw.grid import Shared
-    from fmapviz.features.tokens.foreground import Foreground
+    from fmapviz.features.tokens.components import Basis, Foreground
     from fmapviz.features.tokens.matches import Reference
-    from fmapviz.features.tokens.pca import Basis
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,3 +42,14 @@ def vectors_in(shared: Shared | None) -> SharedVectors:
     """Return what images share of a layer's vectors; nothing if they share nothing."""
     more = shared and shared.more
     return more if isinstance(more, SharedVectors) else SharedVectors()
+
+
+def size_of(grid: Size, seen: NDArray[np.uint8], style: Style) -> Size:
+    """Return height and width of a map that is enlarged to the input's size, times the scale."""
+    rows, columns = (style.scale * max(sides) for sides in zip(grid, seen.shape[:2], strict=True))
+    return rows, columns
+
+
+def told_sample(part: tuple[int, int] | None) -> str:
+    """Return in words how many positions of how many something was found of; nothing if of all."""
+    return f", found of a random sample, {part[0]} of {part[1]} positions" if part else ""

@@ -66,10 +66,10 @@ def contents(summary):
 @pytest.mark.parametrize("most", [512 * 2**20, 100_000])
 @pytest.mark.parametrize("options", RUNS.values(), ids=RUNS)
 def test_files_are_the_same_as_of_a_second_pass(options, most, folder, look, monkeypatch):
-    monkeypatch.setattr("fmapviz.features.tokens.survey.stage.KeptPasses", partial(KeptPasses, 0))
+    monkeypatch.setattr("fmapviz.features.tokens.survey.first_pass.KeptPasses", partial(KeptPasses, 0))
     Net.passes = 0
     expected, before = look([folder], **options, out=folder.parent / "twice"), Net.passes
-    monkeypatch.setattr("fmapviz.features.tokens.survey.stage.KeptPasses", partial(KeptPasses, most))
+    monkeypatch.setattr("fmapviz.features.tokens.survey.first_pass.KeptPasses", partial(KeptPasses, most))
     Net.passes = 0
     found = look([folder], **options, out=folder.parent / "once")
     assert contents(found) == contents(expected)

@@ -10,9 +10,9 @@ from results import as_given, pixels_of
 
 from fmapviz.config import Style
 from fmapviz.draw.grid import Shared, measure
-from fmapviz.features.tokens.pca import Covariance, fit, paint
+from fmapviz.features.tokens import pca
+from fmapviz.features.tokens.components import Covariance, fit, paint
 from fmapviz.features.tokens.shared import SharedVectors
-from fmapviz.features.tokens.views import pca
 from fmapviz.observe.reshape import NotAMapError
 
 NAN, INF = torch.nan, torch.inf

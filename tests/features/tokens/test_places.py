@@ -7,7 +7,7 @@ from image_files import save_pixels
 from tiny_runs import runner
 
 from fmapviz.config import Style
-from fmapviz.features.tokens.views import correspondence
+from fmapviz.features.tokens import correspondence
 
 
 @pytest.fixture(params=NETWORKS)

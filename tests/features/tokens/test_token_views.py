@@ -455,7 +455,7 @@ def test_pictures_of_a_seed_can_be_continued_without_its_image(folder, look, tmp
 
 def test_the_image_of_a_seed_is_the_only_one_that_is_read_first(folder, look, monkeypatch):
     monkeypatch.setattr(
-        "fmapviz.features.tokens.survey.stage.KeptPasses", partial(KeptPasses, 0)
+        "fmapviz.features.tokens.survey.first_pass.KeptPasses", partial(KeptPasses, 0)
     )  # otherwise it is drawn of that pass
     passes = []
 

@@ -10,11 +10,10 @@ import pytest
 import torch
 
 from fmapviz.core.centres import Centres
-from fmapviz.features.tokens.clusters import UNKNOWN, find_centres, find_labels
-from fmapviz.features.tokens.foreground import border, separate
-from fmapviz.features.tokens.marks import cluster_colours, colour_labels, draw_matches
+from fmapviz.features.tokens.clusters import UNKNOWN, cluster_colours, colour_labels, find_centres, find_labels
+from fmapviz.features.tokens.components import border, fit, separate
+from fmapviz.features.tokens.correspondence import draw_matches
 from fmapviz.features.tokens.matches import MOST_PAIRS, Pair, averaged, choose_pairs, match
-from fmapviz.features.tokens.pca import fit
 from fmapviz.features.tokens.sample import Sample
 from fmapviz.features.tokens.vectors import cosines, direction_at, vectors_of
 

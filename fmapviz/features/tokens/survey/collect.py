@@ -13,9 +13,8 @@ from fmapviz.core.centres import Centres
 from fmapviz.draw.grid import Shared
 from fmapviz.errors import RequestError, quote
 from fmapviz.features.tokens.clusters import find_centres
-from fmapviz.features.tokens.foreground import separate
+from fmapviz.features.tokens.components import Covariance, separate
 from fmapviz.features.tokens.matches import Reference, averaged
-from fmapviz.features.tokens.pca import Covariance
 from fmapviz.features.tokens.sample import Sample
 from fmapviz.features.tokens.shared import SharedVectors
 from fmapviz.features.tokens.vectors import direction_at

@@ -14,21 +14,39 @@ from fmapviz.events import Notice
 from fmapviz.features.tokens.survey.collect import Survey, Surveyor, SurveyRequest
 from fmapviz.features.tokens.survey.record import load, save
 from fmapviz.images.frames import is_film, numbered
+from fmapviz.run.kept_passes import KeptPasses
 from fmapviz.run.pipeline.progress import Progress
 from fmapviz.run.pipeline.work import work
+from fmapviz.run.session import Stage
 from fmapviz.store.failures import read_failures
-from fmapviz.store.run import clusters_of, shares_components, shares_ranges
+from fmapviz.store.run import clusters_of, is_surveyed, shares_components, shares_ranges, shares_values
 from fmapviz.store.run_files import find_units
 from fmapviz.store.unit import images_of, read_unit
 from fmapviz.types import ImageFile
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from fmapviz.config.positions import Anchor
     from fmapviz.events import Event
     from fmapviz.run.session import Session
     from fmapviz.types import Failure
+
+
+class SurveyStage(Stage):
+    """Finds what all images of a run share: ranges, components, clusters, the vectors at an anchor."""
+
+    def before(
+        self, session: Session, items: Iterable[ImageFile | Failure], on_event: Callable[[Event], None]
+    ) -> tuple[Session, Iterable[ImageFile | Failure]]:
+        """Survey the images, unless nothing is shared."""
+        settings, plan = session.info.settings, session.plan
+        if not plan.of_images or not (is_surveyed(settings) if plan.drawn else shares_values(settings)):
+            return session, items
+        listed = list(items)
+        session = replace(session, kept=KeptPasses() if plan.of_outputs else None)
+        known = survey(session, listed, on_event)
+        return replace(session, plan=replace(plan, shared=known.shared, anchor_path=known.path)), listed
 
 
 def wanted_of(session: Session) -> SurveyRequest:

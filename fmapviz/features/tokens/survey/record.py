@@ -15,9 +15,8 @@ from fmapviz.core.checksummed_json import FORMAT
 from fmapviz.core.file_names import SURVEY_FILE
 from fmapviz.core.files import stage
 from fmapviz.draw.grid import Shared
-from fmapviz.features.tokens.foreground import Foreground
+from fmapviz.features.tokens.components import Basis, Foreground
 from fmapviz.features.tokens.matches import Reference
-from fmapviz.features.tokens.pca import Basis
 from fmapviz.features.tokens.shared import SharedVectors, vectors_in
 from fmapviz.features.tokens.survey.collect import Survey
 from fmapviz.store.run_files import check_replaceable

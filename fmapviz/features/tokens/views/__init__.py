@@ -1,1 +1,0 @@
-"""What is drawn of the channel vectors at the positions of a layer."""
