@@ -27,15 +27,16 @@ class Kept(Protocol):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class StoredImage:
-    """An image of a finished run, the content of an `ImageFile`: it is drawn without a network.
+class ReadImage:
+    """The content of an `ImageFile` that is read elsewhere: in a finished run, or once for many passes.
 
     Attributes:
-        read: Returns the input, float32 `(C, H, W)` in 0..1, facts of its picture, and what the layers returned. It raises
-            `InputError` if the values are damaged.
+        read: Returns the input as the network gets it, float32 `(C, ...)`; facts of its picture, in place of those of a
+            preprocessed input; and what the layers returned, if it goes through no network. It raises `InputError` if its
+            values are damaged.
     """
 
-    read: Callable[[], tuple[Tensor, Mapping[str, str], Kept]]
+    read: Callable[[], tuple[Tensor, Mapping[str, str], Kept | None]]
 
 
 @dataclass(slots=True, eq=False)

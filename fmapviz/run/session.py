@@ -107,7 +107,7 @@ class Session:
         writers: The functions that open the writers of the formats.
         device: Where to compute.
         batch_size: Images in one forward pass.
-        workers: Threads.
+        workers: Threads; 0: images are drawn one after the other in the thread of the caller.
         early_stop: See `fmapviz.run.forward_pass.Drawer`.
         inputs: The inputs, with a name for each image in memory; a list, unless they can be read only once.
         images: The images, where they are not listed from the inputs.

@@ -8,20 +8,53 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from fmapviz.core.files import stage, writing_to
-from fmapviz.draw.records import heat_records, layer_records
+from fmapviz.draw.picture import make_pictures
+from fmapviz.draw.records import find_empty_maps, heat_records, layer_records, notices_of
+from fmapviz.images.preprocess import digest_of
+from fmapviz.images.seen import Seen
 from fmapviz.run.load import needs_of
 from fmapviz.store.unit import commit
+from fmapviz.store.unit_key import plain_name
 from fmapviz.types import ImageResult, UnitImage
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from fmapviz.run.pipeline.scheduler import Processed
     from fmapviz.run.session import Session
     from fmapviz.store.unit_key import UnitKey
     from fmapviz.types import Picture
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+def draw_pictures(drawn: Processed, session: Session) -> Iterator[Picture]:
+    """Draw the pictures of an image, one at a time; see `fmapviz.draw.picture.make_pictures`."""
+    image, plan = drawn.image, session.plan
+    if not plan.drawn:
+        return
+    seen = Seen(image.values, session.preparation_of(image.values, as_given=image.as_given), facts=image.facts)
+    file = image.member.file
+    is_marked = plan.anchor_path in {"", file.path}
+    name = plain_name(file.unit, file.path)
+    yield from make_pictures(drawn.drawn, seen, name, session.info, sheets=plan.sheets, marked=is_marked)
+
+
+def describe_result(drawn: Processed, session: Session) -> UnitImage:
+    """Return an image and its results as a format's writer gets them."""
+    image, result, plan = drawn.image, drawn.drawn, session.plan
+    member = image.member
+    return UnitImage(
+        name=plain_name(member.file.unit, member.file.path),
+        path=member.file.path,
+        result=result,
+        notices=(*image.notices, *result.notices, *notices_of(result, sheets=plan.sheets)),
+        info=session.info,
+        key=member.group.key(member.position),
+        input=digest_of(image.values) if plan.moments else "",
+        empty_maps=tuple(find_empty_maps(result, sheets=plan.sheets)),
+    )
 
 
 def write_unit(

@@ -28,7 +28,7 @@ from fmapviz.features.diff.drawer import draw_pair
 from fmapviz.features.diff.kept_values import is_chosen, list_types, read_values
 from fmapviz.features.diff.networks import Compared
 from fmapviz.observe.hooks import Numbers
-from fmapviz.run.kept_passes import StoredImage
+from fmapviz.run.kept_passes import ReadImage
 from fmapviz.run.load import adapt, check_views, formats_of, open_writers
 from fmapviz.run.loop import run
 from fmapviz.run.plan import make_plan
@@ -211,7 +211,7 @@ def _list_image(first: Path, second: Path, config: RunConfig) -> ImageFile:
     """Return the image of two units; its version holds the checksums that end their records."""
     (file,) = images_of(read_unit(first))
     version = {**file.version, "first": _checksum(first), "second": _checksum(second)}
-    return replace(file, version=version, content=StoredImage(partial(_read_pair, first, second, config)))
+    return replace(file, version=version, content=ReadImage(partial(_read_pair, first, second, config)))
 
 
 def _checksum(unit: Path) -> str:

@@ -10,47 +10,46 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from fmapviz.draw.picture import make_pictures
-from fmapviz.draw.records import find_empty_maps, notices_of
 from fmapviz.errors import RequestError, quote
 from fmapviz.features.watch.probes import read_probes
 from fmapviz.features.watch.undisturbed import training_undisturbed
-from fmapviz.images.load import remark_on_values
-from fmapviz.images.memory.inputs import is_all_prepared
-from fmapviz.images.seen import Seen
-from fmapviz.models.network import input_type
-from fmapviz.models.onednn import with_onednn
 from fmapviz.observe.layers import unwrap
 from fmapviz.run.batch import describe_given
-from fmapviz.run.forward_pass import Drawer
+from fmapviz.run.forward_pass import ForwardError
 from fmapviz.run.load import load_session
 from fmapviz.run.model_views import draw_weights
-from fmapviz.run.places import PlaceCache
+from fmapviz.run.pipeline.progress import Progress
+from fmapviz.run.pipeline.scheduler import Processed
+from fmapviz.run.pipeline.work import work
+from fmapviz.run.units import describe_result, draw_pictures
 from fmapviz.store.run import IN_TRAINING, is_surveyed
-from fmapviz.types import Model, UnitImage
+from fmapviz.store.shards.grouping import Failed
+from fmapviz.types import Model
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from fmapviz.config import RunConfig
-    from fmapviz.features.watch.probes import Probe
+    from fmapviz.run.pipeline.scheduler import Result
     from fmapviz.run.session import Session
-    from fmapviz.types import ImageResult, Inputs, Picture
+    from fmapviz.types import ImageFile, Inputs, Picture, UnitImage
 
     Network = nn.Module | Model | Callable[[], nn.Module]
+
+_NOTHING = "E_NOTHING"  # of an image of which no layer could be drawn
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DrawnStep:
-    """What was drawn of one probe at one step.
+    """What was drawn of one image at one step.
 
     Attributes:
-        probe: The image.
+        file: The image.
         image: Its results, as a format's writer gets them.
         pictures: Its pictures.
     """
 
-    probe: Probe
+    file: ImageFile
     image: UnitImage
     pictures: Sequence[Picture]
 
@@ -78,7 +77,6 @@ class StepDrawer:
     def __init__(self, network: Network, images: Inputs, config: RunConfig) -> None:
         self._network = network
         self._config = config
-        self._places: PlaceCache | None = None
         module = self._module()
         model = (
             network if isinstance(network, Model) else describe_given(module, preprocessing=config.preprocessing, code=None)
@@ -88,10 +86,7 @@ class StepDrawer:
             module, replace(model, module=module, weights=IN_TRAINING, sha256=_structure_of(module))
         )
         self.remarks: list[str] = []
-        self.probes = read_probes(images, model.preparation)
-        given = [probe for probe in self.probes if is_all_prepared([probe.file.content])]
-        remarks = filter(None, (remark_on_values(probe.values, model.preparation) for probe in given))
-        self.assumption = next(remarks, "") if len(given) == len(self.probes) else model.assumption
+        self.probes, self.assumption = read_probes(images, model)
         self.notices = [each for each in notices if each != model.assumption]
 
     def _module(self) -> nn.Module:
@@ -117,7 +112,8 @@ class StepDrawer:
         if session.plan.second_pass:
             raise RequestError("top images need a finished network", hint="fmapviz.visualize draws them")
         # All channels and their statistics are needed for filmstrips and curves.
-        return replace(session, plan=replace(session.plan, whole=True, moments=True)), notices
+        plan = replace(session.plan, whole=True, moments=True, fields=False)
+        return replace(session, plan=plan, workers=0, early_stop=None), notices
 
     def draw(self, step: int) -> tuple[list[DrawnStep], list[Picture]]:
         """Draw all probes, and the weights, without a trace in the network or in random generators.
@@ -136,51 +132,38 @@ class StepDrawer:
         present = {id(each) for each in module.modules()}
         if module is not self.session.model.module or not all(id(layer.module) in present for layer in self.session.layers):
             self.session, _ = self._load(module, self.session.model)  # another network, or other layers in it
-            self._places = None
-        session = self.session
-        info = replace(session.info, weights=f"{IN_TRAINING}, step {step}")
         first = next(module.parameters(), torch.empty(0))
+        info = replace(self.session.info, weights=f"{IN_TRAINING}, step {step}")
+        session = replace(self.session, info=info, device=first.device)
         with training_undisturbed(module):
-            results = self._run(first.device)
+            results = self._run(session)
             weights, _ = draw_weights(session, info)
-        self.remarks = list(dict.fromkeys(remark for result in results for remark in result.remarks))
-        drawn = []
-        for probe, result in zip(self.probes, results, strict=False):
-            sheets = session.plan.sheets
-            preparation = session.preparation_of(probe.values)
-            pictures = list(make_pictures(result, Seen(probe.values, preparation), probe.file.unit, info, sheets=sheets))
-            empty = tuple(find_empty_maps(result, sheets=sheets))
-            notices = (*result.notices, *notices_of(result, sheets=sheets))
-            image = UnitImage(probe.file.unit, probe.file.path, result, notices, info, empty_maps=empty)
-            drawn.append(DrawnStep(probe, image, pictures))
+        processed = [each for each in results if isinstance(each, Processed)]
+        self.remarks = list(dict.fromkeys(remark for each in processed for remark in each.drawn.remarks))
+        drawn = [
+            DrawnStep(each.image.member.file, describe_result(each, session), list(draw_pictures(each, session)))
+            for each in processed
+        ]
         if not (weights or any(picture.group != "input" for each in drawn for picture in each.pictures)):
             raise RequestError(f"nothing could be drawn: {_why(results)}", hint="other layers=, types= or views=")
         return drawn, weights
 
-    def _run(self, device: torch.device) -> list[ImageResult]:
-        """Run the network on each probe, one by one: in a batch, it might round differently."""
-        session = self.session
-        if not session.plan.of_images:
-            return []
-        module = session.model.module
-        dtype, config = input_type(module), session.config
-        drawer = Drawer(
-            session.model,
-            session.layers,
-            session.plan,
-            config.style,
-            predictions=config.predictions or 0,
-            layouts=session.layouts,
-            places=self._find_places(),
-        )
-        with with_onednn(module), drawer:
-            return [drawer.draw(probe.values[None].to(device, dtype))[0] for probe in self.probes]
+    def _run(self, session: Session) -> list[Result]:
+        """Take the probes through the pipeline of a run, in this thread.
 
-    def _find_places(self) -> PlaceCache | None:
-        """Return where the maps of layers lie in the input, of the network as it was built."""
-        if self.session.plan.placed and self._places is None:
-            self._places = PlaceCache(self.session.model)
-        return self._places
+        Raises:
+            ForwardError: The network failed.
+        """
+        results: list[Result] = []
+        if session.plan.of_images:
+            for _ in work(session, self.probes, progress=Progress(), on_drawn=results.append):
+                pass
+        for failure in (each.failure for each in results if isinstance(each, Failed)):
+            if failure.code == "E_MEMORY":
+                raise torch.OutOfMemoryError(failure.message)
+            if failure.code != _NOTHING:
+                raise ForwardError(failure.message, hint=failure.hint)
+        return results
 
 
 def _ask(function: Callable[[], nn.Module]) -> nn.Module:
@@ -199,14 +182,17 @@ def _ask(function: Callable[[], nn.Module]) -> nn.Module:
     return function()
 
 
-def _why(results: Sequence[ImageResult]) -> str:
+def _why(results: Sequence[Result]) -> str:
     """Return the first reason why nothing was drawn."""
     for result in results:
-        reasons = {**dict.fromkeys(result.not_executed, "not executed"), **result.undrawn}
+        if isinstance(result, Failed):
+            return result.failure.message
+        drawn = result.drawn
+        reasons = {**dict.fromkeys(drawn.not_executed, "not executed"), **drawn.undrawn}
         for name, reason in reasons.items():
             return f"{quote(name)}: {reason}"
-        if result.notices:
-            return result.notices[0]
+        if drawn.notices:
+            return drawn.notices[0]
     return "no layer has such channels"
 
 

@@ -2,49 +2,42 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 
 from fmapviz.errors import InputError, RequestError, quote
 from fmapviz.images.find import find_images
-from fmapviz.images.load import read_values
-from fmapviz.images.memory.inputs import resolve_inputs
+from fmapviz.images.load import read_values, remark_on_values
+from fmapviz.images.memory.inputs import is_all_prepared, resolve_inputs
+from fmapviz.run.kept_passes import ReadImage
 from fmapviz.store.unit_key import distinct_name
 from fmapviz.types import Failure
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from fmapviz.types import ImageFile, Inputs, Preparation
+    from fmapviz.types import ImageFile, Inputs, Model
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Probe:
-    """An image that is drawn again and again.
-
-    Attributes:
-        file: Its path, and its name in pictures.
-        values: Prepared, float32 `(C, ...)`, on the CPU.
-    """
-
-    file: ImageFile
-    values: Tensor
-
-
-def read_probes(given: Inputs, preparation: Preparation) -> list[Probe]:
+def read_probes(given: Inputs, model: Model) -> tuple[list[ImageFile], str]:
     """Read and preprocess images.
 
     Args:
         given: As of `fmapviz.visualize`: paths, pictures, arrays, tensors, or a list of these.
-        preparation: The preprocessing of what is not prepared.
+        model: Its preprocessing is that of what is not prepared.
+
+    Returns:
+        The images, each with its values in memory as a `ReadImage`, and what is assumed about their preprocessing.
 
     Raises:
         RequestError: There is none, one is given twice, or something else was given.
         InputError: One of them cannot be read.
     """
-    probes: dict[str, Probe] = {}
+    probes: dict[str, ImageFile] = {}
+    preparation, remarks, are_prepared = model.preparation, list[str](), True
     for found in find_images(list(resolve_inputs(given, volumes=preparation.volume))):
         if isinstance(found, Failure):
             raise InputError(found.code, found.message, hint=found.hint)
@@ -53,7 +46,16 @@ def read_probes(given: Inputs, preparation: Preparation) -> list[Probe]:
             raise RequestError(f"an image is given twice: {quote(file.unit)}", hint="leave it out once")
         values = read_values(file, preparation)
         with torch.inference_mode(mode=False):  # a tensor of that mode has no gradients
-            probes[file.unit] = Probe(file, values.detach().cpu().clone())
+            own = values.detach().cpu().clone()
+        probes[file.unit] = replace(file, content=ReadImage(partial(_read_again, own)))
+        if is_all_prepared([file.content]):
+            remarks += filter(None, [remark_on_values(own, preparation)])
+        else:
+            are_prepared = False
     if not probes:
         raise RequestError("no images to draw while the network is trained", hint="such as 'cat.png', or a list")
-    return list(probes.values())
+    return list(probes.values()), next(iter(remarks), "") if are_prepared else model.assumption
+
+
+def _read_again(values: Tensor) -> tuple[Tensor, dict[str, str], None]:
+    return values, {}, None

@@ -92,13 +92,13 @@ class Recorder:
     def subject(self) -> object:
         """What is drawn; two that draw the same may share tags and files."""
         session = self._drawer.session
-        units = tuple(probe.file.unit for probe in self._drawer.probes)
+        units = tuple(probe.unit for probe in self._drawer.probes)
         return id(session.model.module), session.info.fingerprint, units
 
     @property
     def steps_before(self) -> set[int]:
         """The steps that an earlier training drew of the same images, as far as they are known."""
-        images = [probe.file.unit for probe in self._drawer.probes]
+        images = [probe.unit for probe in self._drawer.probes]
         films = {step for (_, image), strip in self.strips.strips.items() if image in images for step in strip.maps}
         return films | self.target.steps_of(images)
 
@@ -135,7 +135,7 @@ class Recorder:
         numbers = self._numbers
         for each in drawn:
             numbers.add(each.image.result.layers)
-            self.strips.add(step, each.probe.file.unit, each.image.result.layers)
+            self.strips.add(step, each.file.unit, each.image.result.layers)
         numbers.add(picture.layer for picture in weights if picture.layer)
         drawn = [replace(each, pictures=list(map(numbers.rename, each.pictures))) for each in drawn]
         weights = list(map(numbers.rename, weights))

@@ -24,6 +24,7 @@ from fmapviz.run.model_views import UNIT as MODEL_UNIT
 from fmapviz.run.publish import Publisher
 from fmapviz.run.units import write_unit
 from fmapviz.store.remote.destination import LocalDestination
+from fmapviz.store.run import marked
 from fmapviz.store.unit_key import UnitKey, image_key
 from fmapviz.types import Picture
 
@@ -92,7 +93,7 @@ class WriterTarget:
     def write(self, step: int, drawn: Sequence[DrawnStep], weights: Sequence[Picture], numbers: Mapping[str, float]) -> None:
         """Add what was drawn at one step; an input is the same at all steps, and added once."""
         for each in drawn:
-            name = each.probe.file.unit
+            name = each.file.unit
             for picture in each.pictures:
                 if picture.layer is None and picture.group == "input":
                     if name in self._inputs:
@@ -205,10 +206,10 @@ class RunTarget:
         Raises:
             OutputError: It could not be written.
         """
-        with writing_to(self.folder), self._events_open() as events:
+        with marked(self.folder), writing_to(self.folder), self._events_open() as events:
             events.write(step, drawn, weights, numbers)
             for each in drawn:
-                file = each.probe.file
+                file = each.file
                 file = replace(file, unit=_at(file.unit, step), version={**file.version, "step": step})
                 write_unit(self._session, image_key(file), each.pictures, image=each.image)
             if weights:
@@ -221,7 +222,7 @@ class RunTarget:
         Raises:
             OutputError: They could not be written.
         """
-        with writing_to(self.folder), self._events_open() as events:
+        with marked(self.folder), writing_to(self.folder), self._events_open() as events:
             events.write_films(step, films)
             for image in dict.fromkeys(image for _, image, _ in films):
                 shown = [_as_picture(layer, pixels) for layer, of, pixels in films if of == image]

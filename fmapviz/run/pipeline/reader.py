@@ -14,7 +14,7 @@ from fmapviz.events import Notice, Outcome
 from fmapviz.images.load import read_input
 from fmapviz.images.memory.image import memory_image
 from fmapviz.observe.randomness import gate, seeded_by
-from fmapviz.run.kept_passes import StoredImage
+from fmapviz.run.kept_passes import ReadImage
 from fmapviz.run.pipeline.scheduler import Preprocessed
 from fmapviz.store.shards.grouping import Failed
 from fmapviz.store.unit import Group, Member, check_only_own_files, find_done, find_own, has_intact_record
@@ -88,7 +88,7 @@ class ImageReader:
         self._table = UnitTable(session.directory)
         self._has_remarked = False  # on prepared tensors, which are much alike
         self._is_random: bool | None = None  # the preprocessing; None before the first image
-        self._cores = max(1, torch.get_num_threads() // session.workers)
+        self._cores = max(1, torch.get_num_threads() // max(1, session.workers))
 
     def read(self, number: int, item: Item, tell: Tell) -> tuple[list[Preprocessed], list[Result]]:
         """Read one input, of this position in the list.
@@ -151,8 +151,8 @@ class ImageReader:
         if self._on_begun:
             self._on_begun(member.file, tell)
         preparation = self._session.model.preparation
-        if isinstance(stored := member.file.content, StoredImage):
-            values, facts, kept = stored.read()
+        if isinstance(given := member.file.content, ReadImage):
+            values, facts, kept = given.read()
             return Preprocessed(number, member, (), values, (values.shape[-1], values.shape[-2]), 1, facts=facts, kept=kept)
         ready = read_input(
             member.file,

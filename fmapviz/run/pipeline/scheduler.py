@@ -204,6 +204,9 @@ class Schedule:
         Raises:
             BaseException: What a step or the listing raised.
         """
+        if not self._limits.threads:
+            yield from self._run_here(found)
+            return
         threads = [Thread(target=self._work, daemon=True) for _ in range(self._limits.threads)]
         listing = Thread(target=self._list, args=(found,), daemon=True)
         try:
@@ -225,6 +228,19 @@ class Schedule:
             for thread in threads:
                 if thread.ident is not None:
                     thread.join(max(0.0, until - time.monotonic()))
+
+    def _run_here(self, found: Iterable[Item]) -> Generator[Event, None, None]:
+        """Take one input after the other through all stages, in the thread of the caller."""
+        events: list[Event] = []
+        for number, item in enumerate(found):
+            images, results = self._reader.read(number, item, events.append)
+            while images:
+                images, drawn = self._runner.draw(images, events.append)
+                results += drawn
+            for result in results:
+                self._writer.write(result, events.append)
+            yield from events
+            events.clear()
 
     def _list(self, found: Iterable[Item]) -> None:
         try:

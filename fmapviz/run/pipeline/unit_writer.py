@@ -15,19 +15,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fmapviz.core.files import directory_size, stage, writing_to
-from fmapviz.draw.picture import make_pictures
-from fmapviz.draw.records import find_empty_maps, notices_of
 from fmapviz.errors import UserCodeError, quote
 from fmapviz.events import Outcome, Staged
 from fmapviz.images.notices import is_told_once
-from fmapviz.images.preprocess import digest_of
-from fmapviz.images.seen import Seen
 from fmapviz.run.pipeline.scheduler import StoppedError
-from fmapviz.run.units import describe_image, finish_unit
+from fmapviz.run.units import describe_image, describe_result, draw_pictures, finish_unit
 from fmapviz.store.shards.grouping import Failed
 from fmapviz.store.shards.shard import describe_members, shard_key
-from fmapviz.store.unit_key import image_key, plain_name
-from fmapviz.types import Failure, UnitImage
+from fmapviz.store.unit_key import image_key
+from fmapviz.types import Failure
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -38,7 +34,7 @@ if TYPE_CHECKING:
     from fmapviz.run.session import Session
     from fmapviz.store.shards.index import Index
     from fmapviz.store.unit import Group
-    from fmapviz.types import ImageFile, ImageResult, Picture, StoredAt
+    from fmapviz.types import ImageFile, ImageResult, Picture, StoredAt, UnitImage
 
 _NO_PIXELS = np.zeros((0, 0), np.uint8)
 
@@ -130,38 +126,20 @@ class UnitWriter:
             unit.stop()
 
     def _encode(self, result: Processed) -> _Page:
-        member, drawn, file = result.image.member, result.drawn, result.image.member.file
-        info, plan = self._session.info, self._session.plan
-        preparation = self._session.preparation_of(result.image.values, as_given=result.image.as_given)
-        seen = Seen(result.image.values, preparation, facts=result.image.facts)
-        name = plain_name(file.unit, file.path)
         pictures = []
-        marked = plan.anchor_path in {"", file.path}
-        made = make_pictures(drawn, seen, name, info, sheets=plan.sheets, marked=marked)
-        for picture in made if plan.drawn else ():
+        for picture in draw_pictures(result, self._session):
             self._check()
             pictures.append(picture)
-        empty_maps = tuple(find_empty_maps(drawn, sheets=plan.sheets))
-        notices = (*result.image.notices, *drawn.notices, *notices_of(drawn, sheets=plan.sheets))
-        _drop_pixels(drawn)  # the image may have to wait for its turn
+        image = describe_result(result, self._session)
+        _drop_pixels(result.drawn)  # the image may have to wait for its turn
         outcome = Outcome(
-            file.path,
+            image.path,
             "done",
-            notices=tuple(notice for notice in notices if not is_told_once(notice)),
+            notices=tuple(notice for notice in image.notices if not is_told_once(notice)),
             pictures=len(pictures),
             seconds=time.monotonic() - result.begun,
-            predictions=drawn.predictions,
+            predictions=result.drawn.predictions,
             bytes=sum(len(picture.png) for picture in pictures),
-        )
-        image = UnitImage(
-            name=name,
-            path=file.path,
-            result=drawn,
-            notices=notices,
-            info=info,
-            key=member.group.key(member.position),
-            input=digest_of(result.image.values) if plan.moments else "",
-            empty_maps=empty_maps,
         )
         return _Page(image, pictures, result.begun, outcome)
 
