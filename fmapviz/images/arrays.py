@@ -33,12 +33,12 @@ _LUMA = (0.299, 0.587, 0.114)  # ITU-R BT.601, as in Pillow's mode L
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """What a file says about its samples.
+class Declared:
+    """What a file declares about its samples.
 
     Attributes:
-        range: The samples that are black and white; None if the file only says how many bits it stores.
-        source: What in the file says so, for a notice; empty if it needs none.
+        range: The samples that are black and white; None if the file declares only the number of stored bits.
+        source: The part of the file that declares it, for a notice; empty for no notice.
         zero_is_white: Whether the smallest sample is white.
         nodata: The sample of pixels without a value.
         alpha: Whether the last channel is opacity.
@@ -53,7 +53,7 @@ class Said:
     premultiplied: bool = False
 
 
-_NOTHING = Said()
+_NOTHING = Declared()
 
 
 def read_npy(
@@ -61,12 +61,12 @@ def read_npy(
 ) -> tuple[PillowImage.Image | Samples, tuple[str, ...]]:
     """Read a picture from a .npy file: `(H, W)`, `(H, W, C)` or `(C, H, W)`, or one of these after an axis of length 1.
 
-    Of three axes, the channels are the last one with the length that the model takes, as is usual in NumPy; if the first one
-    has the same length, a notice says so. If neither the last nor the first has it, an axis of length 1 is grey for a model
-    of RGB, and one of length 3 is RGB for a model of grey.
+    Of three axes, the channels are the last one with the length that the model takes, as is usual in NumPy. If the first one
+    has the same length, a notice reports it. If neither has it, an axis of length 1 is grey for a model of RGB, and one of
+    length 3 is RGB for a model of grey.
 
     Of a volume the shape is `(C, D, H, W)`, `(D, H, W, C)`, or `(D, H, W)` for a model of one channel, or one of these after
-    an axis of length 1. If both the first and the last axis have C, the first one holds the channels, and a notice says so.
+    an axis of length 1. If both the first and the last axis have length C, the first holds the channels, with a notice.
 
     Args:
         stream: At the beginning of the file.
@@ -146,7 +146,7 @@ def format_shape(shape: Sequence[int]) -> str:
 
 
 def compose(
-    planes: NDArray[Any], channels: int, said: Said = _NOTHING, *, is_picture: bool = False
+    planes: NDArray[Any], channels: int, declared: Declared = _NOTHING, *, is_picture: bool = False
 ) -> tuple[PillowImage.Image | Samples, tuple[str, ...]]:
     """Decide which samples are black and white.
 
@@ -155,28 +155,28 @@ def compose(
       and 1.
     * Floating-point numbers within 0..1 are not scaled.
     * All others are scaled from the finite minimum to the maximum of all channels. If these are equal, all is black. A file
-      of 16 bits does not say how many of them its samples use: cameras and scanners store 10, 12 or 14.
+      of 16 bits does not declare how many of them its samples use: cameras and scanners store 10, 12 or 14.
     * NaN, and what the file calls no data, becomes black. Transparent pixels are laid over black, which is then zero.
 
     Args:
         planes: `(C, H, W)`, or `(C, D, H, W)`, real numbers; without opacity, `fits(C, channels)` is True.
         channels: Number of channels that the model takes. RGB is converted to grey, grey is repeated.
-        said: What the file says about them.
+        declared: What the file declares about them.
         is_picture: Whether they are those of a picture, not of an array.
 
     Returns:
         A Pillow image in mode L or RGB, or samples; and the notices.
     """
-    colours, straight, remarks = _over_black(planes, said)
-    is_plain = said.range is None and said.nodata is None and not said.zero_is_white
+    colours, straight, remarks = _over_black(planes, declared)
+    is_plain = declared.range is None and declared.nodata is None and not declared.zero_is_white
     if colours.dtype == np.uint8 and channels in {1, 3} and colours.ndim == 3 and is_plain:
         grey_or_rgb = colours[0] if len(colours) == 1 else np.moveaxis(colours, 0, -1)
         return PillowImage.fromarray(np.ascontiguousarray(grey_or_rgb)).convert("L" if channels == 1 else "RGB"), ()
-    black, white, notices = _limits(straight, said, least=0.0 if straight is not colours else None)
-    nodata = said.nodata
+    black, white, notices = _limits(straight, declared, least=0.0 if straight is not colours else None)
+    nodata = declared.nodata
     if channels == 1 and len(colours) == 3:
         colours, nodata = _grey(colours, nodata), None
-    if said.zero_is_white:
+    if declared.zero_is_white:
         black, white = white, black
     return Samples(colours, black, white, nodata=nodata, channels=channels, is_picture=is_picture), (*remarks, *notices)
 
@@ -248,7 +248,7 @@ def _read_header(stream: BinaryIO) -> tuple[tuple[int, ...], Any, np.dtype[Any]]
 
 
 def _fitting_layout(shape: tuple[int, ...], channels: int, *, volume: bool) -> tuple[tuple[int, ...], int, tuple[str, ...]]:
-    """Return the shape with an axis for the channels, that axis, and a notice if another one could be meant.
+    """Return the shape with an axis for the channels, that axis, and a notice if another axis would fit, too.
 
     Raises:
         InputError: See `require_size`; or no axis has as many channels as the model takes.
@@ -288,13 +288,13 @@ def _find_layout(shape: tuple[int, ...], channels: int) -> tuple[tuple[int, ...]
     return (stored, (exact or fitting)[0]) if fitting else None
 
 
-def _over_black(planes: NDArray[Any], said: Said) -> tuple[NDArray[Any], NDArray[Any], tuple[str, ...]]:
+def _over_black(planes: NDArray[Any], declared: Declared) -> tuple[NDArray[Any], NDArray[Any], tuple[str, ...]]:
     """Return the colours laid over black, those whose range counts, which are the same without opacity, and notices."""
-    if not said.alpha:
+    if not declared.alpha:
         return planes, planes, ()
     colours, opacity = planes[:-1], planes[-1]
     notices: tuple[str, ...] = ()
-    opaque = 1.0 if planes.dtype.kind == "f" else float(said.range[1] if said.range else np.iinfo(planes.dtype).max)
+    opaque = 1.0 if planes.dtype.kind == "f" else float(declared.range[1] if declared.range else np.iinfo(planes.dtype).max)
     if 0 < opacity.max() < opaque and planes.dtype.itemsize > 1 and planes.dtype.kind != "f":
         opaque = float(opacity.max())  # of fewer bits than the file stores
         notices = (f"the largest opacity, {opaque:g}, is taken as opaque",)
@@ -302,32 +302,32 @@ def _over_black(planes: NDArray[Any], said: Said) -> tuple[NDArray[Any], NDArray
         return colours, colours, notices
     notices = (TRANSPARENT, *notices)
     visible = np.where(opacity > 0, colours, 0)
-    if said.premultiplied:
+    if declared.premultiplied:
         return colours.astype(np.float32), visible, notices
     share = (opacity / opaque).astype(np.float32)
-    top = opaque if said.zero_is_white else 0.0
+    top = opaque if declared.zero_is_white else 0.0
     return (top + (colours - np.float32(top)) * share).astype(np.float32), visible, notices
 
 
-def _limits(planes: NDArray[Any], said: Said, *, least: float | None) -> tuple[float, float, tuple[str, ...]]:
+def _limits(planes: NDArray[Any], declared: Declared, *, least: float | None) -> tuple[float, float, tuple[str, ...]]:
     """Return the samples that become 0 and 1, the smaller one first, and the notices."""
     missing: tuple[str, ...] = (
-        ("no data is shown as black",) if said.nodata is not None and (planes == said.nodata).any() else ()
+        ("no data is shown as black",) if declared.nodata is not None and (planes == declared.nodata).any() else ()
     )
     is_byte = planes.dtype == np.uint8
-    if (planes.dtype.kind == "b" or is_byte) and said.range is None:
+    if (planes.dtype.kind == "b" or is_byte) and declared.range is None:
         return 0.0, 255.0 if is_byte else 1.0, missing
     flat = planes.reshape(-1, *planes.shape[-2:])
-    ranges = [found for found in (finite_range(plane, said.nodata) for plane in flat) if found]
+    ranges = [found for found in (finite_range(plane, declared.nodata) for plane in flat) if found]
     low, high = min((low for low, _ in ranges), default=0.0), max((high for _, high in ranges), default=0.0)
     if planes.dtype.kind == "f":
         nan, infinite = (any(test(plane).any() for plane in flat) for test in (np.isnan, np.isinf))
         missing += ("NaN is shown as black",) if nan else ()
         missing += ("infinity is shown as the end of the range",) if infinite else ()
-    if said.range and said.range[0] <= low <= high <= said.range[1]:
-        words = f"{said.source}: {said.range[0]:g}..{said.range[1]:g} scaled to 0..1"
-        return *said.range, ((words, *missing) if said.source else missing)
-    if planes.dtype.kind == "f" and 0 <= low <= high <= 1 and not said.range:
+    if declared.range and declared.range[0] <= low <= high <= declared.range[1]:
+        words = f"{declared.source}: {declared.range[0]:g}..{declared.range[1]:g} scaled to 0..1"
+        return *declared.range, ((words, *missing) if declared.source else missing)
+    if planes.dtype.kind == "f" and 0 <= low <= high <= 1 and not declared.range:
         return 0.0, 1.0, missing
     low = low if least is None else min(low, least)
     what = "values below zero" if planes.dtype == np.int8 else "more than 8 bits per channel"

@@ -64,7 +64,7 @@ T = TypeVar("T")
 # For an image, and one more for each million pixels and for each megabyte of the file. The slowest decoder is that of QOI,
 # which is Python: 89 megapixels take it 34 seconds on a busy machine, and get 137; JPEG 2000 takes 10 and gets 113.
 TIMEOUT_SECONDS = 10.0
-FILM_SECONDS = 3600.0  # for all frames between two that are wanted
+FILM_SECONDS = 3600.0  # for all frames between two requested ones
 START_SECONDS = 60.0  # for an interpreter to start, from a slow disk
 # Address space of each worker: the largest array allowed, three times 89 million float64, takes 4.9 GiB.
 MEMORY_BYTES = 8 * 2**30
@@ -100,7 +100,7 @@ def start() -> None:
 
 @atexit.register
 def stop() -> None:
-    """End the idle workers that were kept."""
+    """End the idle workers."""
     _keeps_workers.clear()
     while _kept:
         _kept.pop().end()
@@ -148,7 +148,7 @@ class DecodePool:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End the workers that a thread still waits for, and the idle ones unless they are kept."""
+        """End the workers that a thread still waits for, and idle ones unless later pools use them."""
         with self._lock:
             self._is_closed = True
         for worker in [*self._busy]:

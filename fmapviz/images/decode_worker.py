@@ -6,8 +6,8 @@ answer is a line of JSON: `[mode, width, height, planes, notices, orientation]` 
 is announced by its number of pixels, which extends the time limit.
 
 A request about a film is `[seconds, channels, volume, question, number]`; the film stays open until the next one is asked
-about. The answer to `read` is the pixels of a frame, to `has` whether there is one, to `facts` what the header says. A sign
-of life, a number, extends the time limit while many frames are decoded.
+about. The answer to `read` is the pixels of a frame, to `has` whether there is one, to `facts` the header's length and rate.
+A sign of life, a number, extends the time limit while many frames are decoded.
 
 Shared memory is a nameless file (`memfd_create`): it is freed however the processes end, and is not bounded by the size of
 `/dev/shm`, as `multiprocessing.shared_memory` is. Pictures of 8 bits are stored as Pillow stores
@@ -62,7 +62,7 @@ def main(connection: int, shared: int, parent: int, memory_bytes: int) -> NoRetu
     """
     _limit(memory_bytes)
     if sys.platform == "linux":
-        # Ends this process even inside a decoder that hangs. A closed connection says less: the parent's forks have it too.
+        # Ends this process even inside a decoder that hangs. A closed connection is no proof: forks have it too.
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     _import_decoders()
     if os.getppid() == parent:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import numpy as np
 from PIL import Image as PillowImage
 
-from fmapviz.images.arrays import Said
+from fmapviz.images.arrays import Declared
 from fmapviz.images.depth import bits_of_jpeg2000, largest_sample, rawmode_of, significant_bits
 from fmapviz.images.errors import classify
 from fmapviz.images.tiff_tags import BITS, NODATA, PHOTOMETRIC, number_in
@@ -16,7 +16,7 @@ from fmapviz.images.tiff_tags import BITS, NODATA, PHOTOMETRIC, number_in
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    Stored = tuple[NDArray[Any], Said, tuple[str, ...]]  # planes (C, H, W), what the file says of them, notices
+    Stored = tuple[NDArray[Any], Declared, tuple[str, ...]]  # planes (C, H, W), what the file declares, notices
 
 _COMMENT = re.compile(rb"#[^\n\r]*")
 
@@ -48,7 +48,7 @@ def planes_of(image: PillowImage.Image) -> Stored:
     planes = np.asarray(image)[np.newaxis]
     if image.mode.startswith("I;16"):
         planes = planes.astype(np.uint16)
-    return _with_key(planes, image.info.get("transparency"), _say_of(image, planes.dtype))
+    return _with_key(planes, image.info.get("transparency"), _declared_by(image, planes.dtype))
 
 
 def uninverted(image: PillowImage.Image) -> Stored | None:
@@ -59,15 +59,15 @@ def uninverted(image: PillowImage.Image) -> Stored | None:
     tags: Any = getattr(image, "tag_v2", {})
     if tags.get(PHOTOMETRIC) != 0 or image.mode not in {"1", "L"}:
         return None
-    return 255 - np.asarray(image.convert("L"))[np.newaxis], Said(zero_is_white=True), ()
+    return 255 - np.asarray(image.convert("L"))[np.newaxis], Declared(zero_is_white=True), ()
 
 
-def _say_of(image: PillowImage.Image, dtype: np.dtype[Any]) -> Said:
-    """Return what the tags of a picture that Pillow has opened say about its samples, if it is a TIFF file."""
+def _declared_by(image: PillowImage.Image, dtype: np.dtype[Any]) -> Declared:
+    """Return what the tags of a TIFF file declare about its samples; nothing for other formats."""
     tags: Any = getattr(image, "tag_v2", {})
     bits = max(tags.get(BITS, (16,)))
     declared = (0.0, float(2**bits - 1)) if bits not in {8, 16, 32, 64} else None
-    return Said(declared, zero_is_white=tags.get(PHOTOMETRIC) == 0, nodata=number_in(tags.get(NODATA), dtype))
+    return Declared(declared, zero_is_white=tags.get(PHOTOMETRIC) == 0, nodata=number_in(tags.get(NODATA), dtype))
 
 
 def _read_png(stream: BinaryIO, image: PillowImage.Image) -> Stored:
@@ -83,8 +83,8 @@ def _read_png(stream: BinaryIO, image: PillowImage.Image) -> Stored:
         planes = np.asarray(image)[np.newaxis].astype(np.uint16)
     has_alpha = len(planes) in {2, 4}
     limits = _range_of_bits(planes[:-1] if has_alpha else planes, bits)
-    said = Said(limits, f"sBIT of {bits} bits" if limits else "", alpha=has_alpha)
-    return _with_key(planes, None if has_alpha else key, said)
+    declared = Declared(limits, f"sBIT of {bits} bits" if limits else "", alpha=has_alpha)
+    return _with_key(planes, None if has_alpha else key, declared)
 
 
 def _read_passes(stream: BinaryIO, image: PillowImage.Image) -> Stored:
@@ -96,7 +96,7 @@ def _read_passes(stream: BinaryIO, image: PillowImage.Image) -> Stored:
         _use_rawmode(again, rawmode[:-1] + other)
         low = np.asarray(again)
     high = np.asarray(image)
-    return _join(high, low), Said(alpha=high.shape[-1] == 4), ()
+    return _join(high, low), Declared(alpha=high.shape[-1] == 4), ()
 
 
 def _read_ppm(stream: BinaryIO, image: PillowImage.Image, largest: int) -> Stored:
@@ -112,7 +112,7 @@ def _read_ppm(stream: BinaryIO, image: PillowImage.Image, largest: int) -> Store
         raise classify(OSError("image file is truncated"))
     image.load()  # which finds what else is wrong with it
     planes = np.moveaxis(values.reshape(image.height, image.width, -1), -1, 0)
-    return planes, Said((0.0, float(largest)) if largest < 65535 else None), ()
+    return planes, Declared((0.0, float(largest)) if largest < 65535 else None), ()
 
 
 def _read_jpeg2000(image: PillowImage.Image, bits: int) -> Stored | None:
@@ -120,7 +120,7 @@ def _read_jpeg2000(image: PillowImage.Image, bits: int) -> Stored | None:
         return None
     stored = np.asarray(image)[np.newaxis]
     bits = min(bits, 16)  # Pillow moves the samples to the upper end
-    return stored >> (16 - bits), Said((0.0, float(2**bits - 1)) if bits < 16 else None), ()
+    return stored >> (16 - bits), Declared((0.0, float(2**bits - 1)) if bits < 16 else None), ()
 
 
 def _use_rawmode(image: Any, rawmode: str) -> None:  # Any: an `ImageFile`
@@ -134,18 +134,18 @@ def _join(high: NDArray[np.uint8], low: NDArray[np.uint8]) -> NDArray[np.uint16]
     return np.moveaxis((high.astype(np.uint16) << 8 | low).astype(np.uint16, copy=False), -1, 0)
 
 
-def _with_key(planes: NDArray[Any], key: object, said: Said) -> Stored:
+def _with_key(planes: NDArray[Any], key: object, declared: Declared) -> Stored:
     """Add opacity for the colour that a PNG file declares as transparent."""
     colour = key if isinstance(key, tuple) else (key,)
     if planes.dtype != np.uint16 or len(colour) != len(planes) or not all(isinstance(each, int) for each in colour):
-        return planes, said, ()
+        return planes, declared, ()
     is_key = np.all([plane == each for plane, each in zip(planes, colour, strict=True)], axis=0)
     opacity = np.where(is_key, 0, 65535).astype(np.uint16)
-    return np.concatenate([planes, opacity[np.newaxis]]), Said(said.range, said.source, alpha=True), ()
+    return np.concatenate([planes, opacity[np.newaxis]]), Declared(declared.range, declared.source, alpha=True), ()
 
 
 def _range_of_bits(planes: NDArray[Any], bits: int) -> tuple[float, float] | None:
-    """Return the range of samples of which a PNG file says how many bits are significant, or None.
+    """Return the range of samples by the number of significant bits that a PNG file declares, or None.
 
     By the standard they are moved to the upper end of the 16 bits; some programs leave them at the lower one.
     """

@@ -1,12 +1,12 @@
 """Decode a film frame by frame: with PyAV, or with Pillow if it is an animated picture.
 
 The number of a frame counts the pictures that a decoder returns from the beginning of the film. Frames are decoded in their
-order, and those that were asked about but not read yet are kept. Going back, and the first frame if it is not frame 0, use
+order, and those that were asked about but not read yet are stored. Going back, and the first frame if it is not frame 0, use
 the timestamps of a film that has plain ones: the frame with the k-th smallest timestamp is frame k, and decoding begins at
 the key frame before it.
 
 One thread decodes: with several, FFmpeg reports damage in a later frame than that in which it is. FFmpeg conceals much of
-it; what it then says is taken for damage as well.
+it; its messages about that are taken for damage as well.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ if TYPE_CHECKING:
 
 KEPT_BYTES = 256 * 2**20  # of frames that were asked about and not read yet
 HINT = "pip install 'fmapviz[video]'"
-DEFAULT_RATE = Fraction(10)  # frames per second, of a film that does not tell
+DEFAULT_RATE = Fraction(10)  # frames per second, of a film without a rate
 # Formats whose files contain all their data: a playlist would name other files.
 _FORMATS = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpeg,mpegvideo"
 _INDEXED = {"mov", "matroska", "avi"}  # in these, seeking ends at the frame that was asked for
 _ANIMATED = re.compile(rb"GIF8|RIFF....WEBP|\x89PNG\r\n\x1a\n", re.DOTALL)
-# What FFmpeg says of damage that it conceals.
+# FFmpeg's messages about damage that it conceals.
 _DAMAGE = re.compile(r"ended prematurely|EBML number|error while decoding|damaged at|Error at MB|[Tt]runcat")
 # EXIF orientations by the signs of a display matrix that swaps no axes, (a, d), and of one that swaps them, (b, c).
 _KEPT = {(1, 1): 1, (-1, 1): 2, (-1, -1): 3, (1, -1): 4}
@@ -416,7 +416,7 @@ def _time_of(timed: Any) -> int | None:
 
 
 def _first_damage(messages: list[tuple[int, str, str]]) -> str:
-    """Return the first message of FFmpeg that tells of damage, and forget the others."""
+    """Return the first message of FFmpeg that reports damage, and discard the others."""
     found = next((text.strip() for _, _, text in messages if _DAMAGE.search(text)), "")
     messages.clear()
     return found

@@ -91,7 +91,7 @@ def check_readable(inputs: Iterable[object]) -> None:
 def without_unreadable(
     found: Iterable[ImageFile | Failure], notify: Callable[[Notice], None]
 ) -> Iterator[ImageFile | Failure]:
-    """Leave films out, and say so once, where PyAV is missing."""
+    """Leave out films, and report it once, if PyAV is missing."""
     noticed = False
     for each in found:
         if isinstance(each, Failure) or _has_pyav() or not is_film(file_of(each.path)):
@@ -221,7 +221,7 @@ class _OpenFilm:
 
     Attributes:
         lock: Held while it is used.
-        closed: Whether it was closed meanwhile.
+        closed: Whether another thread has closed it.
     """
 
     def __init__(self, path: str) -> None:

@@ -60,11 +60,11 @@ def find_images(
     Args:
         inputs: Files and folders as typed, addresses, `s3://bucket/folder`, or images in memory.
         avoid: The output: a folder that is skipped inside other folders.
-        left_out: Counts what folders hold besides, by reason: `hidden`, `hidden folder`, `folder of a run`, `no suffix`, or
-            the suffix of a file that is no image's.
+        left_out: Counts the other entries of folders, by reason: `hidden`, `hidden folder`, `folder of a run`, `no suffix`,
+            or the suffix of a file.
 
     Raises:
-        RequestError: One of several inputs that are known is an incomplete address; in a stream, it is a failure.
+        RequestError: An address in a list of inputs is incomplete; in a stream, it is a failure.
     """
     if isinstance(inputs, list | tuple):
         for each in inputs:
@@ -181,7 +181,7 @@ def path_hash(path: str) -> str:
 
 
 def absolute_path(typed: str) -> Path:
-    """Return the absolute path of an image or a folder, without `..` and a leading `~`; a link at its end is kept.
+    """Return the absolute path of an image or a folder, without `..` and a leading `~`; a link at its end is not followed.
 
     Raises:
         OSError: The path is empty, or the working directory was removed.
@@ -228,7 +228,7 @@ def _walk(
     avoid: Path | None,
     left_out: Counter[str],
 ) -> Iterator[ImageFile | Failure]:
-    """Find the image files below a folder, depth first, except those named before; only names of open folders are kept."""
+    """Find the image files below a folder, depth first, except those named before; memory holds names of open folders."""
     top = root.resolve()
 
     def enter(path: Path, relative: str) -> Iterator[ImageFile | Failure | tuple[Path, str]]:

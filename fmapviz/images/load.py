@@ -12,7 +12,7 @@ from PIL import Image as PillowImage
 
 from fmapviz.core.samples import Samples
 from fmapviz.errors import InputError, suggest_file
-from fmapviz.images.arrays import Said, compose, fits, format_shape, is_about_scaling, read_array, require_size
+from fmapviz.images.arrays import Declared, compose, fits, format_shape, is_about_scaling, read_array, require_size
 from fmapviz.images.decode import decode_picture
 from fmapviz.images.decode_pool import read_image
 from fmapviz.images.errors import explain, wrong_channels
@@ -102,7 +102,7 @@ def read_prepared(path: str | Path, preparation: Preparation) -> Tensor:
         float32 `(C, H, W)`, or `(C, T, H, W)` for a clip, on the CPU.
 
     Raises:
-        InputError: The image cannot be read or preprocessed; the hint says what is one image.
+        InputError: The image cannot be read or preprocessed; the hint describes one image.
     """
     name = os.fspath(path)
     try:
@@ -157,7 +157,7 @@ def remark_on_values(prepared: Tensor, preparation: Preparation) -> str:
 
     Args:
         prepared: Any shape.
-        preparation: The preprocessing of the network, whose mean is known, or nothing can be said.
+        preparation: The preprocessing of the network, whose mean is known, or nothing can be declared.
     """
     if not any(preparation.mean) or not prepared.numel():
         return ""
@@ -213,7 +213,7 @@ def _decode_given(kind: str, value: Any, channels: int, *, volume: bool) -> _Dec
     )
     if is_transparent and channels in {1, 3} and value.dtype.kind in "uif":
         require_size(value.shape, channels=value.shape[-1])
-        return *compose(np.moveaxis(value, -1, 0), channels, Said(alpha=True)), 1
+        return *compose(np.moveaxis(value, -1, 0), channels, Declared(alpha=True)), 1
     return *read_array(value, channels=channels, volume=volume and value.ndim > 2), 1
 
 

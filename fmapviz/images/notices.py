@@ -1,4 +1,4 @@
-"""Notices on an image that hold of many images of a run: each is recorded with its image, but told once."""
+"""Notices that many images of a run share: each image records them, but they are reported once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def of_repeated(frames: int) -> str:
 
 
 def is_told_once(notice: str) -> bool:
-    """Return True for a notice that is not told again of each image.
+    """Return True for a notice that is reported once for all images.
 
     Example:
         >>> is_told_once(TRANSPARENT), is_told_once(of_repeated(16)), is_told_once("EXIF data is damaged")

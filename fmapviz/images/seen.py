@@ -1,4 +1,4 @@
-"""What a network saw: its preprocessed input as a picture, and the frames of a clip or the slices of a volume."""
+"""The preprocessed input as pictures: the image, the frames of a clip, or the slices of a volume."""
 
 from __future__ import annotations
 

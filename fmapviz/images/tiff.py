@@ -13,7 +13,7 @@ import numpy as np
 from tifffile import COMPRESSION, PHOTOMETRIC, TiffFile, TiffPage
 
 from fmapviz.errors import InputError
-from fmapviz.images.arrays import Said, compose, fits, format_shape, require_numbers, require_size
+from fmapviz.images.arrays import Declared, compose, fits, format_shape, require_numbers, require_size
 from fmapviz.images.errors import wrong_channels
 from fmapviz.images.tiff_tags import LARGEST, MOST_REDUCED, NODATA, REDUCED, SEVERAL, SMALLEST, number_in
 
@@ -63,11 +63,11 @@ def read_tiff(stream: BinaryIO, *, channels: int) -> tuple[PillowImage.Image | S
         if not chosen:
             raise wrong_channels(_describe(pages, channels), channels=channels)
         require_size((len(chosen), *pages[0].shape), channels=len(chosen) * _samples(pages[0]))
-        said, planes = _read_said(pages[0], channels), [_planes(page, stream) for page in chosen]
+        declared, planes = _read_declared(pages[0], channels), [_planes(page, stream) for page in chosen]
         stored = np.concatenate(planes) if len(planes) > 1 else planes[0]
         if channels in {1, 3}:
-            stored, said = _as_grey_or_rgb(stored, pages[0], said)
-        pixels, notices = compose(stored, channels, said, is_picture=True)
+            stored, declared = _as_grey_or_rgb(stored, pages[0], declared)
+        pixels, notices = compose(stored, channels, declared, is_picture=True)
         orientation = pages[0].tags.valueof(_ORIENTATION)
     several = (SEVERAL,) if len(chosen) < len(pages) else (REDUCED,) if reduced else ()
     return pixels, orientation, (*several, *notices)
@@ -129,8 +129,8 @@ def _alpha(page: TiffPage) -> int:
     return extra[-1] if len(extra) == 1 and extra[-1] in {1, 2} else 0
 
 
-def _read_said(page: TiffPage, channels: int) -> Said:
-    """Return what the tags of a page say about its samples."""
+def _read_declared(page: TiffPage, channels: int) -> Declared:
+    """Return what the tags of a page declare about its samples."""
     dtype = page.dtype
     assert dtype is not None
     found, source = None, ""
@@ -142,7 +142,7 @@ def _read_said(page: TiffPage, channels: int) -> Said:
         if found is None and high is not None and high > low:
             found, source = (low, high), "the smallest and largest samples that the file names"
     alpha = _alpha(page) if channels in {1, 3} else 0
-    return Said(
+    return Declared(
         found,
         source,
         zero_is_white=int(page.photometric) == 0,
@@ -152,7 +152,7 @@ def _read_said(page: TiffPage, channels: int) -> Said:
     )
 
 
-def _as_grey_or_rgb(planes: NDArray[Any], page: TiffPage, said: Said) -> tuple[NDArray[Any], Said]:
+def _as_grey_or_rgb(planes: NDArray[Any], page: TiffPage, declared: Declared) -> tuple[NDArray[Any], Declared]:
     """Convert the samples of a page to grey or RGB, with opacity behind them if there is any.
 
     Raises:
@@ -164,16 +164,18 @@ def _as_grey_or_rgb(planes: NDArray[Any], page: TiffPage, said: Said) -> tuple[N
         raise InputError("E_FORMAT", message, hint="save the picture as RGB")
     if kind == _PALETTE and len(planes) == 1:
         table = np.asarray(page.colormap)
-        return table[:, np.minimum(planes[0], table.shape[1] - 1)], replace(said, range=(0.0, 65535.0), source="")
+        return table[:, np.minimum(planes[0], table.shape[1] - 1)], replace(declared, range=(0.0, 65535.0), source="")
     if kind == _INKS and len(planes) in {4, 5}:
-        most = float(said.range[1] if said.range else np.iinfo(planes.dtype).max) if planes.dtype.kind in "iu" else 1.0
+        most = (
+            float(declared.range[1] if declared.range else np.iinfo(planes.dtype).max) if planes.dtype.kind in "iu" else 1.0
+        )
         inks = planes[:4].astype(np.float32) / most
         colours = (1 - inks[:3]) * (1 - inks[3])
-        return colours, replace(said, range=(0.0, 1.0), source="", alpha=False, nodata=None)
+        return colours, replace(declared, range=(0.0, 1.0), source="", alpha=False, nodata=None)
     count = _colours(page)
-    if len(planes) > count and not said.alpha:
+    if len(planes) > count and not declared.alpha:
         planes = planes[:count]  # a channel that is neither a colour nor opacity
-    return planes, said
+    return planes, declared
 
 
 def _describe(pages: list[TiffPage], channels: int) -> str:

@@ -21,7 +21,7 @@ _SUB_DIRECTORIES, _FORMAT = 330, 339
 
 
 def is_for_pillow(image: PillowImage.Image) -> bool:
-    """Return True if Pillow decodes a TIFF file as it says, in 8 bits and without reduced copies before the picture.
+    """Return True if Pillow decodes all of a TIFF file: 8 bits, and no reduced copies before the picture.
 
     Args:
         image: Opened by Pillow; it is moved to the first page that is neither a reduced copy nor a mask.

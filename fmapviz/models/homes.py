@@ -1,4 +1,4 @@
-"""Find the code that a network given in Python comes from, where its preprocessing and class names may stand."""
+"""Find the modules that define a network given in Python, which may define its preprocessing and class names too."""
 
 from __future__ import annotations
 

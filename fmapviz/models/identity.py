@@ -1,4 +1,4 @@
-"""Tell whether a network is the one that an earlier run has drawn: its weights, its code, and what that code reads."""
+"""Compute the digest by which a later run finds a network unchanged: its weights, its code, and what that code reads."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _LOADED = {"LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_ATTR", "LOAD_METHOD"}
 _STORED = {"STORE_ATTR", "DELETE_ATTR", "STORE_GLOBAL", "DELETE_GLOBAL"}
 _INDEXED = {"STORE_SUBSCR": 1, "DELETE_SUBSCR": 1, "STORE_SLICE": 2}  # with the number of values above the container
 _TURNED = {"SWAP"}
-# Methods of containers that change them and tell nothing of what is in them.
+# Methods of containers that change them and return nothing of their content.
 _COLLECTING = {
     *("append", "appendleft", "extend", "extendleft", "insert", "add", "update", "clear", "remove", "discard", "sort"),
 }
@@ -255,7 +255,7 @@ def _is_own(code: Any) -> bool:  # Any: a class or a function
 
 
 def running_codes(network: nn.Module, called: Iterable[object] = ()) -> set[CodeType]:
-    """Return the code of the user's functions that run in a forward pass, as far as their names tell.
+    """Return the code of the user's functions that run in a forward pass, judged by their names.
 
     Args:
         network: The network.

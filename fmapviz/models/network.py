@@ -105,7 +105,7 @@ def describe_network(
     )
 
 
-# What is meant by names beside a network that hold something else: kinds that people write there, and what is expected.
+# Values beside a network that have a reserved name but another type: the usual wrong types, and what is expected.
 _EXPECTED: dict[tuple[str, ...], tuple[Any, str]] = {
     _PREPROCESSING: (str | Mapping | list | tuple, "a function of one picture"),
     _CLASSES: (
@@ -130,7 +130,7 @@ def _of_other_kinds(owners: Iterable[object]) -> Iterator[str]:
 
 
 def said_of_outputs(owners: Iterable[object]) -> tuple[tuple[str, ...], str]:
-    """Return the names of classes and what the outputs are, `scores`, as the first of several owners says.
+    """Return the class names and the kind of outputs, `scores`, of the first owner that defines them.
 
     Raises:
         RequestError: There is no such kind of scores.

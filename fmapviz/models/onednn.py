@@ -48,7 +48,7 @@ def _is_pointwise(module: nn.Conv2d) -> bool:
 
 
 def _convolve_with(module: nn.Conv2d) -> Callable[[Tensor, Tensor, Tensor | None], Tensor]:
-    # `padding="same"` is none for a single pixel, and so is `padding="valid"`.
+    # Both `padding="same"` and `padding="valid"` are no padding for a kernel of one pixel.
     padding = (0, 0) if isinstance(module.padding, str) else module.padding
 
     def convolve(values: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Known:
-    """What the library of a network says about its inputs.
+    """The inputs of a network, as its library describes them.
 
     Attributes:
         preparation: Its preprocessing.
@@ -37,7 +37,7 @@ class Known:
 
 
 def recognise(network: nn.Module, preprocessing: InputOptions) -> Known | None:
-    """Return what is known about a network by its class; None if the class is of no such library."""
+    """Return the inputs of a network by its class; None if the class is of no such library."""
     match type(network).__module__.split(".")[0]:
         case "torchvision":
             return _of_torchvision(network, preprocessing)

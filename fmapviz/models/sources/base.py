@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class ModelSource(Protocol):
-    """The module of a source; `fmapviz.core.members.Source` says which names it accepts.
+    """The module of a source; `fmapviz.core.members.Source` defines which names it accepts.
 
     A source whose names are not all listed in the catalogue may have a function `model_names() -> list[str]`, which lists
     them without the prefix. A source whose published weights are members of enumerations may have a function

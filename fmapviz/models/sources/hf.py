@@ -298,7 +298,7 @@ def _fill(outline: Any, state: dict[str, Tensor], path: Path) -> tuple[nn.Module
 
 
 def _picture_part(module: nn.Module) -> tuple[nn.Module, tuple[str, ...]]:
-    """Return what of a model takes pictures alone, and a notice if that is a part of it.
+    """Return the part of a model that takes only pictures, and a notice if it is not all of it.
 
     Raises:
         RequestError: It takes no pictures, or clips.
@@ -361,7 +361,7 @@ def _pair(sides: Any) -> tuple[int, int] | None:
 
 
 def _scores(config: Any) -> str:
-    """Return what a configuration says of the outputs; empty if it leaves open what a single one is.
+    """Return the kind of outputs by a configuration; empty if it does not define a single output.
 
     With no `problem_type`, several outputs are logits of a softmax for the pipeline `image-classification` of transformers.
     """
@@ -375,7 +375,7 @@ def _scores(config: Any) -> str:
 
 
 def _classes(config: Any) -> Iterator[str]:
-    """Yield the names of the classes; those that transformers makes up are none."""
+    """Yield the class names, without the placeholders of transformers."""
     labels = [str(label) for _, label in sorted((config.id2label or {}).items())]
     if not all(re.fullmatch(r"LABEL_\d+", label) for label in labels):
         yield from (label.partition(",")[0] for label in labels)

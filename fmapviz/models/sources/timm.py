@@ -102,7 +102,7 @@ def _adapted(build: Build, module: nn.Module, state: StateDict) -> tuple[nn.Modu
 
 
 def prepare(module: nn.Module, preprocessing: InputOptions) -> Preparation:
-    """Preprocess as the model's data configuration says, except where the user's options say otherwise."""
+    """Preprocess by the model's data configuration; the user's options take precedence."""
     config: dict[str, Any] = data.resolve_model_data_config(module)
     channels, trained = preprocessing.channels_in or input_channels(module), config["input_size"]
     size = sides_of(preprocessing) or (trained[1], trained[2])

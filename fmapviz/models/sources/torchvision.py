@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from fmapviz.models.weights.state_dict import StateDict
     from fmapviz.types import Preparation
 
-# Of torchvision 0.28; a test compares them with `torchvision.models.list_models()`.
 
 _OWN_ARGUMENTS = ("weights", "weights_backbone", "pretrained", "progress")
 CLIP_FRAMES = 16  # what torchvision's video models were trained with; MViT accepts no other number
@@ -111,7 +110,7 @@ def entry_name(name: str, member: Enum) -> str:
 
 
 def _member(weights: str) -> Enum | None:
-    """Return the member of an enumeration that is meant by its whole name, `ResNet18_Weights.IMAGENET1K_V1`."""
+    """Return the member of an enumeration by its full name, `ResNet18_Weights.IMAGENET1K_V1`."""
     if not re.fullmatch(r"\w+_Weights\.[A-Z0-9_]+", weights):
         return None
     with suppress(ValueError, AttributeError, KeyError):
@@ -253,7 +252,7 @@ def _heads_in(name: str, state: dict[str, Tensor]) -> dict[str, Any]:
     """Return the builder's arguments for the heads and the image size of weights.
 
     torchvision's weights of GoogLeNet and Inception expect inputs that the network transforms. A file is assumed to be like
-    them, as it is for the preprocessing; a notice says so.
+    them, as it is for the preprocessing; a notice reports it.
     """
     kwargs: dict[str, Any] = {}
     positions, projection = (state.get(key, torch.empty(0)) for key in ("encoder.pos_embedding", "conv_proj.weight"))

@@ -47,7 +47,7 @@ def unpatched() -> Iterator[None]:
         os.environ.update(environment)
 
 
-# When it is imported, it looks for a network and may install packages, unless it is told not to.
+# Without these variables its import looks for a network and may install packages.
 os.environ.setdefault("YOLO_OFFLINE", "true")
 os.environ.setdefault("YOLO_AUTOINSTALL", "false")
 os.environ.setdefault("YOLO_VERBOSE", "false")

@@ -51,7 +51,7 @@ _ARCHIVES = (
 
 
 def unreadable(path: Path, error: Exception) -> WeightsError:
-    """Return the error for a file that cannot be read: its kind, if its first bytes tell, or the damage."""
+    """Return the error for a file that cannot be read: its kind by its first bytes, or the damage."""
     if isinstance(error, OSError) and error.errno != errno.EINVAL:  # which is PyTorch's seek beyond the end
         return WeightsError(f"cannot read {quote(path)}: {error.strerror or error}", hint=DAMAGED)
     for kind, hint in _kinds(path):

@@ -73,7 +73,7 @@ def list_states(content: object) -> list[str]:
 
 
 def drop_extras(content: object, name: str = "") -> tuple[object, list[str]]:
-    """Remove what lies beside tensors in a state dict and is none: None, extra states, a few numbers and texts.
+    """Remove entries of a state dict that are no tensors: None, extra states, a few numbers and texts.
 
     Returns:
         The content without it, and the dotted keys that were removed.
