@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
+from fmapviz.core.user_code import one_line
+from fmapviz.errors import RequestError, quote
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -36,3 +39,9 @@ class ModelSource(Protocol):
             WeightsError: The weights cannot be found, downloaded, read or fitted. Other weights are never used instead.
             UserCodeError: The user's code failed.
         """
+
+
+def refused(library: str, name: str, arguments: Mapping[str, Any], error: Exception, *, hint: str) -> RequestError:
+    """Return the error for a model that a library cannot build with the user's arguments."""
+    written = ", ".join(f"{key}={value!r}" for key, value in arguments.items()) or "no arguments"
+    return RequestError(f"{library} cannot build {quote(name)} with {written}: {one_line(error)}", hint=hint)

@@ -24,6 +24,7 @@ from fmapviz.images.preprocess import standard
 from fmapviz.models.initialization import read_seed, seeded
 from fmapviz.models.network import input_channels
 from fmapviz.models.processor import by_processor
+from fmapviz.models.sources.base import refused
 from fmapviz.models.weights.file import DAMAGED, INDEX, read_index
 from fmapviz.models.weights.fit import LoadedWeights, load_weights
 from fmapviz.models.weights.hub_file import find_on_hub, list_cached
@@ -191,11 +192,8 @@ def _configure(full: str, path: Path | None, arguments: Mapping[str, Any]) -> An
     try:
         config = transformers.AutoConfig.for_model(kind, **(_without_code(values) | arguments))
     except Exception as error:
-        written = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
-        raise RequestError(
-            f"transformers cannot configure {quote(full)} with {written or 'no arguments'}: {one_line(error)}",
-            hint=f"transformers.{type(known).__name__} takes the same arguments",
-        ) from error
+        hint = f"transformers.{type(known).__name__} takes the same arguments"
+        raise refused("transformers", full, arguments, error, hint=hint) from error
     config.architectures = config.architectures or []  # transformers 5.24 fails with None where a type has several heads
     return config
 

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import ast
-import inspect
 import re
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from functools import partial
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from torch import hub, nn
 
-from fmapviz.core.user_code import import_module_of, imported_files_beside, parse_reference, running_user_code, split_call
+from fmapviz.core.user_code import import_module_of, imported_files_beside, parse_reference, split_call
 from fmapviz.errors import RequestError, WeightsError, first_few, quote, suggest
 from fmapviz.models.initialization import NoInitialization, read_seed, seeded
-from fmapviz.models.network import check_network, describe_network
+from fmapviz.models.network import describe_network
+from fmapviz.models.sources.python import build_network
 from fmapviz.models.weights.file import weights_only
 from fmapviz.models.weights.fit import LoadedWeights, load_weights
-from fmapviz.observe.layers import unwrap
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -106,33 +107,16 @@ def _build(
         arguments: The user's.
         pretrained: Passed unless the user passes it or the function has no such argument; None: not passed.
     """
-    given = dict(arguments)
+    reference = parse_reference(f"{folder / 'hubconf.py'}:{entry}")
     with _offline(name):
-        home = import_module_of(parse_reference(f"{folder / 'hubconf.py'}:{entry}"))
+        home = import_module_of(reference)
         build = getattr(home, entry, None)
-        if not callable(build):
-            raise RequestError(f"no entry {quote(entry)} in {quote(folder)}", hint=first_few(_entries_in(folder)) or None)
-        signature = None
-        with suppress(TypeError, ValueError):  # C code
-            signature = inspect.signature(build)
-        if signature and pretrained is not None and "pretrained" in signature.parameters:
-            given.setdefault("pretrained", pretrained)
-        try:
-            if signature:
-                signature.bind(**given)
-        except TypeError as error:
-            message = f"cannot call {quote(entry)} this way: {error}"
-            raise RequestError(message, hint=f"its signature is {entry}{signature}") from error
-        with running_user_code(f"{folder.name}:{entry}"):
-            module = build(**given)
-    if not isinstance(module, nn.Module):
-        raise RequestError(
-            f"{quote(entry)} returned an object of type {type(module).__name__}, not an nn.Module",
-            hint=f"there are: {first_few(_entries_in(folder))}",
-        )
-    network = unwrap(module)
-    check_network(network)
-    return home, network
+        given = dict(arguments)
+        if pretrained is not None and callable(build):
+            with suppress(TypeError, ValueError):  # C code
+                given = {"pretrained": pretrained, **given} if "pretrained" in signature(build).parameters else given
+        there = f"there are: {first_few(_entries_in(folder))}"
+        return home, build_network(build, replace(reference, arguments=given), home, hint=there)
 
 
 @contextmanager

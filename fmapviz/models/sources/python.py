@@ -85,20 +85,42 @@ def _build(name: str) -> tuple[ModuleType, nn.Module, Callable[[nn.Module, Tenso
     home = import_module_of(reference)
     forward = find_call(home)
     target = find_in(home, reference, _builders_in(home))
-    if not isinstance(target, nn.Module):
-        target = _call(target, reference, home)
-    elif reference.arguments:
+    if isinstance(target, nn.Module) and reference.arguments:
         raise RequestError(
             f"{quote(reference.name)} is a network already: it takes no arguments", hint=f"type {printable(reference.name)}"
         )
-    if not isinstance(target, nn.Module):
-        raise RequestError(
-            f"{quote(reference.name)} returned an object of type {type(target).__name__}, not an nn.Module",
-            hint="return the network itself",
-        )
-    network = unwrap(target)
-    check_network(network, is_called=forward is None, shape=find_inputs([network, home]))
-    return home, network, forward
+    return home, build_network(target, reference, home, is_called=forward is None), forward
+
+
+# Any: what the reference leads to.
+def build_network(
+    target: Any,
+    reference: CodeReference,
+    home: ModuleType,
+    *,
+    is_called: bool = True,
+    hint: str = "return the network itself",
+) -> nn.Module:
+    """Call user code that builds a network, and return the network without its wrappers.
+
+    Args:
+        target: A function, a class or a network.
+        reference: Refers to it.
+        home: The module that defines it.
+        is_called: Whether the network is called with a batch; False: a function calls it.
+        hint: What to do if it builds something else.
+
+    Raises:
+        RequestError: It is not called this way, or returns no network that takes a batch of images.
+        UserCodeError: It failed.
+    """
+    built = target if isinstance(target, nn.Module) else _call(target, reference, home)
+    if not isinstance(built, nn.Module):
+        message = f"{quote(reference.name)} returned an object of type {type(built).__name__}, not an nn.Module"
+        raise RequestError(message, hint=hint or "return the network itself")
+    network = unwrap(built)
+    check_network(network, is_called=is_called, shape=find_inputs([network, home]))
+    return network
 
 
 def _builders_in(home: ModuleType) -> list[str]:

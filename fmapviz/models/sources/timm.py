@@ -13,6 +13,7 @@ from fmapviz.core.user_code import one_line, split_call
 from fmapviz.errors import RequestError, WeightsError, quote, suggest
 from fmapviz.images.preprocess import GREY_MEAN, GREY_STD, by_callable, standard
 from fmapviz.models.network import input_channels
+from fmapviz.models.sources.base import refused
 from fmapviz.models.weights.download import fetch
 from fmapviz.models.weights.file import DAMAGED, digesting
 from fmapviz.models.weights.fit import LoadedWeights, load_weights
@@ -112,17 +113,13 @@ def prepare(module: nn.Module, preprocessing: InputOptions) -> Preparation:
         resampling = getattr(PillowImage.Resampling, str(config["interpolation"]).upper(), PillowImage.Resampling.BILINEAR)
         return standard(preprocessing, size=size, mean=mean, std=std, channels=channels, resampling=resampling)
     if channels == 3:
-        mean, std = _three(mean), _three(std)
+        mean, std = (numbers * 3 if len(numbers) == 1 else numbers for numbers in (mean, std))
     config |= {"input_size": (channels, *size), "mean": mean, "std": std}
     crop = f"{config['crop_mode']} crop of {config['crop_pct']:g}"
     # Every setting that changes the result is in the description.
     words = f"{size[0]}x{size[1]}, {crop}, {config['interpolation']}, mean {config['mean']}, std {config['std']}"
     words = words if channels == 3 else f"{channels} channel{'' if channels == 1 else 's'}, {words}"
     return by_callable(data.create_transform(**config, is_training=False), description=words, channels=channels)
-
-
-def _three(numbers: tuple[float, ...]) -> tuple[float, ...]:
-    return numbers * 3 if len(numbers) == 1 else numbers
 
 
 def _build(name: str, preprocessing: InputOptions, **more: Any) -> nn.Module:
@@ -138,11 +135,8 @@ def _build(name: str, preprocessing: InputOptions, **more: Any) -> nn.Module:
     except Exception as error:
         if more:
             raise
-        written = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
-        raise RequestError(
-            f"timm cannot build {quote(full)} with {written or 'no arguments'}: {one_line(error)}",
-            hint=f"timm.create_model({full!r}) takes the same arguments",
-        ) from error
+        hint = f"timm.create_model({full!r}) takes the same arguments"
+        raise refused("timm", full, arguments, error, hint=hint) from error
     return module
 
 

@@ -17,12 +17,13 @@ from torch import Tensor, nn
 from fmapviz.config import sides_of
 from fmapviz.core import registry
 from fmapviz.core.lazy_torchvision import models
-from fmapviz.core.user_code import one_line, split_call
+from fmapviz.core.user_code import split_call
 from fmapviz.core.words import counted
 from fmapviz.errors import RequestError, WeightsError, quote, suggest
 from fmapviz.images import preprocess
 from fmapviz.models.initialization import NoInitialization, read_seed
 from fmapviz.models.network import input_channels
+from fmapviz.models.sources.base import refused
 from fmapviz.models.weights.download import fetch
 from fmapviz.models.weights.file import DAMAGED, digesting, weights_only
 from fmapviz.models.weights.fit import LoadedWeights, load_weights
@@ -238,13 +239,10 @@ def _build(name: str, arguments: Mapping[str, Any], /, **kwargs: Any) -> nn.Modu
         except Exception as error:
             if not arguments or (kwargs.get("weights") and not isinstance(error, TypeError | ValueError)):  # a damaged file
                 raise
-            written = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
-            raise RequestError(
-                f"torchvision cannot build {name} with {written}: {one_line(error)}",
-                hint="the published weights allow no others: choose weights='random' or weights=FILE"
-                if kwargs.get("weights")
-                else f"torchvision.models.{name} takes the same arguments",
-            ) from error
+            hint = f"torchvision.models.{name} takes the same arguments"
+            if kwargs.get("weights"):
+                hint = "the published weights allow no others: choose weights='random' or weights=FILE"
+            raise refused("torchvision", name, arguments, error, hint=hint) from error
     return module
 
 

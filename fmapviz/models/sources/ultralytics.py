@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from PIL import Image
 
-from fmapviz.core.user_code import one_line, split_call
+from fmapviz.core.user_code import split_call
 from fmapviz.errors import RequestError, quote, suggest
 from fmapviz.images.preprocess import standard
 from fmapviz.models.network import input_channels
+from fmapviz.models.sources.base import refused
 from fmapviz.models.weights.fit import load_weights
 from fmapviz.types import Model
 
@@ -118,9 +119,6 @@ def _build(full: str, arguments: dict[str, Any]) -> nn.Module:
             built: Any = type(network)
             module: nn.Module = built(network.yaml, verbose=False, **arguments) if arguments else network
     except Exception as error:
-        written = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
-        raise RequestError(
-            f"ultralytics cannot build {quote(full)} with {written or 'no arguments'}: {one_line(error)}",
-            hint="its models take nc=, the number of classes, and ch=, the number of channels",
-        ) from error
+        hint = "its models take nc=, the number of classes, and ch=, the number of channels"
+        raise refused("ultralytics", full, arguments, error, hint=hint) from error
     return module

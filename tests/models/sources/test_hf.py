@@ -198,7 +198,7 @@ def test_types_with_arguments_are_built_at_random():
     [
         ("hf:vitt", "no such model in transformers: 'vitt'", "'vit'"),
         ("hf:vit(hidden_sizes=3)", "no argument of this name: 'hidden_sizes'", "'hidden_size'"),
-        ("hf:vit(hidden_size='x')", "transformers cannot configure 'vit'", "ViTConfig"),
+        ("hf:vit(hidden_size='x')", "transformers cannot build 'vit'", "ViTConfig"),
         ("hf:vit(attn_implementation='some/kernel')", "no argument of this name", ""),
         ("hf:bert", "BertModel takes input_ids", "code of yours"),
         ("hf:videomae", "takes clips of several frames", "code of yours"),

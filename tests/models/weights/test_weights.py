@@ -612,8 +612,8 @@ def test_what_torchvision_transforms_is_known_of_its_own_files(cache, monkeypatc
 @pytest.mark.parametrize(
     ("arguments", "weights", "message"),
     [
-        ("num_clases=3", "random", "torchvision cannot build squeezenet1_1 with num_clases=3: TypeError"),
-        ("num_classes=3", "default", "torchvision cannot build squeezenet1_1 with num_classes=3: ValueError"),
+        ("num_clases=3", "random", "torchvision cannot build 'squeezenet1_1' with num_clases=3: TypeError"),
+        ("num_classes=3", "default", "torchvision cannot build 'squeezenet1_1' with num_classes=3: ValueError"),
         ("weights=None", "random", "squeezenet1_1 takes no argument of this name: 'weights'"),
         ("3", "random", "every argument needs its own name"),
     ],
@@ -628,7 +628,7 @@ def test_arguments_for_torchvisions_builders(arguments, weights, message, cache)
 
 def test_wrong_arguments_are_told_before_weights_are_downloaded(cache, monkeypatch):
     monkeypatch.setattr("fmapviz.models.sources.torchvision.fetch", lambda _: pytest.fail("it is downloaded"))
-    with pytest.raises(RequestError, match="cannot build squeezenet1_1 with num_clases=3"):
+    with pytest.raises(RequestError, match="cannot build 'squeezenet1_1' with num_clases=3"):
         load("default", "squeezenet1_1(num_clases=3)")
 
 
