@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -41,33 +42,17 @@ def by_processor(processor: Any, preprocessing: InputOptions) -> Preparation:
     words = f"{type(processor).__name__}: {', '.join(_settings(processor))}"
     if preprocessing.mean or preprocessing.std:
         words += f"; instead mean {usual.mean}, std {usual.std}"
-    own = (mean, std) if preprocessing.mean or preprocessing.std else None
-    return by_callable(_Processor(processor, usual.mean, usual.std, replaced=own), description=words)
 
-
-class _Processor:
-    """A processor as a function of one picture, with the mean and standard deviation of its result as attributes."""
-
-    def __init__(
-        self,
-        processor: Any,
-        mean: tuple[float, ...],
-        std: tuple[float, ...],
-        *,
-        replaced: tuple[tuple[float, ...], tuple[float, ...]] | None = None,
-    ) -> None:
-        # Any: as above.
-        self.mean, self.std = mean, std
-        self._processor, self._replaced = processor, replaced
-
-    def __call__(self, picture: PillowImage.Image | Tensor) -> Tensor:
-        values = _call(self._processor, picture)
-        if self._replaced is None:
+    def prepare(picture: PillowImage.Image | Tensor) -> Tensor:
+        values = _call(processor, picture)
+        if not (preprocessing.mean or preprocessing.std):
             return values
-        (mean, std), (own_mean, own_std) = (
-            (values.new_tensor(each).view(-1, 1, 1) for each in pair) for pair in (self._replaced, (self.mean, self.std))
+        own_mean, own_std, new_mean, new_std = (
+            values.new_tensor(numbers).view(-1, 1, 1) for numbers in (mean, std, usual.mean, usual.std)
         )
-        return (values * std + mean - own_mean) / own_std
+        return (values * own_std + own_mean - new_mean) / new_std
+
+    return replace(by_callable(prepare, description=words), mean=usual.mean, std=usual.std)
 
 
 def _call(processor: Any, picture: PillowImage.Image | Tensor) -> Tensor:
