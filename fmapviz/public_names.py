@@ -25,6 +25,7 @@ TYPES = {
     "Captured": "observe.captured",
     "ClassActivation": "features.cam.attribution",
     "Engine": "config",
+    "Image": "images.decode",
     "LayerDifference": "features.diff.compare",
     "Part": "config",
     "ReceptiveField": "observe.receptive_field",
@@ -39,5 +40,5 @@ FORMER = {
         "errors",
     ),
     **dict.fromkeys(("Counted", "Notice", "Outcome", "RunSummary", "Staged", "Started"), "events"),
-    **dict.fromkeys((*TYPES, "FeatureMap", "Image", "LayerInfo", "Model", "Picture", "Prediction"), "types"),
+    **dict.fromkeys((*TYPES, "FeatureMap", "LayerInfo", "Model", "Picture", "Prediction"), "types"),
 }

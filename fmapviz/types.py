@@ -1,6 +1,6 @@
 """The values that packages exchange: inputs, networks, and the results of one image.
 
-Public functions take and return them, and `Captured`, `ClassActivation`, `Engine`, `LayerDifference`, `Part`,
+Public functions take and return them, and `Captured`, `ClassActivation`, `Engine`, `Image`, `LayerDifference`, `Part`,
 `ReceptiveField`, `RunInfo`, `TopLayer` and `TopSummary`, which can be imported from here too.
 """
 
@@ -62,22 +62,6 @@ class ImageFile:
     unit: str
     version: Mapping[str, str | int] = field(default_factory=dict, hash=False)
     content: object = field(default=None, compare=False, repr=False)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Image:
-    """A decoded input.
-
-    Attributes:
-        pixels: Upright, with the requested number of channels: a Pillow image in mode RGB or L, or the samples of the file.
-        notices: Remarks on its decoding, for the user.
-        orientation: EXIF orientation, 1 to 8, that made the stored pixels upright; from 5 on it swapped width and height.
-    """
-
-    file: ImageFile
-    pixels: PillowImage.Image | Samples
-    notices: tuple[str, ...] = ()
-    orientation: int = 1
 
 
 @dataclass(frozen=True, slots=True)

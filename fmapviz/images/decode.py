@@ -11,7 +11,7 @@ import warnings
 from contextlib import suppress
 from functools import cache, partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
 
 from PIL import ExifTags, ImageOps, UnidentifiedImageError
 from PIL import Image as PillowImage
@@ -45,9 +45,23 @@ _MOST_PASSES = 50  # over the largest picture, more over smaller ones; cameras a
 _SILENCING = threading.Lock()
 
 
+class Image(NamedTuple):
+    """A decoded input.
+
+    Attributes:
+        pixels: Upright, with the requested number of channels: a Pillow image in mode RGB or L, or the samples of the file.
+        notices: Remarks on its decoding, for the user.
+        orientation: EXIF orientation, 1 to 8, that made the stored pixels upright; from 5 on it swapped width and height.
+    """
+
+    pixels: PillowImage.Image | Samples
+    notices: tuple[str, ...] = ()
+    orientation: int = 1
+
+
 def decode(
     stream: BinaryIO, *, channels: int, volume: bool = False, expect: Callable[[int], object] = lambda _pixels: None
-) -> tuple[PillowImage.Image | Samples, tuple[str, ...], int]:
+) -> Image:
     """Decode the first picture of an open file. The format is that of its content, not of its name.
 
     Safe to call from several threads. Warnings of the decoders are switched off for the whole process; the notices report
@@ -64,7 +78,7 @@ def decode(
         expect: Called before decoding, with the number of pixels or an upper limit.
 
     Returns:
-        The pixels, which may still refer to the stream; the notices; and the EXIF orientation that was applied, 1 to 8.
+        The image, whose pixels may still refer to the stream.
 
     Raises:
         InputError: `E_FORMAT` (not an image), `E_TOO_LARGE` (from the header), `E_DECODE` (damaged) or `E_CHANNELS` (the
@@ -78,7 +92,7 @@ def decode(
         from fmapviz.images.arrays import read_npy
 
         expect(MAX_PIXELS)
-        return *read_npy(stream, channels=channels, volume=volume), 1
+        return Image(*read_npy(stream, channels=channels, volume=volume))
     is_tiff = _TIFF.match(head) is not None
     image = None if is_tiff and channels not in {1, 3} else _identify(stream, head=head)
     if image is None:
@@ -90,7 +104,7 @@ def decode(
     return _decode_picture(stream, image, channels=channels, expect=expect)
 
 
-def decode_picture(image: PillowImage.Image, *, channels: int) -> tuple[PillowImage.Image | Samples, tuple[str, ...], int]:
+def decode_picture(image: PillowImage.Image, *, channels: int) -> Image:
     """Return the pixels of a Pillow picture as `decode` returns those of its file; the picture is not changed.
 
     Of several frames it is the current one.
@@ -159,20 +173,18 @@ def _silence_libraries() -> None:
         libtiff.TIFFSetWarningHandler(None)
 
 
-def _decode_tiff(
-    stream: BinaryIO, *, channels: int, expect: Callable[[int], object]
-) -> tuple[PillowImage.Image | Samples, tuple[str, ...], int]:
+def _decode_tiff(stream: BinaryIO, *, channels: int, expect: Callable[[int], object]) -> Image:
     from fmapviz.images.tiff import read_tiff
 
     expect(MAX_PIXELS)
     pixels, tag, notices = read_tiff(stream, channels=channels)
     orientation = _known(tag)
-    return _turn(pixels, orientation), notices, orientation
+    return Image(_turn(pixels, orientation), notices, orientation)
 
 
 def _decode_tiff_samples(
     stream: BinaryIO, image: PillowImage.Image, *, channels: int, expect: Callable[[int], object]
-) -> tuple[PillowImage.Image | Samples, tuple[str, ...], int] | None:
+) -> Image | None:
     """Decode a TIFF file of other samples than Pillow decodes; None if Pillow is to decode it, from its current page.
 
     Its compressions need another package here; Pillow has its own decoders of these.
@@ -189,9 +201,7 @@ def _decode_tiff_samples(
         raise
 
 
-def _decode_picture(
-    stream: BinaryIO, image: PillowImage.Image, *, channels: int, expect: Callable[[int], object]
-) -> tuple[PillowImage.Image | Samples, tuple[str, ...], int]:
+def _decode_picture(stream: BinaryIO, image: PillowImage.Image, *, channels: int, expect: Callable[[int], object]) -> Image:
     require_few_pixels(image)
     expect(image.width * image.height)
     if image.format in {"JPEG", "MPO"}:
@@ -213,7 +223,7 @@ def _decode_picture(
 
         stored = uninverted(image)
     pixels, notices, orientation = _finish(image, stored, channels=channels)
-    return pixels, (*filter(None, remarks), *notices), applied if orientation == 1 else orientation
+    return Image(pixels, (*filter(None, remarks), *notices), applied if orientation == 1 else orientation)
 
 
 def _remark_on_pages(image: PillowImage.Image) -> str:
@@ -223,9 +233,7 @@ def _remark_on_pages(image: PillowImage.Image) -> str:
     return SEVERAL if getattr(image, "is_animated", False) and image.format != "MPO" else ""
 
 
-def _finish(
-    image: PillowImage.Image, stored: Stored | None, *, channels: int
-) -> tuple[PillowImage.Image | Samples, tuple[str, ...], int]:
+def _finish(image: PillowImage.Image, stored: Stored | None, *, channels: int) -> Image:
     """Turn the pixels of a decoded picture, or its samples of more than 8 bits, upright.
 
     Args:
@@ -240,12 +248,12 @@ def _finish(
         remark += remarks_on_opacity(image)
         picture.info.clear()  # otherwise a profile or text would be saved with pictures made of the pixels
         picture = _upright(picture, orientation)
-        return picture.convert("L") if channels == 1 else picture, remark, orientation
+        return Image(picture.convert("L") if channels == 1 else picture, remark, orientation)
     from fmapviz.images.arrays import compose
 
     planes, said, _ = stored
     pixels, notices = compose(planes, channels, said, is_picture=True)
-    return _turn(pixels, orientation), (*remark, *notices), orientation
+    return Image(_turn(pixels, orientation), (*remark, *notices), orientation)
 
 
 def _require_few_passes(stream: BinaryIO, pixels: int) -> None:

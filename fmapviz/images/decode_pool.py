@@ -47,10 +47,9 @@ from fmapviz.core.samples import Samples
 from fmapviz.core.urls import is_url
 from fmapviz.errors import InputError, printable, quote
 from fmapviz.events import Notice
-from fmapviz.images.decode import decode
+from fmapviz.images.decode import Image, decode
 from fmapviz.images.decode_worker import create_shared_memory
 from fmapviz.images.errors import MAX_PIXELS, MAX_VALUES, explain
-from fmapviz.types import Image
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -120,8 +119,8 @@ def read_image(file: ImageFile, *, channels: int = 3, volume: bool = False) -> I
     """
     with open_file(file.path) as stream:
         try:
-            pixels, notices, orientation = decode(stream, channels=channels, volume=volume)
-            return Image(file, pixels.copy() if isinstance(pixels, PillowFile) else pixels, notices, orientation)
+            image = decode(stream, channels=channels, volume=volume)
+            return image._replace(pixels=image.pixels.copy()) if isinstance(image.pixels, PillowFile) else image
         except Exception as error:
             raise explain(error, file.path) from error
 
@@ -177,7 +176,7 @@ class DecodePool:
             worker = self._take(notify)
             if worker:
                 try:
-                    return Image(file, *worker.decode(stream, channels=channels, volume=volume))
+                    return worker.decode(stream, channels=channels, volume=volume)
                 except Exception as error:
                     raise explain(error, file.path) from error
                 finally:
@@ -275,9 +274,7 @@ class DecodeProcess:
         poll.register(self._connection, select.POLLIN)
         return not poll.poll(0)  # an idle worker sends nothing, an ended one has closed its end
 
-    def decode(
-        self, stream: BinaryIO, *, channels: int, volume: bool = False
-    ) -> tuple[PillowImage.Image | Samples, tuple[str, ...], int]:
+    def decode(self, stream: BinaryIO, *, channels: int, volume: bool = False) -> Image:
         """Decode an open file; see `fmapviz.images.decode.decode`.
 
         Raises:
@@ -387,9 +384,7 @@ class DecodeProcess:
         line, _, self._received = self._received.partition(b"\n")
         return json.loads(line)
 
-    def _load(
-        self, described: list[Any], notices: tuple[str, ...], orientation: int
-    ) -> tuple[PillowImage.Image | Samples, tuple[str, ...], int]:
+    def _load(self, described: list[Any], notices: tuple[str, ...], orientation: int) -> Image:
         """Copy pixels out of the shared memory."""
         pixels: PillowImage.Image | Samples
         if len(described) == 3:
@@ -405,7 +400,7 @@ class DecodeProcess:
             values = np.frombuffer(self._map(used), dtype, prod(shape)).reshape(shape).copy()
             pixels = Samples(values, black, white, **facts)
         self.release_memory(max(_KEPT_BYTES, 4 * used))
-        return pixels, notices, orientation
+        return Image(pixels, notices, orientation)
 
     def _map(self, used: int) -> Any:  # Any: an mmap, as in `fmapviz.images.decode_worker`
         if self._memory is None or len(self._memory) < used:

@@ -30,7 +30,7 @@ import tempfile
 import time
 from contextlib import ExitStack, suppress
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
+from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn, cast
 
 from PIL import Image as PillowImage
 
@@ -201,8 +201,10 @@ class Films:
             return [film.has(number, progress)]
         if channels not in {1, 3}:
             raise wrong_channels("a film", channels=channels)
-        picture, notices, orientation = film.read(number, progress)
-        return [picture.convert("L") if channels == 1 else picture, notices, orientation]
+        image = film.read(number, progress)
+        if channels == 1:
+            image = image._replace(pixels=cast("PillowImage.Image", image.pixels).convert("L"))
+        return [*image]
 
     def _open(self, stream: BinaryIO) -> FilmDecoder:
         from fmapviz.images.film_decoder import FilmDecoder  # noqa: PLC0415  for films only

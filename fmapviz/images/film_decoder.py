@@ -25,13 +25,11 @@ from PIL import Image as PillowImage
 
 from fmapviz.core.words import counted
 from fmapviz.errors import InputError
-from fmapviz.images.decode import remarks_on_opacity, upright_rgb
+from fmapviz.images.decode import Image, remarks_on_opacity, upright_rgb
 from fmapviz.images.errors import classify, require_few_pixels
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-    Frame = tuple[PillowImage.Image, tuple[str, ...], int]  # upright, in mode RGB; notices; the EXIF orientation applied
 
 KEPT_BYTES = 256 * 2**20  # of frames that were asked about and not read yet
 HINT = "pip install 'fmapviz[video]'"
@@ -102,7 +100,7 @@ class FilmDecoder:
             raise self._damage
         return False
 
-    def read(self, number: int, progress: Callable[[], object] = lambda: None) -> Frame:
+    def read(self, number: int, progress: Callable[[], object] = lambda: None) -> Image:
         """Return a frame as an upright picture in mode RGB, notices on it, and the EXIF orientation that was applied.
 
         Raises:
@@ -175,9 +173,9 @@ class _Animation:
         """
         return 0, self._frames(self._open())
 
-    def convert(self, frame: Any) -> Frame:
+    def convert(self, frame: Any) -> Image:
         picture, notices = frame
-        return picture, notices, 1
+        return Image(picture, notices)
 
     def size_of(self, frame: Any) -> int:
         picture, _ = frame
@@ -243,7 +241,7 @@ class _Video:
             return numbered
         return 0, self._frames(*self._open())
 
-    def convert(self, frame: Any) -> Frame:
+    def convert(self, frame: Any) -> Image:
         try:
             pixels = frame.reformat(
                 format="rgb24",
@@ -256,7 +254,7 @@ class _Video:
         except Exception as error:
             raise classify(error) from error
         orientation = _orientation_of(frame)
-        return upright_rgb(picture, orientation), (), orientation
+        return Image(upright_rgb(picture, orientation), orientation=orientation)
 
     def times(self) -> tuple[list[float], float]:
         if self._timestamps is None:

@@ -22,13 +22,14 @@ from typing import TYPE_CHECKING
 from fmapviz.core.words import counted
 from fmapviz.errors import InputError, RequestError, quote
 from fmapviz.events import Notice
+from fmapviz.images.decode import Image
 from fmapviz.images.decode_pool import DecodeProcess, open_file, pop_idle, start_worker
 from fmapviz.images.decode_worker import Films
 from fmapviz.images.errors import explain
 from fmapviz.images.film_decoder import HINT
 from fmapviz.images.find import path_hash
 from fmapviz.images.frames import file_of, frame_of, frames_of, is_film, may_be_film
-from fmapviz.types import Failure, Image, ImageFile
+from fmapviz.types import Failure, ImageFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -188,12 +189,11 @@ def ask(path: str, question: str, number: int = 0, *, channels: int = 3) -> list
                 raise explain(error, path) from error
 
 
-def read_frames(file: ImageFile, frames: Frames, *, channels: int, count: int) -> Iterator[Image]:
+def read_frames(frames: Frames, *, channels: int, count: int) -> Iterator[Image]:
     """Read the frames of an image one after the other: one, or those of a clip.
 
     Args:
-        file: The image.
-        frames: What its path names.
+        frames: What the path of the image names.
         channels: Number of channels that the network takes.
         count: Number of frames that it takes at once.
 
@@ -201,7 +201,7 @@ def read_frames(file: ImageFile, frames: Frames, *, channels: int, count: int) -
         InputError: As `fmapviz.images.decode_pool.read_image`. `E_NOTHING`: the network takes no such clip.
     """
     for number in frames.numbers(count):
-        yield Image(file, *ask(frames.film, "read", number, channels=channels))
+        yield Image(*ask(frames.film, "read", number, channels=channels))
 
 
 @atexit.register

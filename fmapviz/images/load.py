@@ -13,7 +13,7 @@ from PIL import Image as PillowImage
 from fmapviz.core.samples import Samples
 from fmapviz.errors import InputError, suggest_file
 from fmapviz.images.arrays import Declared, compose, fits, format_shape, is_about_scaling, read_array, require_size
-from fmapviz.images.decode import decode_picture
+from fmapviz.images.decode import Image, decode_picture
 from fmapviz.images.decode_pool import read_image
 from fmapviz.images.errors import explain, wrong_channels
 from fmapviz.images.films import read_frames
@@ -31,10 +31,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from fmapviz.images.memory.image import MemoryImage
-    from fmapviz.types import Image, Preparation
+    from fmapviz.types import Preparation
 
     _Pixels = PillowImage.Image | Samples
-    _Decoded = tuple[_Pixels, tuple[str, ...], int]  # pixels, notices, orientation
 
 _TRANSPARENT = {2: "LA", 4: "RGBA"}
 
@@ -78,7 +77,7 @@ def read_input(
     if given := memory_image(file):
         return read_memory_image(given, preparation)
     if frames := frames_of(file.path):
-        return _read_clip(file, frames, preparation)
+        return _read_clip(frames, preparation)
     try:
         image = read(file, channels=preparation.channels, volume=preparation.volume)
     except InputError as error:
@@ -88,7 +87,7 @@ def read_input(
             image = read(file, channels=3)
         except InputError:
             raise error from None
-    return _prepare(image.pixels, image.notices, image.orientation, preparation, apply)
+    return _prepare(image, preparation, apply)
 
 
 def read_prepared(path: str | Path, preparation: Preparation) -> Tensor:
@@ -149,7 +148,7 @@ def read_memory_image(image: MemoryImage, preparation: Preparation) -> PreparedI
                 f"{batch}an array (H, W, C) or (C, H, W) with as many; a tensor of floats (C, H, W) is used as it is"
             )
         raise refusal from error
-    return _prepare(*decoded, preparation)
+    return _prepare(decoded, preparation)
 
 
 def remark_on_values(prepared: Tensor, preparation: Preparation) -> str:
@@ -167,15 +166,15 @@ def remark_on_values(prepared: Tensor, preparation: Preparation) -> str:
     return f"values of {low:.3g} to {high:.3g}: floats are used as they are, and only uint8 pixels are normalised"
 
 
-def _read_clip(file: ImageFile, frames: Frames, preparation: Preparation) -> PreparedImage:
+def _read_clip(frames: Frames, preparation: Preparation) -> PreparedImage:
     """Read the frames of an image, and preprocess each as soon as it is decoded.
 
     A network that takes clips takes a single frame as it takes a picture.
     """
-    images = read_frames(file, frames, channels=preparation.channels, count=preparation.frames)
+    images = read_frames(frames, channels=preparation.channels, count=preparation.frames)
     first = next(images)
     if preparation.frame is None or frames.first == frames.last:
-        return _prepare(first.pixels, first.notices, first.orientation, preparation)
+        return _prepare(first, preparation)
     prepared, notices = [preparation.frame(first.pixels)], [*first.notices]
     for image in images:
         prepared.append(preparation.frame(image.pixels))
@@ -185,14 +184,9 @@ def _read_clip(file: ImageFile, frames: Frames, preparation: Preparation) -> Pre
     return PreparedImage(values, size, first.orientation, tuple(dict.fromkeys(notices)))
 
 
-def _prepare(
-    pixels: _Pixels,
-    notices: tuple[str, ...],
-    orientation: int,
-    preparation: Preparation,
-    apply: Callable[[_Pixels], Tensor] | None = None,
-) -> PreparedImage:
-    """Preprocess decoded pixels, and complete the notices on their decoding."""
+def _prepare(image: Image, preparation: Preparation, apply: Callable[[_Pixels], Tensor] | None = None) -> PreparedImage:
+    """Preprocess a decoded image, and complete the notices on its decoding."""
+    pixels, notices, orientation = image
     if preparation.own and isinstance(pixels, Samples):  # which it gets as they are stored
         notices = tuple(notice for notice in notices if not is_about_scaling(notice))
     is_volume = isinstance(pixels, Samples) and pixels.values.ndim == 4
@@ -201,7 +195,7 @@ def _prepare(
     return PreparedImage((apply or preparation.apply)(pixels), (pixels.width, pixels.height), orientation, notices)
 
 
-def _decode_given(kind: str, value: Any, channels: int, *, volume: bool) -> _Decoded:  # Any: see `MemoryImage`
+def _decode_given(kind: str, value: Any, channels: int, *, volume: bool) -> Image:  # Any: see `MemoryImage`
     if kind == "picture":
         return decode_picture(value, channels=channels)
     if kind == "pixels":
@@ -213,15 +207,15 @@ def _decode_given(kind: str, value: Any, channels: int, *, volume: bool) -> _Dec
     )
     if is_transparent and channels in {1, 3} and value.dtype.kind in "uif":
         require_size(value.shape, channels=value.shape[-1])
-        return *compose(np.moveaxis(value, -1, 0), channels, Declared(alpha=True)), 1
-    return *read_array(value, channels=channels, volume=volume and value.ndim > 2), 1
+        return Image(*compose(np.moveaxis(value, -1, 0), channels, Declared(alpha=True)))
+    return Image(*read_array(value, channels=channels, volume=volume and value.ndim > 2))
 
 
-def _decode_planes(planes: NDArray[np.uint8], channels: int) -> _Decoded:
+def _decode_planes(planes: NDArray[np.uint8], channels: int) -> Image:
     """Decode uint8 `(C, H, W)`, as `torchvision.io` reads a file: grey, RGB, or one of these with transparency."""
     require_size(planes.shape, channels=len(planes))
     if fits(len(planes), channels):
-        return *compose(planes, channels), 1
+        return Image(*compose(planes, channels))
     mode = _TRANSPARENT.get(len(planes))
     if mode is None or channels not in {1, 3}:
         raise wrong_channels(format_shape(planes.shape), channels=channels)

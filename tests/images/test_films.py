@@ -48,7 +48,7 @@ def listed(*paths, **choice):
 
 
 def read(file, *, channels=3, count=1):
-    return [image.pixels for image in read_frames(file, frames_of(file.path), channels=channels, count=count)]
+    return [image.pixels for image in read_frames(frames_of(file.path), channels=channels, count=count)]
 
 
 @pytest.mark.sampled(1)
