@@ -29,7 +29,7 @@ def is_deep(stream: BinaryIO, image: PillowImage.Image) -> bool:
 
 
 def is_read_whole(image: PillowImage.Image) -> bool:
-    """Return True if all bits of more than 8 can be had of Pillow: of one channel, or of RGB or RGBA of 16 bits."""
+    """Return True if Pillow returns all bits of samples of more than 8: one channel, or RGB or RGBA of 16 bits."""
     return image.mode.startswith(("I", "F")) or rawmode_of(image) in _IN_PASSES
 
 
@@ -41,7 +41,7 @@ def rawmode_of(image: PillowImage.Image) -> str:
 
 
 def largest_sample(image: PillowImage.Image) -> int:
-    """Return the largest sample that the header of a portable pixmap names, 255 if it is of another kind."""
+    """Return the largest sample that the header of a portable pixmap declares; 255 for other formats."""
     tiles = getattr(image, "tile", None)
     if not tiles or tiles[0].codec_name == "raw":
         return 65535 if "16" in rawmode_of(image) else 255

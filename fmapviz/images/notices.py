@@ -11,11 +11,11 @@ def of_repeated(frames: int) -> str:
     return f"a picture is repeated to a clip of {frames} frames"
 
 
-def is_told_once(notice: str) -> bool:
+def is_reported_once(notice: str) -> bool:
     """Return True for a notice that is reported once for all images.
 
     Example:
-        >>> is_told_once(TRANSPARENT), is_told_once(of_repeated(16)), is_told_once("EXIF data is damaged")
+        >>> is_reported_once(TRANSPARENT), is_reported_once(of_repeated(16)), is_reported_once("EXIF data is damaged")
         (True, True, False)
     """
     return notice.startswith((TRANSPARENT, NONFINITE, of_repeated(0).partition("0")[0]))

@@ -215,8 +215,8 @@ def _assumption(preprocessing: InputOptions, channels: int, shape: tuple[int, ..
         return ""
     what = "volumes" if volume else "images"
     return (
-        f"no preprocess was found beside the network: {what} are {' and '.join(assumed)}, which is an assumption; "
-        f"preprocess or inputs beside it, or {BY_OPTIONS} say otherwise"
+        f"no preprocess is defined beside the network: {what} are {' and '.join(assumed)}, which is an assumption; "
+        f"define preprocess or inputs beside it, or use {BY_OPTIONS}"
     )
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from fmapviz.config import InputOptions
     from fmapviz.types import Preparation
 
-_UNTOLD = {"image_processor_type", "processor_class", "data_format", "return_tensors", "device", "default_to_square"}
+_OMITTED = {"image_processor_type", "processor_class", "data_format", "return_tensors", "device", "default_to_square"}
 
 
 def by_processor(processor: Any, preprocessing: InputOptions) -> Preparation:
@@ -91,5 +91,5 @@ def _no_picture(processor: Any, reason: str) -> RequestError:
 
 def _settings(processor: Any) -> Iterator[str]:
     for name, value in sorted(processor.to_dict().items()):
-        if value is not None and name not in _UNTOLD and not name.startswith("_"):
+        if value is not None and name not in _OMITTED and not name.startswith("_"):
             yield f"{name} {value}"

@@ -77,4 +77,4 @@ def _of_transformers(network: nn.Module, preprocessing: InputOptions) -> Known |
     channels = preprocessing.channels_in or int(own)
     preparation = standard(preprocessing, size=(sides[0], sides[1]), channels=channels)
     words = f"the image processor of the network is unknown: images are prepared by {preparation.description}"
-    return Known(preparation, f"{words}; {BY_OPTIONS} say otherwise")
+    return Known(preparation, f"{words}; {BY_OPTIONS} replace it")

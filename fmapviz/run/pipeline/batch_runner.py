@@ -21,7 +21,7 @@ from fmapviz.core.words import counted
 from fmapviz.draw.records import remark_on_channels
 from fmapviz.errors import PositionError, RequestError, first_few, quote
 from fmapviz.events import Notice
-from fmapviz.images.notices import NONFINITE, is_told_once
+from fmapviz.images.notices import NONFINITE, is_reported_once
 from fmapviz.images.seen import shown_range
 from fmapviz.models.network import input_type
 from fmapviz.models.onednn import with_onednn
@@ -280,7 +280,7 @@ class BatchRunner:
         if where := _nonfinite_from(drawn, image, self._session):
             progress.nonfinite[where] += 1
             drawn = replace(drawn, notices=(*drawn.notices, f"{NONFINITE}, {where}"))
-        of_many = (notice for notice in image.notices if is_told_once(notice))
+        of_many = (notice for notice in image.notices if is_reported_once(notice))
         of_channels = remark_on_channels(drawn.layers, self._session.config.style)
         of_input = self._remark_on_input(image)
         for remark in (*of_many, *drawn.remarks, _chosen(drawn), of_channels, of_input):

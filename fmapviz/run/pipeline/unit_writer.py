@@ -17,7 +17,7 @@ import numpy as np
 from fmapviz.core.files import directory_size, stage, writing_to
 from fmapviz.errors import UserCodeError, quote
 from fmapviz.events import Outcome, Staged
-from fmapviz.images.notices import is_told_once
+from fmapviz.images.notices import is_reported_once
 from fmapviz.run.pipeline.scheduler import StoppedError
 from fmapviz.run.units import describe_image, describe_result, draw_pictures, finish_unit
 from fmapviz.store.shards.grouping import Failed
@@ -135,7 +135,7 @@ class UnitWriter:
         outcome = Outcome(
             image.path,
             "done",
-            notices=tuple(notice for notice in image.notices if not is_told_once(notice)),
+            notices=tuple(notice for notice in image.notices if not is_reported_once(notice)),
             pictures=len(pictures),
             seconds=time.monotonic() - result.begun,
             predictions=result.drawn.predictions,

@@ -246,7 +246,7 @@ def test_the_class_and_its_probability_are_below_each_heat_map_unless_it_is_to_b
     )
 
 
-def test_an_automatic_choice_is_told_once_and_in_every_picture(look, folder):
+def test_an_automatic_choice_is_reported_once_and_in_every_picture(look, folder):
     summary, events = look(small(), inputs=folder, views=["gradcam", "sheet", "saliency"])
     pictures = ["00_2.top1.gradcam.png", "00_input.top1.saliency.png", "input.png", "sheet.png"]
     assert names_of(summary.directory / "img2.png") == [*pictures, "unit.json"]

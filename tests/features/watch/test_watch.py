@@ -402,7 +402,7 @@ def fmapviz_units(folder, name="noise.png"):
     return sorted(json.loads(path.read_bytes())["unit"]["version"]["step"] for path in units)
 
 
-def test_a_step_that_goes_back_is_told_once(picture, tmp_path):
+def test_a_step_that_goes_back_is_reported_once(picture, tmp_path):
     told = []
     watch = watching(picture, tmp_path, every=10, on_event=lambda event: told.append(event.message))(Net())
     for step in (0, 10, 20, 5, 6, 10, 3):

@@ -45,7 +45,7 @@ def recorded(summary, name):
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("norm", ["channel", "run"])
-def test_transparency_is_told_once_and_recorded_with_each_image(norm, tmp_path):
+def test_transparency_is_reported_once_and_recorded_with_each_image(norm, tmp_path):
     for name, colour in (("a.png", CLEAR), ("b.webp", CLEAR), ("c.tif", CLEAR), ("opaque.png", (*CLEAR[:3], 255))):
         Image.new("RGBA", (20, 20), colour).save(tmp_path / name)
     Image.new("P", (20, 20), 0).save(tmp_path / "d.gif", transparency=0)
@@ -71,7 +71,7 @@ def test_pixels_in_memory_are_told_as_files(tmp_path):
     assert told.count(TRANSPARENT) == 1
 
 
-def test_a_picture_that_is_repeated_to_a_clip_is_told_once(tmp_path):
+def test_a_picture_that_is_repeated_to_a_clip_is_reported_once(tmp_path):
     Image.new("RGB", (16, 16), "orange").save(tmp_path / "a.png")
     inputs = [tmp_path / "a.png", Image.new("RGB", (16, 16), "green")]
     summary, told, of_images = draw(Clips(), inputs, tmp_path)
