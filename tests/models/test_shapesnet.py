@@ -28,7 +28,7 @@ def network():
 def fresh():
     """Pictures that took no part in training or in the choice of anything."""
     generator = np.random.default_rng(2)
-    return [paint(generator) for _ in range(600)]
+    return [paint(generator) for _ in range(300)]
 
 
 @pytest.fixture(scope="module")
@@ -38,12 +38,14 @@ def large():
 
 
 def test_the_network_names_and_finds_the_shapes(network, fresh):
+    right = placed = 0.0
     for label in range(len(CLASSES)):
-        scores = train.evaluate(network, [picture for picture in fresh if picture.label == label])
+        shown = [picture for picture in fresh if picture.label == label]
+        scores = train.evaluate(network, shown)
         assert min(scores.accuracy, scores.localisation) >= 0.95, CLASSES[label]
-    scores = train.evaluate(network, fresh)
-    assert scores.accuracy >= 0.99
-    assert scores.localisation >= 0.95
+        right, placed = right + scores.accuracy * len(shown), placed + scores.localisation * len(shown)
+    assert right / len(fresh) >= 0.99
+    assert placed / len(fresh) >= 0.95
 
 
 @pytest.mark.thorough
@@ -145,7 +147,7 @@ def test_painting_depends_on_the_generator_alone():
 def test_every_class_occurs_about_as_often(fresh):
     counts = np.bincount([picture.label for picture in fresh], minlength=len(CLASSES))
     assert len(counts) == len(CLASSES)
-    assert counts.min() > 70
+    assert counts.min() > 35
 
 
 def test_a_shape_that_is_asked_for_is_painted():
@@ -225,7 +227,7 @@ def test_the_loss_asks_for_the_name_and_for_the_place(network, fresh):
 
 
 def test_a_bad_network_is_not_written(tmp_path, capsys):
-    assert not train.make(tmp_path / "bad.safetensors", pictures=64, epochs=1, fresh=32)
+    assert not train.make(tmp_path / "bad.safetensors", pictures=32, epochs=1, fresh=16)
     assert not [*tmp_path.iterdir()]
     assert "not written" in capsys.readouterr().out
 

@@ -10,21 +10,27 @@ import torch
 from torch import nn
 from torchvision import models
 
+from fmapviz.models.initialization import NoInitialization
 from fmapviz.models.weights.fit import load_weights
 
 
 def build(name, **kwargs):
     """Build a torchvision model in which no parameter or buffer is constant, as after training.
 
-    A bias that is 0 could not be told from memory that nobody has written to.
+    A bias of 0 would look like unwritten memory. torchvision's own initialization takes seconds for some models.
     """
     builder = models.get_model_builder(name).__module__
     if ".detection." in builder or ".segmentation." in builder:
         kwargs.setdefault("weights_backbone", None)
     if "googlenet" in name or "inception" in name:
         kwargs.setdefault("init_weights", True)  # None is a warning
-    torch.manual_seed(len(name))
-    return stir(models.get_model(name, weights=None, **kwargs))
+    with NoInitialization():
+        network = models.get_model(name, weights=None, **kwargs)
+    numbers = torch.Generator().manual_seed(len(name))
+    for values in network.state_dict().values():
+        if values.is_floating_point():
+            values.uniform_(0.01, 0.1, generator=numbers)
+    return stir(network)
 
 
 def fill(module, weights):

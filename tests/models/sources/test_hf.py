@@ -13,6 +13,7 @@ import torch
 from cases import thorough
 from extras import needs
 from PIL import Image
+from sources import check_protocol
 
 from fmapviz.config import InputOptions
 from fmapviz.errors import RequestError, WeightsError
@@ -359,3 +360,7 @@ def test_a_name_of_the_hub_without_the_prefix_gets_a_hint():
         check_name("google/vit-base-patch16-224")
     assert "type hf:google/vit-base-patch16-224" in caught.value.hint
     assert Path("google").exists() is False
+
+
+def test_it_has_the_functions_of_the_protocol():
+    check_protocol("hf")

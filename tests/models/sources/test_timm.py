@@ -14,6 +14,7 @@ from cases import thorough
 from extras import needs
 from PIL import Image
 from safetensors.torch import save_file
+from sources import check_protocol
 from torch import nn
 
 from fmapviz.config import InputOptions
@@ -281,3 +282,7 @@ def test_the_spelling_is_checked_without_importing_anything():
     subprocess.run([sys.executable, "-c", script], check=True)
     check_name("timm:whatever")  # whether timm knows it, timm tells
     assert isinstance(load_model("timm:resnet10t", weights="random").module, nn.Module)
+
+
+def test_it_has_the_functions_of_the_protocol():
+    check_protocol("timm")

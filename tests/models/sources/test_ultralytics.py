@@ -8,6 +8,7 @@ import sys
 import pytest
 import torch
 from extras import needs
+from sources import check_protocol
 
 from fmapviz.errors import RequestError
 from fmapviz.models.load import load_model, model_names, outline_model
@@ -69,3 +70,7 @@ def test_other_packages_compute_read_and_save_as_before():
     )
     shown = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, check=True).stdout
     assert shown.splitlines()[-1] == "True"
+
+
+def test_it_has_the_functions_of_the_protocol():
+    check_protocol("ultralytics")

@@ -161,15 +161,23 @@ def test_quantized_models_take_the_weights_that_are_not_quantized(cache):
     assert "IMAGENET1K_V1" in hint
 
 
-def test_published_weights_are_loaded_as_torchvision_does_it(cache):
+def test_published_weights_are_loaded_as_torchvision_does_it(cache, monkeypatch):
     """GoogLeNet's come with heads that are cut off and want inputs transformed in the network; a detector's are frozen."""
-    googlenet = build("googlenet")
-    torch.save(googlenet.state_dict(), published_file(cache, "googlenet"))
-    module = load("default", "googlenet").module
+    googlenet, path = build("googlenet"), published_file(cache, "googlenet")
+    torch.save(googlenet.state_dict(), path)
+    model = load("default", "googlenet")
+    module = model.module
     assert module.transform_input
+    assert not model.notices
     assert module.aux1 is None
     expected = {key: values for key, values in googlenet.state_dict().items() if not key.startswith("aux")}
     assert_holds(module, expected)
+    # The same file, given as a file, is known by its digest.
+    entry = models.get_model_weights("googlenet").DEFAULT
+    monkeypatch.setattr(entry.value, "url", f"https://x/googlenet-{sha256(path)[:8]}.pth")
+    model = load(path, "googlenet")
+    assert model.module.transform_input
+    assert not model.notices
 
     name = "fasterrcnn_mobilenet_v3_large_320_fpn"
     state = without_counts(build(name).state_dict())
@@ -597,16 +605,6 @@ def test_googlenet_with_and_without_its_auxiliary_heads(name, heads, save):
     assert_holds(other.module, state)
     assert not other.module.transform_input
     assert not any("transform_input" in notice for notice in other.notices)
-
-
-def test_what_torchvision_transforms_is_known_of_its_own_files(cache, monkeypatch):
-    path = published_file(cache, "googlenet")
-    torch.save(build("googlenet").state_dict(), path)
-    assert not load("default", "googlenet").notices
-    entry = models.get_model_weights("googlenet").DEFAULT
-    monkeypatch.setattr(entry.value, "url", f"https://x/googlenet-{sha256(path)[:8]}.pth")
-    assert load(path, "googlenet").module.transform_input
-    assert not load(path, "googlenet").notices
 
 
 @pytest.mark.parametrize(
