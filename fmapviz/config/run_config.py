@@ -225,17 +225,15 @@ class RunConfig(Execution, Output, Selection):
         start = self.style.start
         for view in views:
             if view.anchor == "position" and (start is None or start.at is None):
-                given = f", not only an image: {quote(self.style.anchor)}" if start else ""
-                raise RequestError(
-                    f"{view.name} needs a position{given}",
-                    hint="Style(anchor='112,80'): row and column in the input; Style(anchor='a.jpg:112,80'): in one image",
-                )
-            if view.anchor == "image" and (start is None or not start.image):
-                given = f", not only a position: {quote(self.style.anchor)}" if start else ""
-                raise RequestError(
-                    f"{view.name} needs an image to compare with{given}",
-                    hint="Style(anchor='photo.jpg'): one of the inputs; Style(anchor='photo.jpg:112,80'): a position in it",
-                )
+                needed, other = "a position", "an image"
+                hint = "Style(anchor='112,80'): row and column in the input; Style(anchor='a.jpg:112,80'): in one image"
+            elif view.anchor == "image" and (start is None or not start.image):
+                needed, other = "an image to compare with", "a position"
+                hint = "Style(anchor='photo.jpg'): one of the inputs; Style(anchor='photo.jpg:112,80'): a position in it"
+            else:
+                continue
+            typed = f", not only {other}: {quote(self.style.anchor)}" if start else ""
+            raise RequestError(f"{view.name} needs {needed}{typed}", hint=hint)
 
     def _check_place(self) -> None:
         pages = registry.pages()

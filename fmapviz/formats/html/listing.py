@@ -117,20 +117,14 @@ def identify(unit: ListedUnit, run: Path) -> tuple[PurePath, PurePath]:
 def describe_steps(steps: Sequence[ListedUnit], run: Path) -> dict[str, Any]:
     """Return the entry of an image or a series, as in `list_images`, without its name."""
     first, href = steps[0].step, href_of(steps[0].directory, run)
-    if first is None and frames_of(steps[0].path):
-        frames = [{"step": _step(unit), "href": href_of(unit.directory, run), "input": True} for unit in steps]
-        return {"href": href, "word": "frame", "steps": frames}
-    if first is None:
+    is_film = first is None and frames_of(steps[0].path) is not None
+    if first is None and not is_film:
         return {"href": href, "predictions": _predictions(steps[0].predictions)}
-    listed = [
-        {
-            "step": _step(unit),
-            "href": href_of(unit.directory, run),
-            **({"input": True} if unit.step and unit.step.source != first.source else {}),
-        }
-        for unit in steps
-    ]
-    return {"href": href, "steps": listed}
+    listed = []
+    for unit in steps:
+        has_input = unit.step is None or first is None or unit.step.source != first.source
+        listed.append({"step": _step(unit), "href": href_of(unit.directory, run), **({"input": True} if has_input else {})})
+    return {"href": href, **({"word": "frame"} if is_film else {}), "steps": listed}
 
 
 def name_images(images: Sequence[tuple[PurePath, PurePath]]) -> list[str]:

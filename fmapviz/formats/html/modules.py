@@ -10,24 +10,17 @@ from __future__ import annotations
 
 import posixpath
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 _IMPORT = re.compile(r'^import \{([^{}"]*)\} from "(\.{1,2}/[^"]+)";\n', re.MULTILINE)
 _EXPORT = re.compile(r"^export (?=(?:(?:async )?function|class|const) (\w+))", re.MULTILINE)
-_NAME = re.compile(r"(\w+)(?: as (\w+))?")
 # Types are for `make check`: the page is smaller by a tenth without them.
 _TYPES = re.compile(r"^ *(?:// @ts-check|/\*\*(?:(?!\*/).)*\*/)\n", re.MULTILINE | re.DOTALL)
 # Other statements at the beginning of a line; dynamic imports anywhere but in a comment.
 _OTHER = re.compile(r"^\s*(?:import|export)\b.*|^(?!\s*//).*\bimport\s*[(.].*", re.MULTILINE)
-
-
-class _Module(NamedTuple):
-    imports: list[tuple[str, list[tuple[str, str]]]]  # of a path: pairs of the name there and the name here
-    exports: list[str]
-    body: str
 
 
 def join(entry: str, source: str, read: Callable[[str], str]) -> str:
@@ -39,7 +32,7 @@ def join(entry: str, source: str, read: Callable[[str], str]) -> str:
         read: Returns the text of a module by its path.
 
     Raises:
-        ValueError: A statement cannot be joined, a name that is imported is not exported, or modules import each other.
+        ValueError: A statement cannot be joined, or modules import each other. `make check` finds unknown names.
         OSError: From `read`, of a module that does not exist.
 
     Example:
@@ -58,53 +51,26 @@ def join(entry: str, source: str, read: Callable[[str], str]) -> str:
         })();
         <BLANKLINE>
     """
-    modules: dict[str, _Module] = {}  # in the order in which they run
-    _add(entry, _parse(entry, source), read, modules, ())
-    return "\n".join(
-        ['"use strict";', "(() => {", "const modules = {};", *map(_wrap, modules, modules.values()), "})();", ""]
-    )
+    wrapped: dict[str, str] = {}  # by path, in the order in which they run
+    _add(entry, source, read, wrapped, ())
+    return "\n".join(['"use strict";', "(() => {", "const modules = {};", *wrapped.values(), "})();", ""])
 
 
-def _add(
-    path: str, module: _Module, read: Callable[[str], str], modules: dict[str, _Module], importers: tuple[str, ...]
-) -> None:
+def _add(path: str, source: str, read: Callable[[str], str], wrapped: dict[str, str], importers: tuple[str, ...]) -> None:
     """Add a module behind those that it imports."""
-    chain = (*importers, path)
-    for other, names in module.imports:
-        if other in chain:
-            raise ValueError(f"modules import each other: {' > '.join([*chain[chain.index(other) :], other])}")
-        if other not in modules:
-            _add(other, _parse(other, read(other)), read, modules, chain)
-        for name, _ in names:
-            if name not in modules[other].exports:
-                raise ValueError(f'{path} imports "{name}", which {other} does not export')
-    modules[path] = module
-
-
-def _parse(path: str, source: str) -> _Module:
-    source = _TYPES.sub("", source)
-    imports = []
-    for names, relative in _IMPORT.findall(source):
+    source, importers = _TYPES.sub("", source), (*importers, path)
+    taken, given = [], []
+    for listed, relative in _IMPORT.findall(source):
         other = posixpath.normpath(posixpath.join(posixpath.dirname(path), relative))
-        imports.append((other, [_parse_name(path, name) for each in names.split(",") if (name := each.strip())]))
-    body = _EXPORT.sub("", _IMPORT.sub("", source))
+        if other in importers:
+            raise ValueError(f"modules import each other: {' > '.join((*importers, other))}")
+        if other not in wrapped:
+            _add(other, read(other), read, wrapped, importers)
+        names = (name.strip().replace(" as ", ": ") for name in listed.split(","))
+        taken.append(f"{{ {', '.join(filter(None, names))} }}")
+        given.append(f'modules["{other}"]')
+    body = _EXPORT.sub("", _IMPORT.sub("", source)).strip("\n")
     if refused := _OTHER.search(body):
         raise ValueError(f'{path} cannot be joined: "{refused[0].strip()}"')
-    return _Module(imports, _EXPORT.findall(source), body.strip("\n"))
-
-
-def _parse_name(path: str, text: str) -> tuple[str, str]:
-    found = _NAME.fullmatch(text)
-    if not found:
-        raise ValueError(f'{path} cannot be joined: "import {{ {text} }}"')
-    return found[1], found[2] or found[1]
-
-
-def _wrap(path: str, module: _Module) -> str:
-    taken = ", ".join(
-        f"{{ {', '.join(name if name == here else f'{name}: {here}' for name, here in names)} }}"
-        for _, names in module.imports
-    )
-    given = ", ".join(f'modules["{other}"]' for other, _ in module.imports)
-    exports = f"return {{ {', '.join(module.exports)} }};"
-    return f'modules["{path}"] = (({taken}) => {{\n{module.body}\n{exports}\n}})({given});'
+    exports = f"return {{ {', '.join(_EXPORT.findall(source))} }};"
+    wrapped[path] = f'modules["{path}"] = (({", ".join(taken)}) => {{\n{body}\n{exports}\n}})({", ".join(given)});'
