@@ -1,13 +1,14 @@
 """Measure how the package is built: `make check` runs the static part, `python tests/architecture.py --run` all of it.
 
-parameters of a function, import cycles, class names that several modules define, lines of code; with --run also which
-modules one image passes, and how deep the stack is above a pixel.
+parameters of a function, import cycles, modules without a test, class names that several modules define, lines of code; with
+--run also which modules one image passes, and how deep the stack is above a pixel.
 """
 
 from __future__ import annotations
 
 import ast
 import io
+import re
 import sys
 import tempfile
 import threading
@@ -19,6 +20,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "fmapviz"
 MOST_PARAMETERS = 12
 MOST_SHARED_NAMES = 3  # of a contract and its implementation, for example
+_CODE = re.compile(r"`([^`]+)`")
 FACADE = {"visualize", "run", "top_images", "top"}  # the command line's and Python's own signatures
 
 
@@ -26,6 +28,7 @@ def main() -> int:
     found = {
         "functions with too many parameters": long_signatures(),
         "import cycles": cycles(),
+        "modules of which nothing says where they are tested": untested(),
         f"class names of several modules, above {MOST_SHARED_NAMES}": shared_names()[MOST_SHARED_NAMES:],
     }
     for what, where in found.items():
@@ -93,6 +96,33 @@ def shared_names() -> list[str]:
             if isinstance(node, ast.ClassDef):
                 places.setdefault(node.name, []).append(name_of(path))
     return [f"{name}: {', '.join(where)}" for name, where in sorted(places.items()) if len(where) > 1]
+
+
+def untested() -> list[str]:
+    """Return modules without a test file, which no test file imports and the table of tests/README.md does not name."""
+    tests = ROOT / "tests"
+    imported: set[str] = set()
+    for path in tests.rglob("test_*.py"):
+        for node in ast.walk(ast.parse(path.read_bytes())):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                imported |= {node.module, *(f"{node.module}.{each.name}" for each in node.names)}
+            elif isinstance(node, ast.Import):
+                imported |= {each.name for each in node.names}
+    rows = [row.split("|") for row in (tests / "README.md").read_text().splitlines() if row.startswith("| `")]
+    named = [
+        pattern
+        for _, modules, *where in rows
+        if where and any((tests / each).is_file() for each in _CODE.findall(where[0]))
+        for pattern in _CODE.findall(modules)
+    ]
+    return [
+        str(module)
+        for path in modules()
+        if path.name != "__init__.py" and name_of(path) not in imported
+        for module in [path.relative_to(PACKAGE)]
+        if not (tests / module.with_name(f"test_{module.name}")).exists()
+        if not any(module.match(pattern) and len(module.parts) == pattern.count("/") + 1 for pattern in named)
+    ]
 
 
 def code_lines(path: Path) -> int:
