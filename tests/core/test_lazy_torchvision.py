@@ -87,9 +87,9 @@ def test_initialisation_is_as_before_outside_and_after_an_error():
 
 def test_torchvision_is_imported_whole_and_the_compiler_only_for_code_that_asks_for_it(run):
     """`roi_align` asks torch._dynamo.utils whether it may be compiled, where algorithms are to be deterministic."""
-    run(
+    out = run(
         """
-import sys
+import importlib.util, sys
 from fmapviz.core import lazy_torchvision as vision
 heavy = {"torch._dynamo", "torch._inductor", "sympy"} & {".".join(name.split(".")[:2]) for name in sys.modules}
 assert not heavy, heavy
@@ -99,12 +99,23 @@ assert vision.torchvision is torchvision and vision.models is torchvision.models
 assert torchvision.models.list_models() and torchvision.ops.nms and torchvision.transforms.Compose
 
 import torch
+import fmapviz
+from fmapviz.run.layer_list import list_layers
+print(list_layers("shufflenet_v2_x0_5"))
+layers = [torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU(), torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten()]
+network, x = torch.nn.Sequential(*layers).eval(), torch.rand(2, 3, 9, 9)
+with fmapviz.capture(network, types="ReLU") as maps:
+    network(x)
+assert maps["1"].layout.text == "N C H W"
+assert fmapviz.cam(network, x, target=1, layer="1").map.shape == (2, 9, 9)
+
 maps, boxes = torch.rand(2, 3, 16, 16), torch.tensor([[0, 1.0, 2.0, 9.0, 12.0], [1, 0.0, 0.0, 15.0, 15.0]])
 align = vision.torchvision.ops.roi_align
 expected = align(maps, boxes, 5, spatial_scale=0.5, sampling_ratio=2)
 with vision.uncompiled():
     torch.nn.BatchNorm2d(3, device="meta").eval()(torch.zeros(1, 3, 8, 8, device="meta"))
-    assert "torch._dynamo" not in sys.modules
+    assert not [name for name in sys.modules if name.startswith("torch._dynamo")]
+    assert importlib.util.find_spec("torch._dynamo").origin
     import torch._dynamo.utils as real
     assert real.is_compile_supported
 assert sys.modules["torch._dynamo.utils"] is real and real.__spec__.origin.endswith("utils.py")
@@ -116,6 +127,7 @@ assert answer == real.is_compile_supported("cpu") and isinstance(answer, bool)
 assert is_compile_supported is not real.is_compile_supported  # it was stood in for
 """
     )
+    assert out == f"{list_layers('shufflenet_v2_x0_5')}\n"
 
 
 @pytest.mark.thorough
@@ -197,19 +209,17 @@ assert callable(sys.modules["torch._dynamo"].optimize)
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "code",
     [
-        "import importlib.util; assert importlib.util.find_spec('torch._dynamo').origin",
-        *thorough(
-            "from torch._dynamo import config, eval_frame, OptimizedModule; assert config.recompile_limit",
-            "import torch._inductor.config",
-            "import functorch; functorch.vmap(torch.sin)(torch.ones(2))",
-            "torch.compile(torch.sin, backend='eager')(torch.ones(2))",
-            "torch.export.export(torch.nn.Linear(2, 2), (torch.ones(1, 2),)).module()(torch.ones(1, 2))",
-            "import inspect, sys; [inspect.getmodule(value) for value in list(sys.modules.values())]",
-            "torch.func.grad(lambda x: x.sum())(torch.ones(2)); torch.compiler.allow_in_graph(torch.sin)",
-        ),
+        "from torch._dynamo import config, eval_frame, OptimizedModule; assert config.recompile_limit",
+        "import torch._inductor.config",
+        "import functorch; functorch.vmap(torch.sin)(torch.ones(2))",
+        "torch.compile(torch.sin, backend='eager')(torch.ones(2))",
+        "torch.export.export(torch.nn.Linear(2, 2), (torch.ones(1, 2),)).module()(torch.ones(1, 2))",
+        "import inspect, sys; [inspect.getmodule(value) for value in list(sys.modules.values())]",
+        "torch.func.grad(lambda x: x.sum())(torch.ones(2)); torch.compiler.allow_in_graph(torch.sin)",
     ],
 )
 def test_code_that_asks_for_the_compiler_gets_it(code, run):
@@ -228,22 +238,14 @@ assert compiler is None or compiler.__spec__.origin.endswith("__init__.py")
     )
 
 
-@pytest.mark.parametrize("name", ["shufflenet_v2_x0_5", *thorough("r3d_18")])
-def test_layers_are_listed_and_maps_drawn_without_the_compiler_as_with_it(name, run):
+@pytest.mark.thorough
+def test_layers_of_a_network_of_volumes_are_listed_without_the_compiler(run):
     out = run(
-        f"""
+        """
 import sys
-import torch
-import fmapviz
 from fmapviz.run.layer_list import list_layers
-print(list_layers({name!r}))
-layers = [torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU(), torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten()]
-network, x = torch.nn.Sequential(*layers).eval(), torch.rand(2, 3, 9, 9)
-with fmapviz.capture(network, types="ReLU") as maps:
-    network(x)
-assert maps["1"].layout.text == "N C H W"
-assert fmapviz.cam(network, x, target=1, layer="1").map.shape == (2, 9, 9)
+print(list_layers("r3d_18"))
 assert not [name for name in sys.modules if name.startswith("torch._dynamo")]
 """
     )
-    assert out == f"{list_layers(name)}\n"
+    assert out == f"{list_layers('r3d_18')}\n"
