@@ -1,4 +1,4 @@
-"""Make the batch that a network takes of what a caller has, and `fmapviz.load_image`."""
+"""Make a batch for a network from a caller's images, and `fmapviz.load_image`."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def describe_given(
 
 
 def _describe_outputs(network: nn.Module) -> Model:
-    """Return a network all of whose inputs are prepared, with what is said of its outputs and axes beside it or in it."""
+    """Return a network that gets prepared inputs only, with the declarations of its outputs and axes."""
     homes, is_guess = find_homes(network)
     classes, scores = said_of_outputs([network, *homes])
     guess = ""

@@ -1,4 +1,4 @@
-"""What was found out about a batch of images; copying from the device is left for when a GPU has finished."""
+"""Results of a batch of images, which are copied from the device once a GPU has finished."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class LayerBatch:
 
     Attributes:
         images: N.
-        template: What the results of all images have in common.
+        template: The fields that the results of all images share.
         targets: The class for each image, None for an image without it, which gets no result; None if no class is involved.
         ranges: Extremes of the channels.
         single: Whether the maps are of a single pixel.
@@ -64,7 +64,7 @@ class LayerBatch:
         return self.template.samples > 1 and any(content is not None for content in self.drawings.values())
 
     def finish(self) -> list[LayerResult | None]:
-        """Return each image's result, once a GPU has copied all; None if nothing was found, or the class is not there."""
+        """Return the result of each image, after a GPU has copied everything; None without a result or without the class."""
         absent: list[Any] = [None] * self.images  # Any: of optional values
         if not (self.drawings or self.moments or self.values or self.maps is not None):
             return absent
@@ -91,11 +91,11 @@ class LayerBatch:
 
 
 class BatchResults:
-    """What was found out about a batch of N images.
+    """The results of a batch of N images.
 
     Attributes:
         layers: The feature maps, in the order of `ImageResult`.
-        undrawn: What was not drawn, with the reason.
+        undrawn: Layers and views without a drawing, with the reason.
         notices: For each image.
         remarks: On the network.
         missing: The requested classes that each image does not have.
@@ -111,13 +111,13 @@ class BatchResults:
         self.why_missing = [""] * images
 
     def add(self, drawn: Sequence[LayerBatch]) -> None:
-        """Add what was drawn of an output or input."""
+        """Add the drawings of an output or input."""
         self.layers += drawn
         for batch in drawn:
             self.undrawn |= batch.undrawn
 
     def note(self, views: Iterable[str], layer: str, reason: str) -> None:
-        """Record why some views of a layer drew nothing."""
+        """Record the reason why views of a layer drew nothing."""
         self.undrawn[f"{', '.join(views)} of {layer}"] = reason
 
     def miss(self, target: str, images: Iterable[bool]) -> None:

@@ -1,4 +1,4 @@
-"""Differentiate class scores after a forward pass, for views of gradients and for observers of the pass."""
+"""Differentiate class scores after a forward pass, for gradient views and for observers of the pass."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ class ClassGradients:
         model: The network, and the names of its classes.
         plan: The views.
         style: How gradients are drawn.
-        observers: What else is drawn.
-        reader: What earlier passes have shown of the network's scores.
+        observers: Draw further results of a pass.
+        reader: Remembers how the network ends.
 
     Attributes:
-        head: What is known of the network's scores.
+        head: The declared and detected kind of the network's scores.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class ClassGradients:
         self.head = Head.of(model, plan.scores)
 
     def note_layout(self, record: ForwardRecord, finder: LayoutFinder, *, needed: bool) -> None:
-        """Note where the classes are in scores of pixels, if these are needed, at the end of a pass that a finder follows.
+        """Record the class axis of scores of pixels at the end of a followed pass, if scores are needed.
 
         Raises:
             MissingLayoutError: The pass has to be repeated, with axes followed.
@@ -72,7 +72,7 @@ class ClassGradients:
             record.score_layout = finder.of_scores(values, key)
 
     def passes(self, batch: Tensor) -> Iterator[tuple[ForwardRecord, Tensor, BatchResults]]:
-        """Yield what the caller has to run on prepared images `(N, ...)`, and draw after each pass.
+        """Yield the passes that the caller has to run for prepared images `(N, ...)`, and draw after each.
 
         Which layers to record, and whether the graph may begin late, is unknown for the first images of some networks. The
         first pass then is a probe, whose answers are remembered. It is also the final pass, unless a chosen layer was
@@ -126,7 +126,7 @@ class ClassGradients:
             current.classes[tuple(indices_of(current.scores, each))].append(each)
 
     def _draw(self, current: ClassPass) -> None:
-        """Draw what observers see, and gradients.
+        """Draw the results of observers, and gradients.
 
         Raises:
             RequestError: No gradient, no map, or no such class.
@@ -150,7 +150,7 @@ class ClassGradients:
     def _draw_class(
         self, current: ClassPass, scores: ClassScores, alike: Sequence[Wanted], indices: Indices, *, more: bool
     ) -> None:
-        """Draw one class of each image, which was requested in one or several ways, by one backward pass."""
+        """Draw one class of each image by one backward pass; the class may have been requested in several ways."""
         values, record, plan = scores_at(scores, indices), current.record, self.plan
         points: list[Differentiable] = [point for each in self.observers for point in each.points(alike)]
         if not set(alike).isdisjoint(plan.targets):

@@ -1,4 +1,4 @@
-"""Watch the disk during a run, and end it early if the rest will not fit."""
+"""Watch the free space during a run, and end the run early if the rest will not fit."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ _ENOUGH = 8  # images that an estimate is made of
 
 
 class RunWatch:
-    """Passes on the events of a run, adds the number of inputs once it is known, and ends a run that will not fit.
+    """Forwards the events of a run, reports the number of inputs once they are counted, and ends a run that will not fit.
 
     Inputs that can be listed only once are not counted, and their run is not ended.
 
     Args:
-        session: What is run.
+        session: The run.
         on_event: Receives the events.
     """
 
@@ -65,7 +65,7 @@ class RunWatch:
         return self._total
 
     def note(self, event: Event) -> None:
-        """Pass an event on.
+        """Forward an event.
 
         Raises:
             RefusedError: The images that are still to be written will not fit on the disk.
@@ -91,7 +91,7 @@ class RunWatch:
             return
 
     def _add(self, event: Staged | Outcome) -> bool:
-        """Add what was written of an image; return True if it is time for another check."""
+        """Add the bytes written for an image; return True if another check is due."""
         done = isinstance(event, Staged) or event.status == "done"
         if isinstance(event, Staged):
             self._staged += 1

@@ -44,7 +44,7 @@ SAMPLE_SECONDS = 20.0
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What a run will write, and how long it will take.
+    """The size and duration of a run.
 
     Attributes:
         directory: The run directory, which may not exist yet.
@@ -111,7 +111,7 @@ class Estimate:
 
 
 def estimate(config: RunConfig) -> Estimate:
-    """Estimate what `run` would do with a configuration, without writing to its `out`.
+    """Estimate the size and duration of a run without writing to its `out`.
 
     All inputs are listed, and a random sample of them is drawn into a temporary directory.
 
@@ -212,7 +212,7 @@ class _Clock:
 
     @property
     def seconds_after(self) -> float:
-        """The time from the last image to the end of the run, in which what is made of all images is drawn."""
+        """Seconds from the last image to the end of the run, in which run-level results are drawn."""
         return self.ended - self._times[-1] if self._times else 0.0
 
     def until_time_is_up(self, paths: Iterable[str]) -> Iterator[str]:
@@ -222,14 +222,14 @@ class _Clock:
             yield path
 
     def seconds_each(self, all_seconds: float, *, surveyed: bool) -> float:
-        """Return the time of one of many images: from the first that was finished to the last."""
+        """Return the seconds per image, measured from the first finished image to the last."""
         if len(self._times) < 3 or surveyed:  # a survey goes through all images twice
             return all_seconds / max(1, len(self._times))
         return (self._times[-1] - self._times[0]) / (len(self._times) - 1)
 
 
 def _sample(found: Iterable[ImageFile | Failure], anchor: Anchor | None) -> tuple[list[ImageFile], int]:
-    """Choose images with equal probability, the same for the same inputs, and count all inputs; the anchor's is first."""
+    """Sample images uniformly and reproducibly, the image of the anchor first; return them and the number of inputs."""
     chance, number = random.Random(0), count()  # noqa: S311  not for a secret
     needed: dict[str, ImageFile] = {}
 
@@ -246,7 +246,7 @@ def _sample(found: Iterable[ImageFile | Failure], anchor: Anchor | None) -> tupl
 
 
 def _measure(units: Sequence[Path], formats: Iterable[str], *, shard: int | None) -> tuple[dict[str, float], float]:
-    """Return the bytes by format, and the number of files, that a run has for each image."""
+    """Return the bytes by format and the number of files per image."""
     sizes, files = _sizes(units, formats, in_blocks=not shard)
     images = len(units)
     if shard:

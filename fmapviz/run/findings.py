@@ -1,4 +1,4 @@
-"""What earlier calls have shown about a network, so that only the first one has to find it out."""
+"""Cache of facts about networks that only a pass shows, so that later calls reuse them."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _PLAIN = bool | int | float | complex | str | bytes | None
 
 @dataclass(slots=True, eq=False)
 class Findings:
-    """What is known about a network; nothing in it refers to the network, which may be deleted.
+    """Cached facts about a network; they hold no reference to the network.
 
     Attributes:
         layouts: The layouts of layers.
         fields: Where maps lie in the input, by the shape of that: see `fmapviz.run.places.PlaceCache`.
-        others: What a capability has found, by keys of its own.
+        others: Facts that a feature has found, by the feature's keys.
     """
 
     layouts: LayoutCache = field(default_factory=LayoutCache)
@@ -37,7 +37,7 @@ _shown: WeakKeyDictionary[nn.Module, tuple[object, Findings]] = WeakKeyDictionar
 
 
 def findings_of(model: Model) -> Findings:
-    """Return what is known about a model's network: nothing if a module, an attribute or a hook has changed since."""
+    """Return the cached facts about a model's network; empty if a module, an attribute or a hook has changed."""
     network = unwrap(model.module)
     state = (id(model.forward), [_state_of(module) for module in network.modules()])
     if network not in _shown or _shown[network][0] != state:
@@ -46,7 +46,7 @@ def findings_of(model: Model) -> Findings:
 
 
 def _state_of(module: nn.Module) -> object:
-    """Return what a module's forward pass in evaluation mode may depend on, without its weights and buffers."""
+    """Return everything that a module's forward pass in evaluation mode may depend on besides weights and buffers."""
     held = [each for each in vars(module).items() if each[0] != "training"]
     hooks = [list(each) for name, each in held if name.endswith("_hooks") and isinstance(each, dict)]
     plain = {name: each if isinstance(each, _PLAIN) else id(each) for name, each in held}

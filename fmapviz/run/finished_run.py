@@ -1,4 +1,4 @@
-"""Load what a finished run was drawn with: its settings, network and layers."""
+"""Open a finished run: load its settings, network and layers."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def open_finished_run(
 
 @contextmanager
 def _explaining(config: RunConfig) -> Iterator[None]:
-    """Explain why the file of a network or of its weights is not found, if the run names it relative to a directory."""
+    """Explain a missing file of a network or of weights that the run names by a relative path."""
     try:
         yield
     except RequestError as error:
@@ -115,7 +115,7 @@ def _config_of(
     weights: Weights | None,
     preprocessing: InputOptions | None,
 ) -> RunConfig:
-    """Return the configuration of a run, from what it records.
+    """Return the recorded configuration of a run.
 
     Raises:
         RequestError: Something of it is missing.
@@ -156,7 +156,7 @@ def _config_of(
 
 
 def _references(names: Sequence[str], own: Mapping[str, str | None], run: str | Path) -> list[str]:
-    """Return the names of views or formats, and the references of those that were the user's own.
+    """Return the names of views or formats; those of the user are returned as references to their files.
 
     Raises:
         RequestError: One was given in Python.

@@ -1,4 +1,4 @@
-"""Run a network over a batch of images, and draw what its layers return meanwhile."""
+"""Run a network on a batch of images, and draw the outputs of its layers inside their hooks."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class ForwardError(FmapvizError):
 
 
 def _hint(layer: str, error: BaseException, given: tuple[int, ...]) -> str | None:
-    """Return what may be wrong with the batch of a network that failed, None if nothing seems to be."""
+    """Return a hint about the batch that made a network fail; None without a likely cause."""
     message = str(error)
     if not layer and (isinstance(error, _CALLED_OTHERWISE) or _ABOUT_AXES.search(message)):
         return (
@@ -85,7 +85,7 @@ def _hint(layer: str, error: BaseException, given: tuple[int, ...]) -> str | Non
 
 
 class Drawer:
-    """A model that has hooks within a `with` block, where any number of images may be drawn.
+    """Draws images with a model, whose hooks are attached within a `with` block.
 
     Args:
         model: On the device of the images.
@@ -171,7 +171,7 @@ class Drawer:
         return self
 
     def __exit__(self, *_error: object) -> None:
-        """Remove the hooks, and set back what the network has changed of itself."""
+        """Remove the hooks, and restore the state that the network has changed."""
         self._hooks.close()
         self.lasting[0].restore()
 
@@ -327,7 +327,7 @@ class Drawer:
         ]
 
     def _predict(self, record: ForwardRecord, results: BatchResults) -> list[tuple[Prediction, ...]]:
-        """Return the predicted classes of each image; if there are none, a remark says why.
+        """Return the predicted classes of each image; without predictions, add a remark with the reason.
 
         Raises:
             RequestError: The network does not return the requested part.
@@ -351,7 +351,7 @@ class Drawer:
         return predictions
 
     def receive(self, feature_map: FeatureMap, reason: str = "") -> None:
-        """Draw one layer's output, or report the reason why it cannot be read; called by its hook."""
+        """Draw the output of a layer, or record why it cannot be read; called by the layer's hook."""
         current = self._pass
         with current.drawing() as running, self._layouts.paused():
             if not running:
@@ -384,7 +384,7 @@ class Drawer:
             )
 
     def enter(self, feature_map: FeatureMap) -> Tensor:
-        """Draw one layer's input, and return what the layer receives instead; called by its hook."""
+        """Draw the input of a layer, and return the tensor that the layer receives instead; called by its hook."""
         values = feature_map.values
         current = self._pass
         with current.drawing() as running:
@@ -407,7 +407,7 @@ class Drawer:
             return own
 
     def keep(self, feature_map: FeatureMap) -> None:
-        """Record the output of any layer, if a heat map may need it; called by its hook."""
+        """Record the output of any layer that a heat map may need; called by the layer's hook."""
         current = self._pass
         with current.drawing() as running, self._layouts.paused():
             if running:

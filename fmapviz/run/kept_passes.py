@@ -1,4 +1,4 @@
-"""Keep what layers returned while images were surveyed, so that they need not go through the network again to be drawn."""
+"""Store the layer outputs of surveyed images, so that drawing them needs no second forward pass."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MOST_BYTES = 512 * 2**20  # 140 images of ViT-S with all its blocks
 
 
 class Kept(Protocol):
-    """What `fmapviz.run.session.PassDrawer.draw_kept` draws in place of a forward pass."""
+    """Stored outputs that `fmapviz.run.session.PassDrawer.draw_kept` draws without a forward pass."""
 
     @property
     def nbytes(self) -> int:
@@ -41,7 +41,7 @@ class ReadImage:
 
 @dataclass(slots=True, eq=False)
 class KeptPass:
-    """What a forward pass of one image returned.
+    """The layer outputs of one forward pass.
 
     Attributes:
         feature_maps: Copies of all outputs of the layers, in their order, of an image or of a batch.
@@ -61,7 +61,7 @@ class KeptPass:
             self.feature_maps.append(replace(feature_map, values=feature_map.values.clone()))
 
     def give_up(self) -> None:
-        """Keep nothing: an output cannot be copied."""
+        """Drop all copies, because an output cannot be copied."""
         self.whole = False
         self.feature_maps.clear()
 
@@ -71,7 +71,7 @@ class KeptPass:
         return sum(each.values.nbytes for each in self.feature_maps)
 
     def of_image(self, position: int, images: int) -> KeptPass:
-        """Return what a batch of images returned for one of them."""
+        """Return the part of one image in a batch."""
         if images == 1:
             return self
         own = [replace(each, values=each.values[position : position + 1]) for each in self.feature_maps]
@@ -85,7 +85,7 @@ class KeptPasses:
         most: Bytes of all copies.
 
     Attributes:
-        has_room: Whether more passes are to be kept.
+        has_room: Whether more passes can be stored.
     """
 
     def __init__(self, most: int = MOST_BYTES) -> None:
@@ -96,12 +96,12 @@ class KeptPasses:
         self._lock = Lock()
 
     def keep(self, images: Tensor, made: KeptPass, predictions: Sequence[tuple[Prediction, ...]]) -> None:
-        """Keep what a forward pass returned, unless there is no room for it, and then nothing that follows.
+        """Store the outputs of a forward pass; if there is no room, store neither these nor later ones.
 
         Args:
             images: Prepared images `(N, ...)`, on the CPU.
-            made: Their pass.
-            predictions: For each of them.
+            made: The pass of these images.
+            predictions: The predicted classes of each image.
         """
         parts = {}
         for position, image in enumerate(images):
@@ -116,9 +116,9 @@ class KeptPasses:
                 self._passes |= parts
 
     def end(self) -> None:
-        """End the survey: from now on passes can be found."""
+        """End the survey; from then on `find` returns passes."""
         self.has_room, self._over = False, True
 
     def find(self, image: Tensor) -> KeptPass | None:
-        """Return the pass of an image; None if it was not kept, or the survey is still going on."""
+        """Return the stored pass of an image; None if there is none, or the survey has not ended."""
         return self._passes.get(digest_of(image)) if self._over and self._passes else None

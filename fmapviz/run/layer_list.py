@@ -91,7 +91,7 @@ def load_and_list(
     types: str | Sequence[str] = (),
     preprocessing: InputOptions | None = None,
 ) -> tuple[Model, list[LayerInfo], dict[str, tuple[int, ...]]]:
-    """Return the model, on the meta device if possible, what `list_layers` returns, and what `list_outputs` does."""
+    """Return the model, on the meta device if possible, and the results of `list_layers` and `list_outputs`."""
     preprocessing = (
         check_type("preprocessing", preprocessing, InputOptions | None, hint="such as InputOptions(fit='pad')")
         or InputOptions()

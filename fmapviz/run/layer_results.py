@@ -1,4 +1,4 @@
-"""Draw a feature map of a batch of images; copying from the device is left for when a GPU has finished."""
+"""Draw a feature map of a batch of images; results stay on the device until a GPU has finished."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def draw_feature_map(
 
 
 def _draw(batch: LayerBatch, view: str, draw: Callable[[], BatchContent] | None, *, refused: str) -> None:
-    """Draw a view of a layer, or note why it is not drawn."""
+    """Draw a view of a layer, or record the reason why it cannot be drawn."""
     try:
         if refused and draw:
             raise NotAMapError(refused)  # noqa: TRY301  as a view would
@@ -178,7 +178,7 @@ def _measure(
 
 
 def _to_host(content: BatchContent) -> BatchContent:
-    """Start copying from a GPU, which may still be computing, and goes on with the next layer."""
+    """Start an asynchronous copy from a GPU, which continues with the next layer."""
     if not any(values.is_cuda for values in content.tensors.values()):
         return content
     copies = {}

@@ -1,4 +1,4 @@
-"""Load what a configuration asks for: the model, its layers, the views."""
+"""Load the model, layers, views and formats of a configuration."""
 
 from __future__ import annotations
 
@@ -145,13 +145,17 @@ def load_session(config: RunConfig, *, pair: bool = False) -> tuple[Session, lis
 
 
 def frame_choice(session: Session) -> FrameChoice:
-    """Return which frames of films are the images of a session."""
+    """Return the choice of film frames that are the images of a session."""
     start, stop = session.request.frame_range
     return FrameChoice(start, stop, session.request.every, session.model.preparation.frames)
 
 
 def check_views(config: RunConfig, *, pair: bool) -> None:
-    """Check that the views draw as many networks as there are, and can be scaled as requested."""
+    """Check that the views fit the number of networks, and that the requested scaling is possible.
+
+    Raises:
+        RequestError: They do not.
+    """
     if pair and config.style.scope == "run":
         hint = "Style(norm='layer'), or Style(norm='fixed:LO,HI')"
         raise RequestError("no range over all images of a comparison", hint=hint)
@@ -180,7 +184,7 @@ def moved(module: nn.Module, device: torch.device) -> Iterator[None]:
 
 
 def _identify(config: RunConfig, resolved: RunConfig, loaded: Model) -> RunInfo:
-    """Return the identity of a run, of its configuration as given and as resolved."""
+    """Return the identity of a run from the configuration as given and as resolved."""
     own = [name for name in (*resolved.views, *resolved.to) if isinstance(name, OwnName)]
     return RunInfo(
         model=loaded.name,
@@ -206,14 +210,14 @@ def _identify(config: RunConfig, resolved: RunConfig, loaded: Model) -> RunInfo:
 
 
 def _weights_as_typed(weights: Weights) -> str | None:
-    """Return what a later call takes as the same weights; None if that is not to be recorded, or cannot be."""
+    """Return the weights in a form that a later call accepts; None if they cannot or must not be recorded."""
     if isinstance(weights, Enum):
         return weights.name
     return weights if isinstance(weights, str) and not is_url(weights) else None  # an address may contain a password
 
 
 def formats_of(config: RunConfig) -> tuple[str, ...]:
-    """Return the output formats, with those that a format or a view cannot do without."""
+    """Return the requested formats and those that a requested format or view requires."""
     implied = (each.format for each in (*map(registry.form, config.to), *map(registry.view, config.views)))
     return tuple(sorted({*config.to, *filter(None, implied)}))
 
@@ -225,7 +229,7 @@ def open_writers(formats: Iterable[str]) -> dict[str, OpenWriter]:
 
 
 def _unwritten(views: Sequence[str], formats: Sequence[str]) -> Iterator[str]:
-    """Yield notices of formats that write nothing of some views, unless another one writes these, or nothing at all."""
+    """Yield a notice for each format that writes nothing of some views, unless another format writes all views."""
     only = {form: registry.form(form).only_of for form in formats}
     every = any("pictures" in needs_of(form) and not only[form] for form in formats)
     for form, written in only.items():
@@ -245,17 +249,20 @@ def adapt(plan: Plan, formats: Sequence[str], dtype: str, views: Sequence[str]) 
     for form in formats:
         if registry.form(form).networks == 2 and plan.networks == 1:
             raise RequestError(
-                f"the format {quote(form)} is of two networks", hint="fmapviz.diff(one, other, images) compares two"
+                f"the format {quote(form)} compares two networks, and one is drawn",
+                hint="fmapviz.diff(one, other, images) compares two",
             )
         if plan.networks == 2 and registry.form(form).networks == 1 and "pictures" not in needs_of(form):
             of_two = next(name for name, each in registry.formats().items() if each.networks == 2)
-            raise RequestError(f"the format {quote(form)} is of one network", hint=f"to={of_two!r} has those of two")
+            raise RequestError(
+                f"the format {quote(form)} describes one network, and two are compared", hint=f"to={of_two!r} describes two"
+            )
     if plan.networks == 2:
         return plan if "pictures" in needs else plan.without_pictures()
     if not plan.of_images and "pictures" not in needs:
-        raise RequestError(f"{', '.join(views)} gives pictures only", hint="to='png', to='html' or to='tensorboard'")
+        raise RequestError(f"{', '.join(views)} draws pictures only", hint="to='png', to='html' or to='tensorboard'")
     if not plan.of_channels and any(needs_of(form) == ("measures",) for form in formats):
-        raise RequestError(f"{', '.join(views)} gives no statistics", hint="views='maps' too, or inputs, grads, mean, ...")
+        raise RequestError(f"{', '.join(views)} has no statistics", hint="views='maps' too, or inputs, grads, mean, ...")
     plan = replace(plan, moments="measures" in needs, kept=dtype if "values" in needs else None, fields="fields" in needs)
     if "pictures" in needs:
         return plan
@@ -264,7 +271,7 @@ def adapt(plan: Plan, formats: Sequence[str], dtype: str, views: Sequence[str]) 
 
 
 def needs_of(form: str) -> tuple[Need, ...]:
-    """Return what a format is made of: `pictures`, `measures`, `values`, `fields`."""
+    """Return the inputs of a format: `pictures`, `measures`, `values`, `fields`."""
     return registry.form(form).needs
 
 
@@ -278,14 +285,14 @@ def _notices(layers: Sequence[Layer], asked: Sequence[str], types: Sequence[str]
 
 
 def _count_predictions(given: int | None, model: Model, *, narrowed: bool) -> int:
-    """Return the number of classes to predict; none by default if only some layers are selected, which is faster."""
+    """Return the number of classes to predict; 0 by default for selected layers, whose pass can stop early."""
     if given is None:
         return 0 if narrowed or not model.classes else DEFAULT_COUNT
     return min(given, len(model.classes)) if model.classes else given
 
 
 def _count_outputs(config: RunConfig, model: Model) -> int | None:
-    """Return the number of classes by the network's output, if a requested index is beyond the names of classes.
+    """Return the number of outputs of the network, if a requested class index exceeds the known class names.
 
     The network is run without numbers, on the meta device; None if it cannot be, as a detector.
     """
@@ -310,7 +317,7 @@ def _count_outputs(config: RunConfig, model: Model) -> int | None:
 
 
 def _early_stop(model: Model, layers: Sequence[Layer], *, narrowed: bool) -> EarlyStop | None:
-    """Return when a forward pass may stop, unless the model's output is needed."""
+    """Return the early stop of forward passes that need no output of the model."""
     if model.straight and all(layer.type in {"Conv2d", "Conv3d"} for layer in layers):
         return EarlyStop(len(layers))
     return EarlyStop() if narrowed else None
@@ -330,7 +337,7 @@ def _load(model: str | nn.Module | Model, weights: Weights, preprocessing: Input
 
 
 def find_device(config: RunConfig, given: nn.Module | None = None) -> torch.device:
-    """Return the device to compute on: by default the one that a given module is on.
+    """Return the requested device; by default that of the given module.
 
     Raises:
         RequestError: It does not exist here.

@@ -1,4 +1,4 @@
-"""Run a configuration: list the inputs, load the model, draw every image, write what is made of all."""
+"""Run a configuration: list the inputs, load the model, draw every image, write the run-level results."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def run(
 def _draw_recorded(
     session: Session, found: Iterator[ImageFile | Failure], watch: RunWatch, rounds: Rounds | None
 ) -> RunSummary:
-    """Draw all images; mark a local run as being written, and keep a record until all inputs are accounted for."""
+    """Draw all images; a local run is marked as being written, and has a record until all inputs are accounted for."""
     presence = Presence(session.directory, session.output.address_of(session.directory))
 
     def watched(event: Event) -> None:
@@ -202,7 +202,7 @@ def _advance(bar: Bar, event: Event) -> None:
 
 
 def _read_inputs(config: RunConfig, notices: list[Notice]) -> Iterable[str | Path | MemoryImage]:
-    """Return the inputs one by one, a list if they can be listed twice; remarks on them are appended."""
+    """Return the inputs, as a list if they can be listed twice; append remarks on them to `notices`."""
 
     def remark(text: str) -> None:
         notices.append(Notice(text))
@@ -214,7 +214,7 @@ def _read_inputs(config: RunConfig, notices: list[Notice]) -> Iterable[str | Pat
 def _find(
     inputs: Iterable[str | Path | MemoryImage], destination: Destination, notices: list[Notice], no_inputs: Counter[str]
 ) -> Iterator[ImageFile | Failure]:
-    """Find the images, at least one; remarks are appended, and what is no image is counted."""
+    """List the images, at least one; append remarks to `notices`, and count other files in `no_inputs`."""
     check_readable(inputs)
     every = find_images(inputs, avoid=destination.address, left_out=no_inputs)
     try:
@@ -224,7 +224,7 @@ def _find(
 
 
 def _saying(assumption: str, found: Iterator[ImageFile | Failure], notices: list[Notice]) -> Iterator[ImageFile | Failure]:
-    """Yield images, and append what their preprocessing assumes once one of them is preprocessed."""
+    """Yield images; at the first that is preprocessed, append the assumption about the preprocessing to `notices`."""
     for each in found:
         if assumption and isinstance(each, ImageFile) and not is_all_prepared([each.content]):
             notices.append(Notice(assumption))
@@ -233,7 +233,7 @@ def _saying(assumption: str, found: Iterator[ImageFile | Failure], notices: list
 
 
 def _explain_number(session: Session) -> Iterator[str]:
-    """Yield why a run has a number in its name."""
+    """Yield the reason for a number in the name of a run."""
     directory, address_of = session.directory, session.output.address_of
     plain = directory.with_name(next(names_of(session.info, session.request.name)))
     if plain != directory and plain.exists():
@@ -242,7 +242,7 @@ def _explain_number(session: Session) -> Iterator[str]:
 
 
 def _crowds(session: Session, summary: RunSummary) -> Iterator[str]:
-    """Yield what must be known to open the results of so many images."""
+    """Yield advice on opening the results of a large number of images."""
     units = -(-(summary.done + summary.skipped) // (session.config.shard or 1))
     for form in session.config.to:
         if is_series(session.info.settings) and registry.form(form).write_series:
@@ -254,7 +254,7 @@ def _crowds(session: Session, summary: RunSummary) -> Iterator[str]:
 
 
 def _taking_options(make: Callable[P, RunConfig]) -> Callable[[Callable[..., RunSummary]], Callable[P, RunSummary]]:
-    """Return a decorator that adds the parameters of a configuration, and their help, to a function that takes any."""
+    """Return a decorator that gives a function of `**options` the parameters of a configuration, and their help."""
 
     def decorate(function: Callable[..., RunSummary]) -> Callable[P, RunSummary]:
         function.__doc__ = cleandoc(function.__doc__ or "").format(options=describe(RunConfig).lstrip())
@@ -308,7 +308,7 @@ def visualize(*args: Any, **options: Any) -> RunSummary:  # Any: the fields of R
 
 
 def _check_order(model: object, inputs: object) -> None:
-    """Check that the model is no file or folder; the hint says what comes first.
+    """Check that the model is no file or folder of images.
 
     Raises:
         RequestError: It is one.
@@ -321,7 +321,7 @@ def _check_order(model: object, inputs: object) -> None:
 
 
 def draw_all(session: Session, found: Items, on_event: Callable[[Event], None], rounds: Rounds | None = None) -> RunSummary:
-    """Draw every image in each round, and write what is made of all images.
+    """Draw every image in each round, and write the run-level results.
 
     Args:
         session: The run.
@@ -376,7 +376,7 @@ def draw_all(session: Session, found: Items, on_event: Callable[[Event], None], 
 
 
 def _write_series(session: Session) -> None:
-    """Write what a format has of all rounds together."""
+    """Write the files of formats that collect all rounds."""
     for form in map(registry.form, session.config.to):
         if form.write_series:
             with writing_to(session.directory):
@@ -405,7 +405,7 @@ def draw_images(
     on_event: Callable[[Event], None],
     publisher: Publisher,
 ) -> RunSummary:
-    """Draw every image, pass events on, and count: every input is done, skipped or failed.
+    """Draw every image, forward events, and count the inputs that are done, skipped or failed.
 
     With `strict`, the run ends when the inputs before the first failure are accounted for.
     """
@@ -461,7 +461,7 @@ def draw_images(
 
 
 def _add_hint(_kind: object, error: object, _traceback: object) -> None:
-    """Add a hint to a failure to write that has none."""
+    """Add a hint to an `OutputError` without one."""
     if isinstance(error, OutputError):
         error.advise(error.hint or remedy_of(error))
 
@@ -469,7 +469,7 @@ def _add_hint(_kind: object, error: object, _traceback: object) -> None:
 def require_one(
     found: Iterator[ImageFile | Failure], inputs: Iterable[object], left_out: Mapping[str, int] | None = None
 ) -> Iterator[ImageFile | Failure]:
-    """Check that there is an input that exists, before a model is loaded.
+    """Check that at least one input exists, before a model is loaded.
 
     A stream is read up to the first such input, but no more than `MOST_MISSING` others are kept in memory.
 

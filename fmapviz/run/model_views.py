@@ -1,4 +1,4 @@
-"""Draw what a network has learnt, independent of any image: once for a run, into a directory of its own."""
+"""Draw the weights of a network once for a run, into a unit of the model."""
 
 from __future__ import annotations
 

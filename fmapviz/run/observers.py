@@ -1,4 +1,4 @@
-"""What views see of a forward or backward pass beside the outputs and inputs of chosen layers."""
+"""Observers of forward and backward passes, for views that need more than outputs and inputs of layers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Differentiable(Protocol):
 
 @dataclass(slots=True, eq=False)
 class ClassPass:
-    """A forward pass that is over, and the classes whose scores are differentiated.
+    """A finished forward pass, and the classes whose scores are differentiated.
 
     Attributes:
         record: For its backward passes.
@@ -58,7 +58,7 @@ class ClassPass:
 
 
 class PassObserver:
-    """Sees passes of one copy of a network; a subclass defines what it needs of this.
+    """Observes passes of one copy of a network; a subclass overrides the methods that it needs.
 
     Attributes:
         keeps_layers: Whether outputs of layers are recorded in the graph, see `layers_of`.
@@ -86,14 +86,14 @@ class PassObserver:
         return nullcontext()
 
     def finish(self, current: RunningPass) -> None:
-        """Draw what needs no gradients, after the forward pass.
+        """Draw results that need no gradients, after the forward pass.
 
         Raises:
             RequestError: What is requested was not in the pass.
         """
 
     def end(self) -> None:
-        """Release everything of the pass, also after a failure."""
+        """Release the tensors of the pass, also after a failure."""
 
     def layers_of(self, shape: torch.Size, *, again: bool) -> Collection[str] | None:  # noqa: ARG002
         """Return the feature maps whose outputs are recorded; None: all, to choose among them.
@@ -109,14 +109,14 @@ class PassObserver:
         return True
 
     def draw(self, current: ClassPass) -> None:
-        """Draw what no class is needed for.
+        """Draw results that belong to no class.
 
         Raises:
             RequestError: None of the layers can be drawn.
         """
 
     def points(self, alike: Collection[Wanted]) -> Iterable[Differentiable]:  # noqa: ARG002
-        """Return where gradients of a class are needed, which was requested in one or several ways."""
+        """Return the tensors at which the gradients of a class are needed."""
         return ()
 
     def draw_class(self, current: ClassPass, wanted: Wanted, targets: Sequence[Target | None]) -> None:

@@ -1,4 +1,4 @@
-"""Find out where the maps of a network's layers lie in its input, and what each position sees of it."""
+"""Locate the maps of layers in the network's input, with the receptive field of each position."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def input_shape(model: Model) -> tuple[int, ...]:
 
 
 def find_fields(model: Model, names: Collection[str], shape: tuple[int, ...]) -> dict[str, ReceptiveField]:
-    """Compute the receptive fields of some layers, whatever the model does.
+    """Compute the receptive fields of some layers; for a model that fails, fall back to the whole picture.
 
     Args:
         model: On any device; it is not changed.
@@ -54,7 +54,7 @@ def find_fields(model: Model, names: Collection[str], shape: tuple[int, ...]) ->
 
 
 class FieldCache:
-    """The receptive fields of a model's layers as they are shown; `shown` may be called by several threads at once.
+    """The displayed receptive fields of a model's layers; `shown` may be called by several threads at once.
 
     The network is copied at once: a copy of one that has hooks would call them.
 
@@ -113,7 +113,7 @@ class Places:
         return maps.transpose(-2, -1)
 
     def of(self, feature_map: FeatureMap, grid: tuple[int, int], suffix: str = "") -> Centres | None:
-        """Return where the positions of a feature map lie; None if it spans the input, or is taken to do so.
+        """Return the positions of a feature map in the input; None if it spans the input, or is assumed to.
 
         Args:
             feature_map: All frames of a clip lie where their layer does.
@@ -132,7 +132,7 @@ class Places:
         return None if centres.is_spread else centres
 
     def of_grid(self, name: str, tokens: TokenGrid) -> Centres | None:
-        """Return where patches lie between which attention is computed.
+        """Return the positions in the input of the patches between which attention is computed.
 
         Unless that is known of the tokens, and that no pixels are left out, it is as in all layers of this size.
         """
@@ -146,7 +146,7 @@ class Places:
         return None if known[0].is_spread else known[0]
 
     def remarks(self, *names: str) -> list[str]:
-        """Return in words which maps, of all or of some names, are not laid over the input as they are or where they lie."""
+        """Return remarks on maps that are turned, or whose position in the input is unknown."""
         unknown = {name: why for name, why in self.unknown.items() if not names or name in names}
         turned = [name for name in self.turned if not names or name in names]
         remarks = [_describe_unknown(unknown)] if unknown else []
@@ -160,7 +160,7 @@ class Places:
 
 
 def _describe_unknown(reasons: Mapping[str, str]) -> str:
-    """Return in words that maps are taken to span the input, by their names and the operators that hide where they lie."""
+    """Return a remark on maps that are assumed to span the input, with the operators that hide their position."""
     known = [why for why in dict.fromkeys(reasons.values()) if why]
     operators = [why for why in known if re.fullmatch(r"[\w.]+", why)]
     sentences = [
@@ -177,7 +177,7 @@ class PlaceCache:
 
     Args:
         model: Copied at once, without its hooks.
-        fields: What is known already, and receives what is found: by the shape of the input, the receptive fields.
+        fields: Receptive fields by the shape of the input; new ones are added.
     """
 
     def __init__(self, model: Model, fields: dict[tuple[int, ...], dict[str, ReceptiveField]] | None = None) -> None:
@@ -186,7 +186,7 @@ class PlaceCache:
         self._known: dict[tuple[int, ...], Places] = {}
 
     def at(self, shape: tuple[int, ...], *, now: bool = True) -> Places | None:
-        """Return where maps lie in inputs of a shape.
+        """Return the positions of maps in inputs of a shape.
 
         Args:
             shape: `(C, H, W)` or `(C, T, H, W)`; None is returned if they are no pictures.
@@ -242,7 +242,7 @@ class _Traces:
 
 
 def _separate(copied: nn.Module) -> None:
-    """Replace buffers of a copy, as a network may count its passes, and parameters, by ones that share only their values."""
+    """Replace parameters and buffers of a copy by tensors that share only their values: a network may count its passes."""
     own: dict[int, Tensor] = {}
     for module in copied.modules():
         for name, buffer in [*module.named_buffers(recurse=False)]:
@@ -259,7 +259,7 @@ def _trace_first(
     *,
     placing: bool = False,
 ) -> dict[str, ReceptiveField]:
-    """Return the fields of the first of several copies of a network that runs; else the whole picture, with the reason."""
+    """Return the fields of the first copy of a network that runs; if none runs, the whole picture with the reason."""
     failure = "the model cannot be copied"
     for network in networks:
         try:

@@ -1,4 +1,4 @@
-"""What the views of a run capture in each forward and backward pass."""
+"""Plan the tensors that the views of a run capture in each forward and backward pass."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class ModelDrawing(NamedTuple):
 
 
 class Observation(Protocol):
-    """What views that name one function need of a pass: it starts a `PassObserver` for each copy of the network."""
+    """The needs of all views that name one planning function; it starts a `PassObserver` for each copy of the network."""
 
     @property
     def views(self) -> Collection[str]:
@@ -60,18 +60,18 @@ class Observation(Protocol):
 
     @property
     def of_layers(self) -> bool:
-        """Whether it draws layers: those that the user chose, or layers that it chooses itself."""
+        """Whether it draws layers, chosen by the user or by itself."""
 
     @property
     def of_modules(self) -> bool:
-        """Whether it draws what modules compute within them, which it finds by running the network."""
+        """Whether it draws values inside modules, which it finds by running the network."""
 
     @property
     def captioned(self) -> bool:
         """Whether its pictures name a class."""
 
     def without_pictures(self, *, values: bool) -> Observation | None:
-        """Return what is left if no format shows pictures; None if nothing is.
+        """Return the observation for formats without pictures; None if it has nothing to do.
 
         Args:
             values: Whether a format stores what is drawn as values.
@@ -82,7 +82,7 @@ class Observation(Protocol):
 
 
 class PlanObservation(Protocol):
-    """The function that a view names: plans the views that name it."""
+    """A planning function that views name in `observe`."""
 
     def __call__(self, views: Sequence[View], *, targets: Sequence[Wanted], automatic: bool) -> Observation:
         """Plan views.
@@ -182,7 +182,7 @@ class Plan:
 
     @property
     def of_outputs(self) -> bool:
-        """Whether what layers return is all that is needed to draw."""
+        """Whether the views need only the outputs of layers."""
         return not (self.of_classes or self.observations or self.draws.get("input"))
 
     @property
@@ -192,13 +192,13 @@ class Plan:
 
     @property
     def wanted(self) -> tuple[Wanted, ...]:
-        """Every class that some view needs, each once."""
+        """All classes that views need, without duplicates."""
         asked = [self.targets] if self.of_gradients else []
         asked += [tuple(each.targets) for each in self.observations]
         return tuple(dict.fromkeys(wanted for targets in asked for wanted in targets))
 
     def without_pictures(self) -> Plan:
-        """Return a plan that captures and measures the same but draws nothing except what are values too."""
+        """Return a plan that captures and measures the same, and draws only views whose content is values."""
         draws = {
             of: {view: draw if view in self.reductions else None for view, draw in views.items()}
             for of, views in self.draws.items()
@@ -206,7 +206,7 @@ class Plan:
         return replace(self, draws=draws, drawn=False)
 
     def to_survey(self, *, whole: bool, ranges: bool) -> Plan:
-        """Return a plan for what the images of a run share: ranges, also of heat maps, and what is made of all channels."""
+        """Return a plan for the survey of a run: shared ranges, and data for shared components."""
         plan = self.without_pictures()
         draws = {
             of: {

@@ -1,4 +1,4 @@
-"""Keep the run-level files up to date: at the end of a run, and at intervals during it for those who cannot wait."""
+"""Write the run-level files at the end of a run, and at intervals during it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PUBLISH_SECONDS = 30.0
 
 
 class Publisher:
-    """Makes the files of a run's aggregates, and those that its writers make from them.
+    """Writes the files of a run's aggregates, and the files that formats derive from them.
 
     Args:
         session: The run.
@@ -63,7 +63,7 @@ class Publisher:
         }
 
     def publish(self) -> list[Path]:
-        """Make the files unless they are up to date, and return the units left out because they are damaged.
+        """Write the files unless they are up to date; return the units that are left out because they are damaged.
 
         Raises:
             OutputError: They could not be written.
@@ -81,7 +81,7 @@ class Publisher:
             return self._session.output.publish(directory, make)
 
     def report(self) -> tuple[dict[str, Any], list[str]]:
-        """Return what the aggregates report about the published run: fields for `--json`, and lines of text."""
+        """Return the reports of the aggregates about the published run: fields for `--json`, and lines of text."""
         reports = [aggregate.report(self._session.directory) for aggregate in self._aggregates.values()]
         fields = {name: value for known, _ in reports for name, value in known.items()}
         return fields, [line for _, lines in reports for line in lines]

@@ -1,4 +1,4 @@
-"""A forward pass while it runs: what hooks share."""
+"""The state of a running forward pass that hooks share."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class RunningPass:
 
     @contextmanager
     def hook(self, name: str) -> Iterator[bool]:
-        """Draw within a hook; a layer that cannot be drawn is reported, and the network goes on.
+        """Draw within a hook; a layer that cannot be drawn is recorded, and the network continues.
 
         Args:
             name: What is drawn.
@@ -90,7 +90,7 @@ class RunningPass:
 
     @contextmanager
     def surviving(self, name: str) -> Iterator[None]:
-        """Report a layer that cannot be drawn, for whatever reason, and let the network go on."""
+        """Record a layer that cannot be drawn, and let the network continue."""
         try:
             yield
         except (FmapvizError, MixedBatchError, RecursionError):
@@ -102,7 +102,7 @@ class RunningPass:
 
     @contextmanager
     def drawing(self) -> Iterator[bool]:
-        """Separate what is done in a hook from what the network does itself.
+        """Separate the work of a hook from that of the network.
 
         Yields:
             Whether the forward pass is still running.

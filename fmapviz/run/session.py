@@ -1,4 +1,4 @@
-"""What a run has loaded, and the contracts of what draws its passes and of its stages."""
+"""The loaded parts of a run, and the contracts of pass drawers and stages."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class PassDrawer(Protocol):
 
     @property
     def lasting(self) -> Sequence[LastingState]:
-        """What each network keeps from one pass to the next."""
+        """The state that each network keeps from one pass to the next."""
 
     def draw(self, batch: Tensor, *, keep: KeptPasses | None = None) -> list[ImageResult]:
         """Draw prepared images `(N, ...)`, and keep their passes if there is room.
@@ -56,11 +56,11 @@ class PassDrawer(Protocol):
         """
 
     def draw_kept(self, image: Tensor, kept: Any) -> ImageResult:  # Any: the `Kept` that this drawer takes
-        """Draw an image `(1, ...)` whose pass was kept, as `draw` draws it."""
+        """Draw an image `(1, ...)` from its stored pass, with the result of `draw`."""
 
 
 class Stage:
-    """A part of a run beside the passes of its images; a subclass does what it needs of this.
+    """A part of a run before or after the passes of its images; a subclass overrides the methods that it needs.
 
     Attributes:
         aggregates: Names of the aggregates that the run has because of it, besides those of its formats and views.
@@ -69,7 +69,7 @@ class Stage:
     aggregates: Sequence[str] = ()
 
     def before(self, session: Session, items: Items, on_event: Callable[[Event], None]) -> tuple[Session, Items]:  # noqa: ARG002
-        """Do what must be done before the images are drawn.
+        """Prepare the run before the images are drawn.
 
         Args:
             session: The run.
@@ -77,12 +77,12 @@ class Stage:
             on_event: Called with notices.
 
         Returns:
-            The session with what was found out, and the images.
+            The session with the results, and the images.
         """
         return session, items
 
     def after(self, session: Session, on_event: Callable[[Event], None]) -> int:  # noqa: ARG002
-        """Draw what is made of all images of the run, unless that is done; return the number of pictures.
+        """Draw the run-level results unless they are up to date; return the number of pictures.
 
         Raises:
             OutputError: The output could not be written.
@@ -96,16 +96,16 @@ class Stage:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Session:
-    """A configuration with everything that was loaded for it.
+    """A configuration and its loaded parts.
 
     Attributes:
         request: The configuration as it was given.
         info: The identity of the run, with the resolved configuration.
         model: The model, in whatever mode it came.
         layers: The selected layers.
-        plan: What the views capture of them.
+        plan: The tensors that the views capture.
         writers: The functions that open the writers of the formats.
-        device: Where to compute.
+        device: The device of the network.
         batch_size: Images in one forward pass.
         workers: Threads; 0: images are drawn one after the other in the thread of the caller.
         early_stop: See `fmapviz.run.forward_pass.Drawer`.
@@ -116,9 +116,9 @@ class Session:
         several: Whether more than one image is expected.
         reader: Remembers how the network ends.
         layouts: Remembers the layouts of layers.
-        kept: Remembers what layers returned when the images were surveyed.
-        stages: What the run does before and after its images are drawn.
-        attach: Attaches what draws a pass to the network or a copy of it; None: a `Drawer`.
+        kept: Stores the layer outputs of surveyed images.
+        stages: The stages before and after the images are drawn.
+        attach: Attaches a `PassDrawer` to the network or a copy of it; None: a `Drawer`.
         measured: The networks whose outputs are measured, by what messages call them; empty: that of the model.
         times: How often each image is drawn: at each step of a series.
         preparations: Remembers the axes of clips, by their shapes.
@@ -163,7 +163,7 @@ class Session:
 
     @property
     def predictions(self) -> int:
-        """How many classes to predict: also, unless the user says otherwise, where class scores are needed in any case."""
+        """The number of classes to predict; by default also where views need class scores anyway."""
         return self.config.predictions or (DEFAULT_COUNT if self.request.predictions is None and self.plan.wanted else 0)
 
     @property

@@ -1,4 +1,4 @@
-"""Draw feature maps in a loop of one's own: `fmapviz.tile`."""
+"""Draw feature maps in user code: `fmapviz.tile`."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ def finish_unit(
 
 
 def describe_image(image: UnitImage) -> dict[str, Any]:
-    """Return what `unit.json` records of an image that has a unit of its own."""
+    """Return the fields of `unit.json` about an image that has its own unit."""
     result = image.result
     heat_maps = heat_records(result)
     predicts = image.info.config.predictions or result.predictions

@@ -1,4 +1,4 @@
-"""Say which of the given options change nothing in a run."""
+"""Report options that have no effect on a run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LOOKS = (
 
 
 def without_effect(config: RunConfig, plan: Plan, *, idle: Sequence[str], predicts: bool) -> Iterator[str]:
-    """Yield notices of the options that were given and change nothing.
+    """Yield a notice for options that were set and have no effect.
 
     Args:
         config: As it was given.
@@ -40,7 +40,7 @@ def without_effect(config: RunConfig, plan: Plan, *, idle: Sequence[str], predic
 
 
 def _rules(config: RunConfig, plan: Plan, *, predicts: bool) -> Iterator[tuple[Collection[str], str]]:
-    """Yield groups of options that have no effect in this run, with the end of a sentence."""
+    """Yield groups of options without effect on this run, with the reason as the end of a sentence."""
     views = ", ".join(config.views)
     if not plan.drawn:
         yield _LOOKS, f"on {', '.join(config.to)}: no pictures are written"
@@ -64,7 +64,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _given(config: RunConfig) -> list[str]:
-    """Return the options that have another value than their default."""
+    """Return the options whose values differ from their defaults."""
     parts = ((config, RunConfig), (config.style, Style), (config.preprocessing, InputOptions))
     defaults = {RunConfig: RunConfig(model=config.model), Style: Style(), InputOptions: InputOptions()}
     return [

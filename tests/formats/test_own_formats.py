@@ -252,7 +252,7 @@ def test_a_comparison_of_two_networks_writes_it(place, fmapviz):
     assert list((place / "out").rglob("names.txt"))
     result = fmapviz("diff", "shapesnet", "0.png", "--against", "random", "--to", "formats.py:Values", "--out", "other")
     assert result.returncode == 2
-    assert b"'Values' is of one network" in result.stderr
+    assert b"'Values' describes one network" in result.stderr
 
 
 def test_a_dry_run_counts_its_files(fmapviz):

@@ -1,4 +1,4 @@
-"""Numbers of each layer over a training: zeros, dead channels, and the change since the last step that was drawn."""
+"""Measure each layer over a training: zeros, dead channels, and the change since the last drawn step."""
 
 from __future__ import annotations
 

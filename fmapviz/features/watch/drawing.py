@@ -1,4 +1,4 @@
-"""Draw a network in training as it is now: its probes, and its weights."""
+"""Draw the images and the weights of a network at one step of its training."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _NOTHING = "E_NOTHING"  # of an image of which no layer could be drawn
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DrawnStep:
-    """What was drawn of one image at one step.
+    """The results of one image at one step.
 
     Attributes:
         file: The image.
@@ -55,11 +55,11 @@ class DrawnStep:
 
 
 class StepDrawer:
-    """Draws the same images with a network at any time of its training.
+    """Draws the same images at any step of a training.
 
     Args:
         network: The network, a wrapper of it, or a function that returns it.
-        images: The probes.
+        images: The images.
         config: What to draw; its model is ignored.
 
     Raises:
@@ -69,8 +69,8 @@ class StepDrawer:
     Attributes:
         session: What was loaded.
         notices: Remarks on the network and its layers.
-        assumption: What is assumed about the preprocessing of the images; empty if it is known.
-        remarks: What is assumed of the network's outputs, once a step is drawn.
+        assumption: The assumption about the preprocessing of the images; empty if it is known.
+        remarks: Assumptions about the network's outputs, after a step is drawn.
         probes: The images.
     """
 
@@ -90,7 +90,7 @@ class StepDrawer:
         self.notices = [each for each in notices if each != model.assumption]
 
     def _module(self) -> nn.Module:
-        """Return the network as it is now, without its wrappers.
+        """Return the current network without its wrappers.
 
         Raises:
             RequestError: It is no network, or its parameters are divided among processes.
@@ -116,7 +116,7 @@ class StepDrawer:
         return replace(session, plan=plan, workers=0, early_stop=None), notices
 
     def draw(self, step: int) -> tuple[list[DrawnStep], list[Picture]]:
-        """Draw all probes, and the weights, without a trace in the network or in random generators.
+        """Draw all images and the weights, and leave the network and the random generators unchanged.
 
         Args:
             step: Of the training; it is in the facts of pictures.
@@ -149,7 +149,7 @@ class StepDrawer:
         return drawn, weights
 
     def _run(self, session: Session) -> list[Result]:
-        """Take the probes through the pipeline of a run, in this thread.
+        """Draw the images with the pipeline of a run, in this thread.
 
         Raises:
             ForwardError: The network failed.
@@ -197,14 +197,14 @@ def _why(results: Sequence[Result]) -> str:
 
 
 def _structure_of(module: nn.Module) -> str:
-    """Return a SHA-256 of what does not change in a training: the classes of modules, and the shapes of parameters."""
+    """Return a SHA-256 of the constants of a training: classes of modules and shapes of parameters."""
     parts = [f"{name} {type(each).__qualname__}" for name, each in module.named_modules()]
     parts += [f"{name} {tuple(values.shape)}" for name, values in module.named_parameters()]
     return hashlib.sha256("\n".join(parts).encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _check_undivided(module: nn.Module) -> None:
-    """Check that the parameters of a network are whole in this process.
+    """Check that this process holds all parameters of a network.
 
     Raises:
         RequestError: They are divided among processes, by FSDP or ZeRO-3.

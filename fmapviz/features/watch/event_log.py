@@ -1,4 +1,4 @@
-"""Append to a TensorBoard event file as the training goes on; `flush` writes what was added."""
+"""Append to a TensorBoard event file during a training."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class EventLog:
-    """Has of a `SummaryWriter` what a watch needs, without its thread, which would end with the first failure.
+    """The methods of a `SummaryWriter` that a watch calls, without its thread, which would end with the first failure.
 
     It takes a tenth of the time, too: TensorBoard computes the checksums of pictures in Python.
 

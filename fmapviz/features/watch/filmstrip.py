@@ -1,4 +1,4 @@
-"""Keep small maps of some channels at up to 32 steps, for filmstrips; a file lets a resumed training continue them."""
+"""Store small maps of some channels at up to 32 steps for filmstrips, which a resumed training continues."""
 
 from __future__ import annotations
 
@@ -71,11 +71,11 @@ class Filmstrips:
 
     @property
     def own(self) -> dict[Key, Strip]:
-        """The strips that this training adds to; the file may hold those of others."""
+        """The strips of this training; the file may hold strips of others."""
         return {key: self.strips[key] for key in self._own}
 
     def add(self, step: int, image: str, layers: Iterable[LayerResult]) -> None:
-        """Add the maps of one step; those of the same step or of later ones, to which a training went back, are dropped."""
+        """Add the maps of one step; drop maps of the same or later steps, from before the training went back."""
         for layer in layers:
             if layer.maps is None or layer.of != "output" or not layer.maps.shape[1]:
                 continue
@@ -100,7 +100,7 @@ class Filmstrips:
         return tuple(chosen[:COLUMNS])
 
     def save(self, path: Path) -> None:
-        """Write all strips into a file, which is replaced at once; those of another watch in it stay.
+        """Replace a file by all strips; strips of another watch in the file stay.
 
         Raises:
             OSError: It could not be written.
@@ -121,7 +121,7 @@ class Filmstrips:
             files.replace(staging / path.name, path)
 
     def load(self, path: Path) -> None:
-        """Continue the strips of a file; nothing is done if there is none, or it is damaged or of another program."""
+        """Load the strips of a file, unless it is missing, damaged or of another program."""
         with suppress(OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile, RecursionError):
             stream = io.BytesIO(files.read(path, most=_MOST_BYTES))
             with np.load(stream, allow_pickle=False) as arrays:

@@ -1,4 +1,4 @@
-"""Lay out how channels change over the steps of a training: a row per step, a column per channel."""
+"""Draw filmstrips of a training: a row per step, a column per channel."""
 
 from __future__ import annotations
 

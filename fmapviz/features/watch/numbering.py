@@ -1,4 +1,4 @@
-"""Number the layers of a training in the order of execution, as a run does, and keep the numbers over all steps."""
+"""Number the layers of a training in the order of execution, with the same numbers at all steps."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Numbering:
-    """The numbers that layers had when they were drawn first: TensorBoard sorts tags by name.
+    """The numbers of layers at the first step that drew them: TensorBoard sorts tags by name.
 
     Example:
         >>> from fmapviz.types import LayerResult
@@ -33,7 +33,7 @@ class Numbering:
         self._digits = self._digits or max(2, len(str(max(self._numbers.values(), default=0))))
 
     def name(self, layer: str, shown: str = "") -> str:
-        """Return the number and the name of a layer, or what is shown in its place."""
+        """Return the number and the name of a layer; `shown` replaces the name."""
         number = self._numbers.get(layer)
         return (shown or layer) if number is None else f"{number:0{self._digits}d} {shown or layer}"
 

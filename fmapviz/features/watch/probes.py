@@ -1,4 +1,4 @@
-"""Read the images that are drawn again and again while a network is trained."""
+"""Read the images that a watch draws at each step."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def read_probes(given: Inputs, model: Model) -> tuple[list[ImageFile], str]:
 
     Args:
         given: As of `fmapviz.visualize`: paths, pictures, arrays, tensors, or a list of these.
-        model: Its preprocessing is that of what is not prepared.
+        model: Its preprocessing is applied to images that are not prepared.
 
     Returns:
         The images, each with its values in memory as a `ReadImage`, and what is assumed about their preprocessing.

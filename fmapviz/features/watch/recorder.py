@@ -1,4 +1,4 @@
-"""Record a training step by step: draw it, measure it, and write what comes of it, now and then the filmstrips too."""
+"""Record a training step by step: draw, measure and write each step, and the filmstrips at some steps."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _NOTE = "a row per step, a column per channel, each with one range over all step
 
 
 def configure(options: Mapping[str, Any]) -> RunConfig:
-    """Return the configuration of what is drawn at each step.
+    """Return the configuration of the run that draws each step.
 
     Raises:
         RequestError: An option is wrong, or there is none of that name.
@@ -62,7 +62,7 @@ class Recorder:
         strips: The filmstrips.
         images: Number of images.
         notices: Remarks on the network and its layers.
-        assumption: What is assumed about the preprocessing of the images; empty if it is known.
+        assumption: The assumption about the preprocessing of the images; empty if it is known.
     """
 
     def __init__(
@@ -85,12 +85,12 @@ class Recorder:
 
     @property
     def remarks(self) -> list[str]:
-        """What is assumed of the network's outputs, once a step is drawn."""
+        """Assumptions about the network's outputs, after a step is drawn."""
         return self._drawer.remarks
 
     @property
     def subject(self) -> object:
-        """What is drawn; two that draw the same may share tags and files."""
+        """The identity of the drawn subject; two recorders of one subject may share tags and files."""
         session = self._drawer.session
         units = tuple(probe.unit for probe in self._drawer.probes)
         return id(session.model.module), session.info.fingerprint, units

@@ -1,4 +1,4 @@
-"""Decide at which steps of a training to draw: every N steps, at each epoch, at steps that double, or as a function says."""
+"""Schedule the steps to draw: every N steps, each epoch, doubling steps, or a function of the step."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class StepSchedule:
         self._epoch: int | None = None
 
     def is_due(self, step: int, epoch: int | None, *, next_step: int) -> bool:
-        """Return True if a step is to be drawn.
+        """Return True if a step is due.
 
         Args:
             step: The step.
@@ -69,7 +69,7 @@ class StepSchedule:
         return is_new
 
     def next_after(self, step: int) -> int:
-        """Return the next step to draw; `NEVER` if each step has to be asked about."""
+        """Return the next step that may be due; `NEVER` if `is_due` must be called at every step."""
         if self.interval:
             return (step // self.interval + 1) * self.interval
         return 1 << max(0, step).bit_length() if self._every == "log" else NEVER

@@ -1,4 +1,4 @@
-"""Where the pictures of a training go: into the writer of the user, or into a run of their own."""
+"""Targets for the pictures of a training: the user's writer, or a run."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from fmapviz.run.session import Session
 
     class SummaryWriter(Protocol):
-        """What is needed of the `SummaryWriter` of PyTorch, of tensorboardX or of Lightning."""
+        """The methods that a watch calls of the `SummaryWriter` of PyTorch, tensorboardX or Lightning."""
 
         # Any: each has types of its own.
         def add_image(self, tag: str, img_tensor: Any, global_step: int, *, dataformats: str) -> Any:
@@ -54,7 +54,7 @@ _STEP = STEP.partition("{")[0]
 
 
 class WriterTarget:
-    """Adds pictures to a `SummaryWriter`, which writes them in its own time.
+    """Adds pictures to a `SummaryWriter`.
 
     Args:
         writer: It stays open at the end.
@@ -79,7 +79,7 @@ class WriterTarget:
 
     @property
     def place(self) -> object:
-        """What is the same for two that would write under the same tags."""
+        """The identity of the tags; two targets with equal places would overwrite each other."""
         return self.folder.resolve() if self.folder else id(self._writer), self._name
 
     def steps_of(self, _images: Sequence[str]) -> set[int]:
@@ -91,7 +91,7 @@ class WriterTarget:
         return WriterTarget(self._writer, name)
 
     def write(self, step: int, drawn: Sequence[DrawnStep], weights: Sequence[Picture], numbers: Mapping[str, float]) -> None:
-        """Add what was drawn at one step; an input is the same at all steps, and added once."""
+        """Add the results of one step; an input is equal at all steps and added once."""
         for each in drawn:
             name = each.file.unit
             for picture in each.pictures:
@@ -113,7 +113,7 @@ class WriterTarget:
         self.flush()
 
     def flush(self) -> None:
-        """Write what was added."""
+        """Write the added events."""
         if flush := getattr(self._writer, "flush", None):
             flush()
 
@@ -121,7 +121,7 @@ class WriterTarget:
         return event_tag(f"{self._name}/{text}" if self._name else text)
 
     def _add_png(self, tag: str, png: bytes, size: tuple[int, int], step: int) -> None:
-        """Add a picture: the file itself, if the writer takes it; `add_image` would encode it once more."""
+        """Add a picture as an encoded file if the writer accepts one; `add_image` would encode it again."""
         tag = self._tag(tag)
         if add_summary := _takes_summaries(self._writer):
             from tensorboard.compat.proto.summary_pb2 import Summary  # noqa: PLC0415  as heavy as TensorBoard
@@ -154,7 +154,7 @@ class WriterTarget:
 
 
 class RunTarget:
-    """Writes a run with a report, whose units are the images at each step, and TensorBoard's events beside them.
+    """Writes a run with a report and a TensorBoard event file; its units are the images at each step.
 
     Args:
         out: The directory of all runs of the training.
@@ -192,7 +192,7 @@ class RunTarget:
         return {int(unit.name.removeprefix(_STEP)) for unit in units if unit.name.removeprefix(_STEP).isdecimal()}
 
     def renamed(self, name: str) -> RunTarget:
-        """Open another run beside this one, which stays if something is in it.
+        """Open another run beside this one; this one stays unless it is empty.
 
         Raises:
             OutputError: It cannot be written.
@@ -201,7 +201,7 @@ class RunTarget:
         return RunTarget(self.folder.parent, self._session, name)
 
     def write(self, step: int, drawn: Sequence[DrawnStep], weights: Sequence[Picture], numbers: Mapping[str, float]) -> None:
-        """Write what was drawn at one step.
+        """Write the results of one step.
 
         Raises:
             OutputError: It could not be written.
@@ -217,7 +217,7 @@ class RunTarget:
                 write_unit(self._session, UnitKey(MODEL_KIND, path, _at(MODEL_UNIT, step), {"step": step}), weights)
 
     def write_films(self, step: int, films: Sequence[Film]) -> None:
-        """Write filmstrips, into a directory beside the steps of each image, and make the report.
+        """Write filmstrips into a unit beside the steps of each image, and write the report.
 
         Raises:
             OutputError: They could not be written.
@@ -232,7 +232,7 @@ class RunTarget:
 
     @contextmanager
     def _events_open(self) -> Iterator[WriterTarget]:
-        """Begin a log of events, which makes a file; after a failure, which may be in the middle of it, another one."""
+        """Open the event file at first use; after a failure, which may have left half an event, open another."""
         try:
             if self._events is None:
                 from fmapviz.features.watch.event_log import EventLog  # noqa: PLC0415  imports TensorBoard
@@ -246,7 +246,7 @@ class RunTarget:
 
 
 def _takes_summaries(writer: Any) -> Callable[[Any, int], None] | None:
-    """Return what adds a summary, of an `EventLog` and of PyTorch's `SummaryWriter`; None for other writers."""
+    """Return the method that adds a summary to an `EventLog` or PyTorch's `SummaryWriter`; None for other writers."""
     own: Callable[[Any, int], None] | None = getattr(writer, "add_summary", None)
     if own:
         return own

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def training_undisturbed(network: nn.Module) -> Iterator[None]:
-    """Restore at the end what drawing may change: the random generators of Python, NumPy and PyTorch, and buffers.
+    """Restore buffers and the random generators of Python, NumPy and PyTorch at the end.
 
     Autocast and inference mode are off meanwhile. Training flags, gradients and hooks are restored by what draws, see
     `fmapviz.observe.hooks.observe`.

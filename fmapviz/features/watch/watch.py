@@ -1,4 +1,4 @@
-"""Draw the feature maps of a few images again and again while a network is trained: `fmapviz.Watch`."""
+"""Draw the feature maps of a few images at some steps of a training: `fmapviz.Watch`."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ class Watch:
         return f"<fmapviz.Watch: images: {number}{where}; {state}{', closed' if self._closed else ''}>"
 
     def close(self) -> None:
-        """Draw the last step if it was not, write the filmstrips and the report, and draw nothing more.
+        """Draw the last step if necessary, write the filmstrips and the report, and end drawing.
 
         A `SummaryWriter` that was given stays open.
         """
@@ -186,7 +186,7 @@ class Watch:
         self.directory = target.folder if isinstance(target, RunTarget) else None
 
     def _separate(self) -> None:
-        """Take another name if another watch that is not closed draws something else under the same one.
+        """Choose another name if an open watch draws another subject under the same name.
 
         Raises:
             OutputError: It cannot be written.
@@ -259,7 +259,7 @@ class Watch:
             self._spent += time.perf_counter() - begun
 
     def _try(self, do: Callable[..., T], *args: object) -> T | None:
-        """Do something; a failure is a warning, once for each kind, unless it is to be raised, and has no result."""
+        """Call a function; turn a failure into one warning for each kind of error, unless the watch is strict."""
         try:
             return do(*args)
         except Exception as error:
@@ -294,7 +294,7 @@ class Watch:
 
 
 def check_options(options: Mapping[str, Any]) -> None:
-    """Check the options of a watch that is made later.
+    """Check the options of a watch before it is constructed.
 
     Raises:
         RequestError: One is wrong, or there is none of that name.
@@ -306,7 +306,7 @@ def check_options(options: Mapping[str, Any]) -> None:
 
 
 def _describe(recorder: Recorder) -> str:
-    """Return where pictures go, and how TensorBoard shows them all."""
+    """Return the target of the pictures, and the command that opens TensorBoard."""
     shown = "an image" if recorder.images == 1 else f"{recorder.images} images"
     folder = recorder.target.folder
     opened = [form.open_steps_with for form in registry.formats().values() if form.open_steps_with]

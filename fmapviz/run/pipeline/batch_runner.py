@@ -59,12 +59,12 @@ class BatchRunner:
     """Runs batches through a network that has hooks until `close`; `draw` may be called by several threads at once.
 
     Args:
-        session: The network, and what is captured and drawn of it.
+        session: The network and its plan.
         progress: Updated with what the results show.
         check: Called now and then; raises if the run has ended.
 
     Attributes:
-        limits: How many batches of how many images may be drawn at once; updated by the way.
+        limits: The number and size of batches that may be drawn at once; the runner reduces them.
     """
 
     def __init__(self, session: Session, progress: Progress, *, check: Callable[[], object]) -> None:
@@ -97,7 +97,7 @@ class BatchRunner:
         self._hooks.close()
 
     def draw(self, batch: list[Preprocessed], tell: Tell) -> tuple[list[Preprocessed], list[Result]]:
-        """Run a batch; where it fails, its parts, down to the single image that is to blame.
+        """Run a batch; if it fails, run its parts, down to the single image that causes the failure.
 
         Returns:
             Images to be drawn again later, and the results.
@@ -138,7 +138,7 @@ class BatchRunner:
         return [*back, *chain.from_iterable(parts)], results
 
     def _draw(self, drawer: PassDrawer, images: Tensor, part: Sequence[Preprocessed], tell: Tell) -> list[ImageResult]:
-        """Run a batch; of a network that draws random numbers each image alone, with the seed of its name."""
+        """Run a batch; if the network draws random numbers, run each image alone, seeded by its name."""
         several = len(part) > 1
         if several and self._is_single:
             raise MixedBatchError
@@ -190,7 +190,7 @@ class BatchRunner:
             raise MixedBatchError
 
     def _note_changes(self, drawer: PassDrawer, tell: Tell) -> None:
-        """Report once what the network keeps; draw no batches at once if it changes buffers, which its copies share."""
+        """Report state that the network keeps, once; if it changes buffers, which copies share, run one batch at a time."""
         if any(each.of_buffers for each in drawer.lasting):
             self.limits.drawing = 1
         kept = [name for each in drawer.lasting if each.remembers for name in each.changes]
@@ -206,7 +206,7 @@ class BatchRunner:
             tell(Notice(f"the network's code changes {names} when it runs: an image may depend on those before it"))
 
     def _find_kept(self, batch: list[Preprocessed]) -> dict[int, Kept]:
-        """Return the passes that were kept, by the images' identity."""
+        """Return the stored passes by the identity of the images."""
         passes = self._session.kept
         found = ((image, image.kept or (passes.find(image.values) if passes else None)) for image in batch)
         return {id(image): each for image, each in found if each}
@@ -262,7 +262,7 @@ class BatchRunner:
         return [batch[start : start + half] for start in reversed(range(0, len(batch), half))]
 
     def _accept(self, image: Preprocessed, drawn: ImageResult, begun: float, tell: Tell) -> Result:
-        """Update the progress, and report what is noticed about the network once."""
+        """Update the progress, and report remarks on the network once."""
         progress = self._progress
         if not drawn.layers:
             path = image.member.file.path
@@ -290,14 +290,14 @@ class BatchRunner:
         return Processed(image, self._add_fields(drawn, image) if self._fields else drawn, begun)
 
     def _remark_on_input(self, image: Preprocessed) -> str:
-        """Return that the range in which an input is shown is its own, where its normalisation is not known."""
+        """Return a remark if an input is shown in its own range, because its normalisation is unknown."""
         preparation = self._session.preparation_of(image.values, as_given=image.as_given)
         if not self._session.plan.drawn or shown_range(image.values, preparation) in {None, (0.0, 1.0)}:
             return ""
         return "the input is shown from its smallest value, black, to its largest, white: its normalisation is not known"
 
     def _add_fields(self, drawn: ImageResult, image: Preprocessed) -> ImageResult:
-        """Add what each layer sees of the picture, unless that is all of it for lack of a better answer."""
+        """Add the receptive field of each layer, unless it is unknown and stands for the whole picture."""
         assert self._fields
         layers = []
         for layer in drawn.layers:
@@ -307,7 +307,7 @@ class BatchRunner:
 
 
 def _nonfinite_from(drawn: ImageResult, image: Preprocessed, session: Session) -> str:
-    """Return where values that are not finite come first, and why; empty if all values of the drawn layers are finite."""
+    """Return the first layer with non-finite values and their likely source; empty if all drawn values are finite."""
     layers = [each for each in drawn.layers if each.of == "output" and each.statistics and each.statistics.nonfinite]
     if not layers:
         return ""
@@ -325,7 +325,7 @@ def _nonfinite_from(drawn: ImageResult, image: Preprocessed, session: Session) -
 
 
 def _remedy(reason: str) -> str:
-    """Return what to change where no layer could be drawn, by the reason: other layers help only where layers are it."""
+    """Return a hint for an image without a drawn layer, by the reason."""
     if "none of those chosen" in reason:
         return "channels='all' draws all channels, channels='top:16' the strongest"
     if "scores are not finite" in reason:

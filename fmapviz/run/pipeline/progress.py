@@ -1,4 +1,4 @@
-"""Count what a run has found out so far."""
+"""Counts and remarks of a run so far."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fmapviz.observe.layers import layer_of
 
 @dataclass(slots=True)
 class Progress:
-    """What a run has counted and found out so far.
+    """The counts and remarks of a run so far.
 
     Attributes:
         found: Inputs listed.
@@ -31,11 +31,11 @@ class Progress:
     nonfinite: Counter[str] = field(default_factory=Counter)
 
     def never_executed(self) -> tuple[str, ...]:
-        """Return the selected layers that ran with no image."""
+        """Return the selected layers that ran for no image."""
         return tuple(sorted(self.not_executed - self._executed()))
 
     def not_drawn(self) -> dict[str, str]:
-        """Return what was not drawn of some image, with the reason."""
+        """Return the layers and views that some image lacks, with the reason."""
         sometimes = sorted(self.not_executed & self._executed())
         return self.undrawn | dict.fromkeys(sometimes, "not executed with some of the images")
 

@@ -1,4 +1,4 @@
-"""Read images: count and name the listed ones, find out whether they are finished, decode and preprocess them."""
+"""Read images: count and name listed images, skip finished ones, decode and preprocess the others."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Naming:
         return item if find_own(self._run, image_key(item)) else replace(item, unit=distinct_name(item.unit, item.path))
 
     def release(self, file: ImageFile) -> None:
-        """Forget the name of an image whose unit is finished: from then on its record holds it."""
+        """Forget the name of an image whose unit is finished; from then on the unit's record holds the name."""
         if self._names.get(file.unit) == file.path:
             del self._names[file.unit]
 
@@ -91,7 +91,7 @@ class ImageReader:
         self._cores = max(1, torch.get_num_threads() // max(1, session.workers))
 
     def read(self, number: int, item: Item, tell: Tell) -> tuple[list[Preprocessed], list[Result]]:
-        """Read one input, of this position in the list.
+        """Read the input at a position of the list.
 
         Returns:
             The image, if it is to be drawn, and what is to be written without drawing.
@@ -113,7 +113,7 @@ class ImageReader:
             return [], [Failed(item, Failure(item.file.path, error.code, str(error), error.hint, report))]
 
     def _prepare(self, pixels: PillowImage.Image | Samples, file: ImageFile, tell: Tell) -> Tensor:
-        """Preprocess an image; if the user's function draws random numbers, alone and with the seed of the image's name."""
+        """Preprocess an image; a user function that draws random numbers runs alone, seeded by the image's name."""
         apply = self._session.model.preparation.apply
         if not self._session.model.own or self._is_random is False:
             return apply(pixels)
@@ -130,7 +130,7 @@ class ImageReader:
         return values
 
     def _look_up(self, file: ImageFile) -> Member | Outcome:
-        """Find out whether an image that has a unit of its own is finished."""
+        """Return the outcome of a finished image, or the member that is to be drawn."""
         if self._release is None:
             return Member(Group.of_one(file), 0)
         run, config, fingerprint = self._session.directory, self._session.info.config, self._session.info.fingerprint

@@ -71,7 +71,7 @@ class Preprocessed:
 
     @property
     def bytes(self) -> int:
-        """Memory."""
+        """Bytes in memory."""
         return self.values.nbytes + (self.kept.nbytes if self.kept else 0)
 
     @property
@@ -96,7 +96,7 @@ class Processed:
 
     @property
     def bytes(self) -> int:
-        """Memory."""
+        """Bytes in memory."""
         return self.drawn.bytes
 
 
@@ -108,7 +108,7 @@ class StoppedError(Exception):
 
 
 class Stop:
-    """Tells the stages that the run has ended.
+    """A flag by which all stages learn that the run has ended.
 
     Attributes:
         stopped: Whether it has.
@@ -118,7 +118,7 @@ class Stop:
         self.stopped = False
 
     def check(self) -> None:
-        """Return if the run goes on.
+        """Raise if the run has ended.
 
         Raises:
             StoppedError: The run has ended.
@@ -129,7 +129,7 @@ class Stop:
 
 @dataclass(slots=True)
 class Limits:
-    """Limits of what is done at once; the runner may change them.
+    """Limits on parallel work; the runner may change them.
 
     Attributes:
         threads: Number of threads.
@@ -156,7 +156,7 @@ class Runner(Protocol):
 
     @property
     def limits(self) -> Limits:
-        """Limits of what is done at once."""
+        """Limits on parallel work."""
 
     def draw(self, batch: list[Preprocessed], tell: Tell, /) -> tuple[list[Preprocessed], list[Result]]:
         """Draw a batch; return images to be drawn again later, and the results."""
@@ -310,7 +310,7 @@ class Schedule:
         return ahead < wanted and sum(each.bytes for each in self._read) < READ_BYTES
 
     def _may_draw(self) -> bool:
-        """Return True if a batch may be drawn now, and is complete or will not be completed soon."""
+        """Return True if a batch may be drawn now: it is complete, or no further image is about to arrive."""
         if not self._read or self._running[_Draw] >= (self._limits.drawing if self._tried else 1):
             return False
         held = self._writer.held
@@ -325,7 +325,7 @@ class Schedule:
         return not more or time.monotonic() >= self._last_read + BATCH_SECONDS
 
     def _finish(self, step: _Step, images: list[Preprocessed], results: list[Result]) -> None:
-        """Queue what a step has made: images to be drawn, and results to be written."""
+        """Queue the images to draw and the results to write that a step has produced."""
         with self._changed:
             self._running[type(step)] -= 1
             for image in images:

@@ -1,4 +1,4 @@
-"""Write units: collect the images of each in their order, encode their pictures, write, commit.
+"""Write units: collect the images of each unit in order, encode their pictures, write and commit.
 
 Several threads draw images of one unit. An image that comes before its turn is held, encoded but not written; the scheduler
 draws no further images while too many bytes are held. With one image per unit nothing is ever held.
@@ -177,7 +177,7 @@ class _Unit:
             return sum(page.outcome.bytes for page in self._pending.values() if isinstance(page, _Page))
 
     def turns(self, position: int, page: _Page | Failure) -> Iterator[_Page | Failure | None]:
-        """Add an image; yield the images whose turn it is, unless another thread does, and None at the end.
+        """Add an image; yield images in their order unless another thread does, and None after the last.
 
         If what is yielded cannot be written, nothing more of the unit is.
         """
@@ -198,7 +198,7 @@ class _Unit:
                 self._next += 1
 
     def stop(self) -> None:
-        """Remove what is staged, unless a thread is writing: that one removes it."""
+        """Remove the staged files, unless a thread is writing, which then removes them."""
         with self._lock:
             if self._busy:
                 return
@@ -206,12 +206,12 @@ class _Unit:
         self.remove()
 
     def remove(self) -> None:
-        """Remove what is staged."""
+        """Remove the staged files."""
         with suppress(OSError):  # the disk may be full
             self._staged.__exit__(StoppedError, StoppedError(), None)
 
     def note_failure(self, failure: Failure) -> None:
-        """Note why the next image is not in the unit."""
+        """Record why the unit lacks the next image."""
         self._failed[self._next] = failure
         if self._index:
             self._index.add_failure(self._group.key(self._next), self._group.members[self._next], failure)
@@ -239,7 +239,7 @@ class _Unit:
             tell(Staged(page.outcome.path, size))
 
     def _begin(self) -> list[Writer]:
-        """Open the files; only before the first image that is written, so that a unit without images leaves nothing."""
+        """Open the files before the first image, so that a unit without images leaves nothing."""
         self._staging = self._staged.enter_context(stage(self._session.directory))
         self._staged.push(self._open)
         many = self._group.number is not None
@@ -288,7 +288,7 @@ class _Unit:
                 tell(replace(outcome, unit=unit))
 
     def _make_record(self) -> dict[str, Any]:
-        """Return what `unit.json` records of the images."""
+        """Return the fields of `unit.json` about the images."""
         group = self._group
         if self._page and group.number is None:
             return describe_image(self._page.image)
@@ -316,7 +316,7 @@ def _unless_stopped(pictures: Iterable[Picture], check: Callable[[], object]) ->
 
 
 def _drop_pixels(result: ImageResult) -> None:
-    """Keep of an image's drawings only what describes them."""
+    """Drop the pixels of an image's drawings, and keep their descriptions."""
     for drawing in (drawing for layer in result.layers for drawing in layer.drawings):
         content: Any = drawing.content  # Any: of the classes of content
         if hasattr(content, "pixels"):

@@ -75,7 +75,7 @@ def work(
 
 
 def group(session: Session, found: Iterable[ImageFile | Failure]) -> Iterable[Item]:
-    """Assign the inputs of a run to units, and decide what is done with them; leave out those of other parts."""
+    """Assign the inputs of a run to units; leave out those of other parts."""
     if not session.config.shard:
         part = session.config.part
         return (item for index, item in enumerate(found) if part.has(index)) if part else found
@@ -107,7 +107,7 @@ def _frozen_objects() -> Iterator[None]:
 
 
 class UntilFailure:
-    """Ends a run at its first failure, but not before the inputs that were listed before that are accounted for.
+    """Ends a run at its first failure, after all inputs listed before the failure are accounted for.
 
     Inputs are listed in another thread than the one that counts outcomes.
     """

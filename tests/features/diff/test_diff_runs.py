@@ -252,7 +252,7 @@ def test_layers_that_only_one_network_has_are_told_once(tmp_path):
         ({"weights": "epoch_*.pt", "against": "dtype:float16"}, "compared with one of its own"),
         ({"inputs": ["epoch_10.pt", *SHAPES]}, "what to compare with is missing"),
         ({"against": "dtype:float16", "style": Style(norm="run")}, "no range over all images"),
-        ({"against": "dtype:float16", "to": "stats"}, "is of one network"),
+        ({"against": "dtype:float16", "to": "stats"}, "describes one network"),
         ({"against": "model:nothing"}, "no such model"),
     ],
 )

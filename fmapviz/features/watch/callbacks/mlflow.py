@@ -16,7 +16,7 @@ REQUIRES = "mlflow"
 
 
 class Writer:
-    """Has of a `SummaryWriter` what `fmapviz.Watch` needs, and logs pictures and numbers in a run of MLflow.
+    """The methods of a `SummaryWriter` that `fmapviz.Watch` calls; they log pictures and numbers in a run of MLflow.
 
     Args:
         run_id: Of a run; None: the active one.
