@@ -75,7 +75,7 @@ class _Files:
 
 def model_names() -> list[str]:
     """List the models in the hub's cache, and the types of classifiers, which can have random weights."""
-    return sorted({*list_cached(), *_types()})
+    return sorted({*list_cached(), *modeling_auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES})
 
 
 def load(name: str, *, weights: str | Mapping[str, Any] | None, preprocessing: InputOptions) -> Model:
@@ -117,16 +117,6 @@ def load(name: str, *, weights: str | Mapping[str, Any] | None, preprocessing: I
         scores=_scores(config) if _is_classifier(config) else "",
         notices=(*loaded.notices, *notices),
     )
-
-
-def _types() -> list[str]:
-    return list(modeling_auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES)
-
-
-def _classifiers() -> Mapping[type, type]:
-    # transformers is untyped here.
-    found: Mapping[type, type] = transformers.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING
-    return found
 
 
 def _locate(full: str) -> _Files:
@@ -226,8 +216,9 @@ def _without_code(values: Any) -> Any:
 
 def _is_classifier(config: Any) -> bool:
     """Return True if a configuration, or its type, has a classification head."""
-    named = config.architectures
-    return type(config) in _classifiers() and (not named or any("ForImageClassification" in name for name in named))
+    if type(config) not in transformers.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING:
+        return False
+    return not config.architectures or any("ForImageClassification" in name for name in config.architectures)
 
 
 def _build(config: Any) -> nn.Module:
@@ -364,12 +355,14 @@ def _scores(config: Any) -> str:
     With no `problem_type`, several outputs are logits of a softmax for the pipeline `image-classification` of transformers.
     """
     # Any: a configuration has attributes of its own class.
-    known = {
-        "single_label_classification": "softmax",
-        "multi_label_classification": "sigmoid",
-        "regression": "value",
-    }.get(str(config.problem_type))
-    return known or ("softmax" if config.num_labels > 1 else "")
+    match config.problem_type:
+        case "multi_label_classification":
+            return "sigmoid"
+        case "regression":
+            return "value"
+        case "single_label_classification":
+            return "softmax"
+    return "softmax" if config.num_labels > 1 else ""
 
 
 def _classes(config: Any) -> Iterator[str]:

@@ -218,66 +218,50 @@ def _explain(
     )
     each = 4 // sum(map(bool, kinds))
     listed = [*(line for kind in kinds for line in kind[:each]), *(line for kind in kinds for line in kind[each:])]
+    cause = next(_causes(own, state, missing=missing, unexpected=unexpected, resized=resized))
+    return first_few(listed, separator="; "), cause
+
+
+def _causes(  # noqa: PLR0912  one branch for each cause
+    own: StateDict, state: StateDict, *, missing: Sequence[str], unexpected: Sequence[str], resized: Sequence[str]
+) -> Iterator[str]:
+    """Yield the causes that apply, each with its remedy, the likeliest one first."""
     head = ["", *own][-1].partition(".")[0]  # the outermost module with the last parameters, such as `fc`
     only_head = all(key.partition(".")[0] == head for key in (*missing, *unexpected, *resized))
     normalised, weights_normalised = (any(key.endswith("running_mean") for key in keys) for keys in (own, state))
     counters = sum(key.endswith("tracked") for key in own)
-    causes = (
-        (
-            any(re.search(r"\blora_", key) for key in unexpected),
-            "these are weights of an adapter (LoRA): merge it into its model, and save that model's state dict",
-        ),
-        (is_quantised(unexpected), "the weights are quantised: save the state dict before quantisation"),
-        (not own.keys() & state.keys(), "no key is in both: the weights belong to another model"),
-        (
-            weights_normalised and not normalised,
-            "the weights belong to a model with batch normalisation, and this one has none",
-        ),
-        (
-            normalised and not weights_normalised and len(missing) + len(resized) > 2,
-            "the weights belong to a model without batch normalisation, and this one has it",
-        ),
-        (
-            only_head and not (unexpected or resized) and not any(key.partition(".")[0] == head for key in state),
+    if any(re.search(r"\blora_", key) for key in unexpected):
+        yield "these are weights of an adapter (LoRA): merge it into its model, and save that model's state dict"
+    if is_quantised(unexpected):
+        yield "the weights are quantised: save the state dict before quantisation"
+    if not own.keys() & state.keys():
+        yield "no key is in both: the weights belong to another model"
+    if weights_normalised and not normalised:
+        yield "the weights belong to a model with batch normalisation, and this one has none"
+    if normalised and not weights_normalised and len(missing) + len(resized) > 2:
+        yield "the weights belong to a model without batch normalisation, and this one has it"
+    if only_head and not (unexpected or resized) and not any(key.partition(".")[0] == head for key in state):
+        yield (
             f"the weights have no head ('{head}'): name a function of yours that builds the model without one, such as "
-            "my_net.py:backbone",
-        ),
-        (
-            bool(resized) and all(own[key].ndim == 2 and state[key].shape == own[key].shape[::-1] for key in resized),
-            f"weights that have the axes in another order: save {quote(resized[0]) if resized else ''} transposed, as "
-            "torch.nn.Linear has it",
-        ),
-        (
-            only_head and not (missing or unexpected),
-            f"only the head ('{head}') differs: build the model for the weights' number of classes",
-        ),
-        (
-            only_head and ((missing and unexpected) or resized),
-            f"only the head ('{head}') differs, it was replaced: {_OWN_BUILDER}",
-        ),
-        (
-            not (missing or unexpected) and len(resized) == 1 and _differ_in_channels(own[resized[0]], state[resized[0]]),
-            "only one layer differs: the weights are for images with another number of channels",
-        ),
-        (
-            unexpected and not missing and _are_blocks(unexpected, own) and _patterns(unexpected) <= _patterns(own),
-            "more blocks of the same kind: the weights belong to a deeper model of this family",
-        ),
-        (
-            missing and not unexpected and _are_blocks(missing, state) and _patterns(missing) <= _patterns(state),
-            "fewer blocks of the same kind: the weights belong to a shallower model of this family",
-        ),
-        (
-            len(resized) * 2 > len(own) - counters,
-            "most shapes differ: the weights belong to a model of this family with another width",
-        ),
-        (
-            missing and not (unexpected or resized),
-            f"{len(missing)} of the network's {len(own)} tensors are not in the file: save the whole state dict",
-        ),
-        (True, "do the weights belong to another model, or to another version of it?"),
-    )
-    return first_few(listed, separator="; "), next(cause for applies, cause in causes if applies)
+            "my_net.py:backbone"
+        )
+    if resized and all(own[key].ndim == 2 and state[key].shape == own[key].shape[::-1] for key in resized):
+        yield f"weights that have the axes in another order: save {quote(resized[0])} transposed, as torch.nn.Linear has it"
+    if only_head and not (missing or unexpected):
+        yield f"only the head ('{head}') differs: build the model for the weights' number of classes"
+    if only_head and ((missing and unexpected) or resized):
+        yield f"only the head ('{head}') differs, it was replaced: {_OWN_BUILDER}"
+    if not (missing or unexpected) and len(resized) == 1 and _differ_in_channels(own[resized[0]], state[resized[0]]):
+        yield "only one layer differs: the weights are for images with another number of channels"
+    if unexpected and not missing and _are_blocks(unexpected, own) and _patterns(unexpected) <= _patterns(own):
+        yield "more blocks of the same kind: the weights belong to a deeper model of this family"
+    if missing and not unexpected and _are_blocks(missing, state) and _patterns(missing) <= _patterns(state):
+        yield "fewer blocks of the same kind: the weights belong to a shallower model of this family"
+    if len(resized) * 2 > len(own) - counters:
+        yield "most shapes differ: the weights belong to a model of this family with another width"
+    if missing and not (unexpected or resized):
+        yield f"{len(missing)} of the network's {len(own)} tensors are not in the file: save the whole state dict"
+    yield "do the weights belong to another model, or to another version of it?"
 
 
 def _shape(values: Tensor) -> str:
