@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import sysconfig
-from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -32,8 +31,8 @@ def find_homes(network: nn.Module) -> tuple[list[ModuleType], str]:
     own = [home for home in homes if home is not None and is_users(home)]
     if own:
         return own, ""
-    users = [sys.modules.get(name) for name in _users_modules(len(sys.modules), next(reversed(sys.modules)))]
-    candidates = [each for each in dict.fromkeys(users) if each and callable(vars(each).get("preprocess"))]
+    users = [module for module in dict.fromkeys(sys.modules.values()) if type(module) is ModuleType and is_users(module)]
+    candidates = [module for module in users if callable(vars(module).get("preprocess"))]
     names = [f"{module.__name__}.preprocess" for module in candidates]
     if len(candidates) == 1:
         notice = f"the network's classes are of a library: {names[0]} is taken for its preprocessing, the only one there is"
@@ -41,12 +40,6 @@ def find_homes(network: nn.Module) -> tuple[list[ModuleType], str]:
     if candidates:
         return [], f"the network's classes are of a library, and several preprocessings could be its own: {first_few(names)}"
     return [], ""
-
-
-@lru_cache(maxsize=1)
-def _users_modules(_count: int, _last: str) -> list[str]:
-    """Return the names of the user's modules, as long as none is imported: to look at thousands takes milliseconds."""
-    return [name for name, each in list(sys.modules.items()) if type(each) is ModuleType and is_users(each)]
 
 
 def is_users(module: ModuleType) -> bool:

@@ -41,10 +41,10 @@ def model_names(pattern: str = "") -> list[str]:
     """
     check_type("pattern", pattern, str, hint="part of a name, or a glob such as 'resnet*'")
     source, colon, glob = pattern.partition(":")
-    if colon and source in registry.sources() and not _fixed_names(source):
+    if colon and source in registry.sources() and not registry.sources()[source].names:
         names: list[str] = getattr(_fetch(source), "model_names", list)()
         return [f"{source}:{name}" for name in names if glob in name or fnmatchcase(name, glob)]
-    names = sorted(name for source in registry.sources() for name in _fixed_names(source))
+    names = sorted(name for member in registry.sources().values() for name in member.names)
     return [name for name in names if pattern in name or fnmatchcase(name, pattern)]
 
 
@@ -144,14 +144,13 @@ def _entry_name(source: str, name: str, member: Enum) -> str:
 def _resolve(spec: str) -> tuple[str, str]:
     """Return the source that accepts a name, and the name without the source's prefix."""
     sources = registry.sources()
-    for source in sources:
+    for source, member in sources.items():
         name = spec.removeprefix(f"{source}:")
-        takes_arguments = registry.sources()[source].takes_arguments
-        if (name.partition("(")[0].strip() if takes_arguments else name) in _fixed_names(source):
+        if (name.partition("(")[0].strip() if member.takes_arguments else name) in member.names:
             return source, name
     prefix = spec.partition(":")[0]
     for source in [prefix] if prefix in sources else sources:
-        spelling = registry.sources()[source].spelling
+        spelling = sources[source].spelling
         if spelling and re.fullmatch(spelling, spec, re.DOTALL):
             registry.source(source)
             return source, spec.removeprefix(f"{source}:")
@@ -196,10 +195,6 @@ def hint_for(name: str) -> str | None:
             if f"{source}:{name}" in model_names(f"{source}:{name}"):
                 return f"type {source}:{name}"
     return meant_model(name) or suggest(name, model_names())
-
-
-def _fixed_names(source: str) -> tuple[str, ...]:
-    return registry.sources()[source].names
 
 
 def _fetch(source: str) -> ModelSource:
