@@ -452,7 +452,7 @@ def _check_film_answer(answer: Any, question: str) -> list[Any]:
             return [is_so]
         case [None | int() as announced, int(above), int(below)] if question == "facts" and above > 0 and below > 0:
             return [announced, above, below]
-        case [list(times)] if question == "times" and all(isinstance(each, float) for each in times):
+        case [list(times)] if question == "times" and all(isinstance(time, float) for time in times):
             return [times]
     raise ValueError
 
@@ -477,7 +477,7 @@ def _check_answer(answer: Any, *, channels: int, volume: bool = False) -> _Store
                 isinstance(side, int) and side > 0 for side in shape
             )
             is_fitting = is_shape and (shape[0] == channels or (shape[0] == 1 and channels == 3))
-            is_known = all(isinstance(each, int | float) for each in (black, white, nodata or 0))
+            is_known = all(isinstance(number, int | float) for number in (black, white, nodata or 0))
             if is_fitting and is_known and prod(shape) <= MAX_VALUES and orientation in range(1, 9):
                 facts = {"nodata": nodata, "channels": channels, "is_picture": is_picture}
                 return (

@@ -137,9 +137,9 @@ def _join(high: NDArray[np.uint8], low: NDArray[np.uint8]) -> NDArray[np.uint16]
 def _with_key(planes: NDArray[Any], key: object, declared: Declared) -> Stored:
     """Add opacity for the colour that a PNG file declares as transparent."""
     colour = key if isinstance(key, tuple) else (key,)
-    if planes.dtype != np.uint16 or len(colour) != len(planes) or not all(isinstance(each, int) for each in colour):
+    if planes.dtype != np.uint16 or len(colour) != len(planes) or not all(isinstance(sample, int) for sample in colour):
         return planes, declared, ()
-    is_key = np.all([plane == each for plane, each in zip(planes, colour, strict=True)], axis=0)
+    is_key = np.all([plane == sample for plane, sample in zip(planes, colour, strict=True)], axis=0)
     opacity = np.where(is_key, 0, 65535).astype(np.uint16)
     return np.concatenate([planes, opacity[np.newaxis]]), Declared(declared.range, declared.source, alpha=True), ()
 

@@ -260,7 +260,7 @@ class _Video:
         if self._timestamps is None:
             self._timestamps, self._key_frames = self._index()
         first, unit = (self._timestamps or [0])[0], float(self._unit)
-        begins = [(each - first) * unit for each in self._timestamps]
+        begins = [(timestamp - first) * unit for timestamp in self._timestamps]
         return [*begins, begins[-1] + float(1 / self.rate)] if begins else [], unit
 
     def size_of(self, frame: Any) -> int:

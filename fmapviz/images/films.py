@@ -83,8 +83,8 @@ def check_readable(inputs: Iterable[object]) -> None:
     Raises:
         RequestError: PyAV is missing.
     """
-    named = [str(each) for each in inputs if isinstance(each, str | Path)] if isinstance(inputs, Sequence) else []
-    film = next((each for each in named if is_film(file_of(each))), None)
+    named = [str(path) for path in inputs if isinstance(path, str | Path)] if isinstance(inputs, Sequence) else []
+    film = next((path for path in named if is_film(file_of(path))), None)
     if film is not None and not _has_pyav():
         raise RequestError(f"films need the package av: {quote(film)}", hint=HINT)
 
@@ -94,12 +94,12 @@ def without_unreadable(
 ) -> Iterator[ImageFile | Failure]:
     """Leave out films, and report it once, if PyAV is missing."""
     noticed = False
-    for each in found:
-        if isinstance(each, Failure) or _has_pyav() or not is_film(file_of(each.path)):
-            yield each
+    for file in found:
+        if isinstance(file, Failure) or _has_pyav() or not is_film(file_of(file.path)):
+            yield file
         elif not noticed:
             noticed = True
-            notify(Notice(f"films are left out, {quote(each.path)} for example: {HINT} reads them"))
+            notify(Notice(f"films are left out, {quote(file.path)} for example: {HINT} reads them"))
 
 
 def list_frames(
@@ -176,8 +176,8 @@ def ask(path: str, question: str, number: int = 0, *, channels: int = 3) -> list
             film = _open.pop(path) if path in _open else _OpenFilm(path)
             _open[path] = film
             spare = [_open.popitem(last=False)[1]] if len(_open) > _MOST_OPEN else []
-        for each in spare:
-            each.close()
+        for old in spare:
+            old.close()
         with film.lock:
             if film.closed:  # by another thread
                 continue

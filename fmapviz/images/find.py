@@ -67,8 +67,8 @@ def find_images(
         RequestError: An address in a list of inputs is incomplete; in a stream, it is a failure.
     """
     if isinstance(inputs, list | tuple):
-        for each in inputs:
-            check_address(each)
+        for item in inputs:
+            check_address(item)
     return _find(inputs, avoid, Counter() if left_out is None else left_out)
 
 
@@ -80,11 +80,11 @@ def _find(
     walked: set[_Folder] = set()
     named: dict[_Folder, set[str]] = {}
     given: set[str] = set()
-    for each in inputs:
-        if isinstance(each, MemoryImage):
-            yield from _look_in_memory(each, given)
+    for item in inputs:
+        if isinstance(item, MemoryImage):
+            yield from _look_in_memory(item, given)
             continue
-        typed = each if isinstance(each, str) else str(check_type("each input", each, str | Path, hint="a file or a folder"))
+        typed = item if isinstance(item, str) else str(check_type("each input", item, str | Path, hint="a file or a folder"))
         if "://" in typed and is_url(typed):
             yield from remote.find(typed)
             continue
@@ -268,8 +268,10 @@ def _is_alias(path: Path, top: Path, avoid: Path | None) -> bool:
     if not path.is_symlink():
         return False
     target = path.resolve()
-    below = takewhile(lambda each: each != top, (target, *target.parents))
-    return target.is_relative_to(top) and not any(each.name.startswith(".") or _is_output(each, avoid) for each in below)
+    below = takewhile(lambda folder: folder != top, (target, *target.parents))
+    return target.is_relative_to(top) and not any(
+        folder.name.startswith(".") or _is_output(folder, avoid) for folder in below
+    )
 
 
 def _is_output(folder: Path, avoid: Path | None) -> bool:

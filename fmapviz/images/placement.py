@@ -234,7 +234,7 @@ def _measure(preparation: Preparation, view: _SeenRegion, *, size: Size, windows
     """Measure which positions of the picture the input shows, across and down, `(rows, columns)`."""
     pictures = (_ramp(number, windows, size=size, channels=preparation.channels) for number in range(3))
     prepared = (_apply(preparation, picture) for picture in pictures)
-    values = np.stack([_sample(each, view.rows, view.columns, shape=view.shape) for each in prepared])
+    values = np.stack([_sample(pixels, view.rows, view.columns, shape=view.shape) for pixels in prepared])
     above = (values - view.black) / view.gain - _BASES[:, None, None]
     shares = np.tensordot(np.linalg.inv(_SHARES[:2]), above[:2], axes=1)
     # Rounding to 8 bits, of the picture and after resizing each axis, makes at most 2.7 levels.

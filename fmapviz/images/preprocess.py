@@ -134,7 +134,7 @@ def for_volumes(preprocessing: InputOptions, *, channels: int, shape: tuple[int,
         if isinstance(picture, Samples) and picture.values.ndim == 4:
             slices = np.moveaxis(scale_volume(picture), 1, 0)
             pictures = (Bands(tuple(PillowImage.fromarray(channel) for channel in each)) for each in slices)
-            return torch.stack([plane.apply(each) for each in pictures], dim=1)
+            return torch.stack([plane.apply(bands) for bands in pictures], dim=1)
         if depth is None:
             axes = "(D, H, W)" if channels == 1 else f"({channels}, D, H, W)"
             raise InputError(
@@ -383,9 +383,9 @@ def _require_prepared(returned: object, channels: int, hint: str | None = None, 
     is_batch = returned.ndim == max(axes) + 1 or (returned.ndim == 4 and len(returned) == 1 != channels)
     prepared = returned[0] if is_batch and len(returned) == 1 else returned
     if prepared.ndim not in axes or len(prepared) != channels or not prepared.numel() or not prepared.is_floating_point():
-        wanted = f"floating-point numbers ({channels}, {'depth, ' if volume else ''}height, width)"
+        expected = f"floating-point numbers ({channels}, {'depth, ' if volume else ''}height, width)"
         raise InputError(
-            "E_PREPARE", f"the preprocessing must return {wanted} for this model, not {_words_of(returned)}", hint=hint
+            "E_PREPARE", f"the preprocessing must return {expected} for this model, not {_words_of(returned)}", hint=hint
         )
     return prepared.detach().as_subclass(Tensor).to("cpu", torch.float32)
 

@@ -276,8 +276,8 @@ def _unpack(page: TiffPage, stream: BinaryIO) -> NDArray[Any]:
             data = page.decode.keywords["decompress"](data) if hasattr(page.decode, "keywords") else data
         whole = np.frombuffer(data, np.uint8, len(data) // row_bytes * row_bytes).reshape(-1, row_bytes)
         for row in whole[: page.rowsperstrip]:
-            each = np.unpackbits(row)[: page.imagewidth * together * bits].reshape(-1, bits)
-            rows.append(each @ powers)
+            bits_of_row = np.unpackbits(row)[: page.imagewidth * together * bits].reshape(-1, bits)
+            rows.append(bits_of_row @ powers)
     stacked = np.array(rows, np.uint16)
     if page.planarconfig == 1:
         if len(stacked) < page.imagelength:

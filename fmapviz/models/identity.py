@@ -61,7 +61,7 @@ def digest_of_network(network: nn.Module, *, files: Iterable[Path] = (), called:
     called = list(called)
     running = running_codes(network, called)
     reader = _Reader(files, running)
-    read = [*reader.network(network), *(reader.value(each, _DEEPEST) for each in called)]
+    read = [*reader.network(network), *(reader.value(item, _DEEPEST) for item in called)]
     code = sorted({sha256_of(path) for path in reader.files if path.is_file()})
     return hashlib.sha256("\n".join([*read, *code]).encode("utf-8", "surrogatepass")).hexdigest()
 
@@ -137,34 +137,34 @@ class _Reader:
         elif isinstance(value, FunctionType):
             yield from self._function(value, depth)
         elif isinstance(value, partial):
-            yield from (self.value(each, depth) for each in (value.func, value.args, value.keywords))
+            yield from (self.value(item, depth) for item in (value.func, value.args, value.keywords))
         elif isinstance(value, type):
             yield value.__qualname__  # without its module, which has another name where it is the program
             yield from self._class(value, depth)
         elif isinstance(value, Mapping):
-            yield from sorted(f"{self.value(key, depth)}: {self.value(each, depth)}" for key, each in value.items())
+            yield from sorted(f"{self.value(key, depth)}: {self.value(item, depth)}" for key, item in value.items())
         elif isinstance(value, AbstractSet):
-            yield from sorted(self.value(each, depth) for each in value)
+            yield from sorted(self.value(item, depth) for item in value)
         elif isinstance(value, Sequence):
-            yield from (self.value(each, depth) for each in value)
+            yield from (self.value(item, depth) for item in value)
         elif isinstance(value, SimpleNamespace) or _is_read(type(value)):
             yield from self._class(type(value), depth)
             slots = [key for kind in type(value).__mro__ for key in _names(vars(kind).get("__slots__", ()))]
             held = {key: getattr(value, key) for key in slots if hasattr(value, key)} | getattr(value, "__dict__", {})
-            yield from (f"{key}={self.value(each, depth)}" for key, each in held.items() if not self._is_written(key, each))
+            yield from (f"{key}={self.value(item, depth)}" for key, item in held.items() if not self._is_written(key, item))
         else:
             yield str(getattr(value, "__qualname__", ""))  # of a function in C
 
     def _class(self, kind: type, depth: int) -> Iterator[str]:
         """Yield what the code of a class and of its bases reads; of one without a file, the code too."""
-        for own in (each for each in kind.__mro__ if _is_own(each) and each not in self._classes):
+        for own in (base for base in kind.__mro__ if _is_own(base) and base not in self._classes):
             self._classes.add(own)
             self.files.update(_source_of(own))
             for key, value in list(vars(own).items()):
                 functions = functions_in(value)
-                read = [self.value if each.__code__ in self._running else self._source for each in functions]
+                read = [self.value if function.__code__ in self._running else self._source for function in functions]
                 if functions:
-                    yield f"{key} {[words(each, depth) for words, each in zip(read, functions, strict=True)]}"
+                    yield f"{key} {[words(function, depth) for words, function in zip(read, functions, strict=True)]}"
                 elif not self._is_written(key, value) and not key.startswith(("__", "_abc_")):
                     yield f"{key} {self.value(value, depth)}"
 
@@ -203,7 +203,8 @@ class _Reader:
 
     def _code(self, code: CodeType, depth: int) -> str:
         constants = [
-            self._code(each, depth) if isinstance(each, CodeType) else self.value(each, depth) for each in code.co_consts
+            self._code(constant, depth) if isinstance(constant, CodeType) else self.value(constant, depth)
+            for constant in code.co_consts
         ]
         return f"{code.co_code.hex()} {code.co_names} {constants}"
 
@@ -270,15 +271,15 @@ def running_codes(network: nn.Module, called: Iterable[object] = ()) -> set[Code
             meet(value.__self__)
         kind = value if isinstance(value, type) else type(value)
         if not isinstance(value, FunctionType) and _is_own(kind):
-            classes.update(dict.fromkeys(each for each in kind.__mro__ if _is_own(each)))
+            classes.update(dict.fromkeys(base for base in kind.__mro__ if _is_own(base)))
         functions.extend(functions_in(value))
 
     for module in network.modules():
         hooks = chain(module._forward_pre_hooks.values(), module._forward_hooks.values())
-        for each in (module, *hooks, *vars(module).values()):
-            meet(each)
-    for each in called:
-        meet(each)
+        for item in (module, *hooks, *vars(module).values()):
+            meet(item)
+    for item in called:
+        meet(item)
     codes = set[CodeType]()
     count = -1
     while count != len(codes) + len(names) + len(classes):
@@ -327,19 +328,25 @@ def written_names(codes: Iterable[CodeType]) -> tuple[set[str], set[str]]:
 
 def _uses_in(code: CodeType) -> tuple[set[str], set[str], set[str]]:
     """Return the names that code assigns, those of containers that it fills, and those that it reads for another purpose."""
-    instructions = [each for each in dis.get_instructions(code) if each.opname != "EXTENDED_ARG"]
+    instructions = [instruction for instruction in dis.get_instructions(code) if instruction.opname != "EXTENDED_ARG"]
     assigned, filled, other = set[str](), set[str](), set[int]()
-    for at, each in enumerate(instructions):
-        is_free = each.opname == "STORE_DEREF" and each.argval in code.co_freevars
-        if each.opname in _STORED or is_free:
-            assigned.add(str(each.argval))
+    for at, instruction in enumerate(instructions):
+        is_free = instruction.opname == "STORE_DEREF" and instruction.argval in code.co_freevars
+        if instruction.opname in _STORED or is_free:
+            assigned.add(str(instruction.argval))
             other |= _of_update(instructions, at)
-        above = _INDEXED.get(each.opname, 0 if _is_method(each) and each.argval in _COLLECTING else None)
+        above = _INDEXED.get(
+            instruction.opname, 0 if _is_method(instruction) and instruction.argval in _COLLECTING else None
+        )
         if above is not None and (found := _container(instructions, at, above)) is not None:
             filled.add(str(instructions[found].argval))
             other.add(found)
-    read = {str(each.argval) for at, each in enumerate(instructions) if each.opname in _LOADED and at not in other}
-    read |= {each for each in code.co_consts if isinstance(each, str)}  # getattr may take it
+    read = {
+        str(instruction.argval)
+        for at, instruction in enumerate(instructions)
+        if instruction.opname in _LOADED and at not in other
+    }
+    read |= {constant for constant in code.co_consts if isinstance(constant, str)}  # getattr may take it
     for inner in code.co_consts:
         if isinstance(inner, CodeType):
             for names, more in zip((assigned, filled, read), _uses_in(inner), strict=True):
@@ -347,10 +354,10 @@ def _uses_in(code: CodeType) -> tuple[set[str], set[str], set[str]]:
     return assigned, filled, read
 
 
-def _is_method(each: dis.Instruction) -> bool:
+def _is_method(instruction: dis.Instruction) -> bool:
     """Return True if an instruction loads a method that is called at once."""
-    is_marked = sys.version_info >= (3, 12) and each.opname == "LOAD_ATTR" and bool((each.arg or 0) & 1)
-    return each.opname == "LOAD_METHOD" or is_marked
+    is_marked = sys.version_info >= (3, 12) and instruction.opname == "LOAD_ATTR" and bool((instruction.arg or 0) & 1)
+    return instruction.opname == "LOAD_METHOD" or is_marked
 
 
 def _of_update(instructions: Sequence[dis.Instruction], at: int) -> set[int]:
@@ -361,7 +368,9 @@ def _of_update(instructions: Sequence[dis.Instruction], at: int) -> set[int]:
     if operated is None or "=" not in instructions[operated].argrepr:
         return set()
     name = instructions[at].argval
-    loads = [each for each in range(operated) if instructions[each].opname in _LOADED and instructions[each].argval == name]
+    loads = [
+        index for index in range(operated) if instructions[index].opname in _LOADED and instructions[index].argval == name
+    ]
     return set(loads[-1:])
 
 
@@ -373,8 +382,8 @@ def _container(instructions: Sequence[dis.Instruction], at: int, above: int) -> 
     while at and instructions[at - 1].opname in _TURNED:  # of `held[key] += 1`, whose value was on top
         at, above = at - 1, 2
     for number in range(at - 1, -1, -1):
-        each = instructions[number]
+        instruction = instructions[number]
         if above == 0:
-            return number if each.opname in _LOADED else None
-        above -= dis.stack_effect(each.opcode, each.arg, jump=False)
+            return number if instruction.opname in _LOADED else None
+        above -= dis.stack_effect(instruction.opcode, instruction.arg, jump=False)
     return None

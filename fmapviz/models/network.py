@@ -72,7 +72,7 @@ def describe_network(
     shape = find_inputs(owners)
     check_network(network, is_called=forward is None, shape=shape)
     definitions = (getattr(owner, key, None) for owner in owners for key in _PREPROCESSING)
-    preprocess = next((each for each in definitions if callable(each) and not _is_submodule(each)), None)
+    preprocess = next((function for function in definitions if callable(function) and not _is_submodule(function)), None)
     if preprocess is not None and replace(preprocessing, channels_in=None) != InputOptions():
         notices = (*notices, "the input options replace the network's own preprocessing")
         preprocess = None
@@ -119,7 +119,7 @@ _EXPECTED: dict[tuple[str, ...], tuple[Any, str]] = {
 
 def _of_other_kinds(owners: Iterable[object]) -> Iterator[str]:
     """Yield notices of names in the modules beside a network that are not used, as they hold something of another kind."""
-    for owner in (each for each in owners if isinstance(each, ModuleType)):
+    for owner in (owner for owner in owners if isinstance(owner, ModuleType)):
         for names, (kinds, expected) in _EXPECTED.items():
             for name in names:
                 value = getattr(owner, name, None)
@@ -148,7 +148,9 @@ def find_layout(*owners: object) -> UserLayouts | None:
     Raises:
         RequestError: It is no mapping of globs to layouts.
     """
-    given: Any = next((found for each in owners if (found := vars(each).get(_LAYOUT) if each is not None else None)), None)
+    given: Any = next(
+        (found for owner in owners if (found := vars(owner).get(_LAYOUT) if owner is not None else None)), None
+    )
     if given is None or isinstance(given, nn.Module):
         return None
     if isinstance(given, Mapping):
@@ -291,7 +293,7 @@ def check_network(network: nn.Module, *, is_called: bool = True, shape: Sequence
     try:
         signature.bind(object())
     except TypeError as error:
-        plain = [each.replace(annotation=inspect.Parameter.empty) for each in signature.parameters.values()]
+        plain = [parameter.replace(annotation=inspect.Parameter.empty) for parameter in signature.parameters.values()]
         shown = signature.replace(parameters=plain, return_annotation=inspect.Signature.empty)
         raise RequestError(
             f"the network does not take one batch of images: its forward is forward{shown}",

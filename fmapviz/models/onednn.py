@@ -27,7 +27,7 @@ def with_onednn(network: nn.Module) -> Iterator[None]:
 
     Modules with a method of their own in place of `nn.Conv2d`'s are left alone. At the end the network is as before.
     """
-    pointwise = [each for each in network.modules() if isinstance(each, nn.Conv2d) and _is_pointwise(each)]
+    pointwise = [module for module in network.modules() if isinstance(module, nn.Conv2d) and _is_pointwise(module)]
     changed = pointwise if torch.backends.mkldnn.is_available() else []  # type: ignore[no-untyped-call]
     try:
         for module in changed:

@@ -72,13 +72,13 @@ def _measure(processor: Any) -> tuple[tuple[int, int], tuple[float, ...], tuple[
     try:
         black, white = (_call(processor, PillowImage.new("RGB", (512, 512), colour)) for colour in ("black", "white"))
         _, height, width = black.shape
-        low, high = (each[:, height // 2, width // 2].double() for each in (black, white))
+        low, high = (pixels[:, height // 2, width // 2].double() for pixels in (black, white))
     except Exception as error:
         raise _no_picture(processor, one_line(error)) from error
     if len(low) != 3 or not bool((high > low).all()):
         raise _no_picture(processor, f"it returns {tuple(black.shape)}")
     deviation = 1 / (high - low)
-    mean, std = (tuple(round(number, 6) + 0.0 for number in each.tolist()) for each in (-low * deviation, deviation))
+    mean, std = (tuple(round(number, 6) + 0.0 for number in numbers.tolist()) for numbers in (-low * deviation, deviation))
     return (height, width), mean, std
 
 

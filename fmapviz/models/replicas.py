@@ -39,7 +39,7 @@ def _is_modified(module: nn.Module) -> bool:
     if isinstance(module, torch.jit.ScriptModule) or module._forward_hooks or module._forward_pre_hooks:
         return True
     held = vars(module).values()
-    return any(isinstance(each, MethodType) or (isinstance(each, FunctionType) and each.__closure__) for each in held)
+    return any(isinstance(value, MethodType) or (isinstance(value, FunctionType) and value.__closure__) for value in held)
 
 
 def _leads_to(start: object, forbidden: set[int]) -> bool:

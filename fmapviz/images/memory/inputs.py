@@ -76,7 +76,7 @@ def values_in(inputs: Inputs) -> list[Any]:  # Any: see `MemoryImage`
 
 def is_all_prepared(inputs: object) -> bool:
     """Return True for a list of inputs that are all prepared tensors, to which no preprocessing is applied."""
-    return isinstance(inputs, list) and all(isinstance(each, MemoryImage) and each.kind == "prepared" for each in inputs)
+    return isinstance(inputs, list) and all(isinstance(item, MemoryImage) and item.kind == "prepared" for item in inputs)
 
 
 def only_files(inputs: Iterable[Listed]) -> Iterable[str | Path]:
@@ -86,13 +86,13 @@ def only_files(inputs: Iterable[Listed]) -> Iterable[str | Path]:
         RequestError: One is in memory; of an iterator when it is reached.
     """
 
-    def check(each: Listed) -> str | Path:
-        if isinstance(each, MemoryImage):
+    def check(item: Listed) -> str | Path:
+        if isinstance(item, MemoryImage):
             hint = "save it as a file that every worker can read, or leave out engine="
-            raise RequestError(f"only this process can read an image in memory: {quote(each.name)}", hint=hint)
-        return each
+            raise RequestError(f"only this process can read an image in memory: {quote(item.name)}", hint=hint)
+        return item
 
-    return [check(each) for each in inputs] if isinstance(inputs, list) else map(check, inputs)
+    return [check(item) for item in inputs] if isinstance(inputs, list) else map(check, inputs)
 
 
 def kind_of(value: object) -> Kind:
@@ -198,10 +198,10 @@ def _images_of(item: Mapping[Any, Any] | Sequence[Any], remark: Callable[[str], 
             remark(f"of each dictionary the images under {quote(keys[0])} are drawn, not {', '.join(map(quote, left))}")
         return _images_in_item(item[keys[0]], remark)
     first, rest = item[0], item[1:]
-    if isinstance(item, list) and all(isinstance(each, Mapping | tuple) or _is_image(each) for each in item):
-        alike = len({tuple(each.shape[1:]) if isinstance(each, Tensor) else None for each in item}) == 1
+    if isinstance(item, list) and all(isinstance(part, Mapping | tuple) or _is_image(part) for part in item):
+        alike = len({tuple(part.shape[1:]) if isinstance(part, Tensor) else None for part in item}) == 1
         if alike or not isinstance(first, Tensor):
-            return [image for each in item for image in _images_in_item(each, remark)]
+            return [image for part in item for image in _images_in_item(part, remark)]
     if rest:
         remark("of each batch or item with several parts the first one is drawn: labels and the like are left out")
     return _images_in_item(first, remark)

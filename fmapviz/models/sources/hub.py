@@ -78,8 +78,8 @@ def _find(full: str) -> tuple[Path, str]:
     owner, repository, reference, entry = match.groups()
     cache = Path(hub.get_dir())
     references = [reference.replace("/", "_")] if reference else _BRANCHES
-    folders = [cache / f"{owner}_{repository}_{each}" for each in references]
-    folder = next((each for each in folders if (each / "hubconf.py").is_file()), None)
+    folders = [cache / f"{owner}_{repository}_{branch}" for branch in references]
+    folder = next((path for path in folders if (path / "hubconf.py").is_file()), None)
     if folder is None:
         source = f"{owner}/{repository}{f':{reference}' if reference else ''}"
         command = f"python -c \"import torch; torch.hub.load('{source}', '{entry}')\""
@@ -141,12 +141,12 @@ def _entries_in(folder: Path) -> list[str]:
     """List the public functions that `hubconf.py` defines or imports, without running it."""
     found: list[str] = []
     with suppress(OSError, ValueError, SyntaxError, RecursionError, MemoryError):
-        for each in ast.parse((folder / "hubconf.py").read_bytes()).body:
-            if isinstance(each, ast.FunctionDef):
-                found.append(each.name)
-            elif isinstance(each, ast.ImportFrom) and (each.module or "").partition(".")[0] not in _LIBRARIES:
-                found += [alias.asname or alias.name for alias in each.names if alias.name != "*"]
-                if any(alias.name == "*" for alias in each.names):
+        for statement in ast.parse((folder / "hubconf.py").read_bytes()).body:
+            if isinstance(statement, ast.FunctionDef):
+                found.append(statement.name)
+            elif isinstance(statement, ast.ImportFrom) and (statement.module or "").partition(".")[0] not in _LIBRARIES:
+                found += [alias.asname or alias.name for alias in statement.names if alias.name != "*"]
+                if any(alias.name == "*" for alias in statement.names):
                     return []  # they are known only when it runs
     return sorted(name for name in found if not name.startswith("_"))
 

@@ -216,8 +216,8 @@ def _explain(
         [f"unexpected {key}" for key in unexpected],
         [f"{key} is {_shape(state[key])}, not {_shape(own[key])}" for key in resized],
     )
-    each = 4 // sum(map(bool, kinds))
-    listed = [*(line for kind in kinds for line in kind[:each]), *(line for kind in kinds for line in kind[each:])]
+    most = 4 // sum(map(bool, kinds))
+    listed = [*(line for kind in kinds for line in kind[:most]), *(line for kind in kinds for line in kind[most:])]
     cause = next(_causes(own, state, missing=missing, unexpected=unexpected, resized=resized))
     return first_few(listed, separator="; "), cause
 

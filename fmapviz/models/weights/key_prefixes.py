@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 _USUAL_PREFIX = re.compile(r"(?:module\.|model\.)*")
 
 
-def strip_prefixes(state: StateDict, wanted: StateDict, path: Path) -> tuple[StateDict, tuple[str, ...]]:
+def strip_prefixes(state: StateDict, expected: StateDict, path: Path) -> tuple[StateDict, tuple[str, ...]]:
     """Strip the prefixes that wrappers and training modules add to the keys of a network.
 
     Args:
         state: The weights.
-        wanted: The state dict of the network; `num_batches_tracked` may be missing in the weights.
+        expected: The state dict of the network; `num_batches_tracked` may be missing in the weights.
         path: The file, for the notice.
 
     Returns:
@@ -38,12 +38,12 @@ def strip_prefixes(state: StateDict, wanted: StateDict, path: Path) -> tuple[Sta
         >>> strip_prefixes({"net.a.weight": torch.zeros(1)}, {"a.weight": torch.ones(1)}, Path("lit.ckpt"))
         ({'a.weight': tensor([0.])}, ("stripped the prefix 'net.' from the keys of 'lit.ckpt'",))
     """
-    needed = {key for key in wanted if not key.endswith("num_batches_tracked")}
+    needed = {key for key in expected if not key.endswith("num_batches_tracked")}
     if needed <= state.keys():
         return state, ()
     unwrapped = {WRAPPERS.sub("", key): key for key in state}
     prefix = _prefix_of(
-        unwrapped, needed, lambda prefix: _fits(prefix, {key: wanted[key] for key in needed}, unwrapped, state)
+        unwrapped, needed, lambda prefix: _fits(prefix, {key: expected[key] for key in needed}, unwrapped, state)
     )
     names = {key.removeprefix(prefix): given for key, given in unwrapped.items() if key.startswith(prefix)}
     leading = [given.removesuffix(key) for key, given in names.items() if given.endswith(key)]
@@ -60,9 +60,9 @@ def strip_prefixes(state: StateDict, wanted: StateDict, path: Path) -> tuple[Sta
     return {key: state[given] for key, given in names.items()}, (notice,)
 
 
-def _fits(prefix: str, wanted: StateDict, unwrapped: Mapping[str, str], state: StateDict) -> bool:
+def _fits(prefix: str, expected: StateDict, unwrapped: Mapping[str, str], state: StateDict) -> bool:
     """Return True if what is under a prefix has the shapes of the network: of encoder and decoder one may."""
-    given = ((values, unwrapped.get(f"{prefix}{key}")) for key, values in wanted.items())
+    given = ((values, unwrapped.get(f"{prefix}{key}")) for key, values in expected.items())
     return all(key is None or state[key].shape == values.shape for values, key in given)
 
 
