@@ -30,7 +30,7 @@ from fmapviz.models.weights.fit import LoadedWeights, load_weights
 from fmapviz.types import Model
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
     from enum import Enum
 
     from fmapviz.config import InputOptions
@@ -73,6 +73,10 @@ def load(name: str, *, weights: str | Mapping[str, Any] | None, preprocessing: I
             preprocessing = replace(preprocessing, size=(side, side))
     is_plain = takes_batches(name)
     preparation, forward, notices = feeding(name, entry or _best_entry(name), preprocessing, loaded.module)
+    is_assumed = loaded.sha256 and not entry and "transform_input" not in arguments  # see `_heads_in`
+    if is_assumed and getattr(loaded.module, "transform_input", False):
+        other = f"if trained without it: the model {quote(f'{name}(transform_input=False)')}"
+        notices = (*notices, f"transform_input=True is assumed, as for torchvision's weights; {other}")
     return Model(
         name=spec,
         module=loaded.module.eval(),
@@ -84,11 +88,7 @@ def load(name: str, *, weights: str | Mapping[str, Any] | None, preprocessing: I
         straight=is_plain,
         classes=loaded.classes or tuple(entry.meta.get("categories", ()) if entry else ()),
         scores="softmax" if is_plain and (entry or loaded.sha256 is None) else "",
-        notices=(
-            *loaded.notices,
-            *notices,
-            *_transform_notices(name, loaded, known=entry is not None or "transform_input" in arguments),
-        ),
+        notices=(*loaded.notices, *notices),
     )
 
 
@@ -118,13 +118,6 @@ def _member(weights: str) -> Enum | None:
         found: Enum = models.get_weight(weights)
         return found
     return None
-
-
-def _transform_notices(name: str, loaded: LoadedWeights, *, known: bool) -> Iterator[str]:
-    """Report what `_heads_in` assumes about the inputs of a file, unless that is known."""
-    if not known and loaded.sha256 and getattr(loaded.module, "transform_input", False):
-        other = quote(f"{name}(transform_input=False)")
-        yield f"transform_input=True is assumed, as for torchvision's weights; if trained without it: the model {other}"
 
 
 def _load_published(name: str, build: Build, entry: Any, preprocessing: InputOptions) -> LoadedWeights:

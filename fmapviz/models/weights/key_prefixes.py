@@ -10,7 +10,7 @@ from fmapviz.errors import WeightsError, first_few, quote
 from fmapviz.models.weights.state_dict import WRAPPERS, StateDict
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection
     from pathlib import Path
 
 # Stripped also if the network is another one: the message is then easier to read.
@@ -42,9 +42,13 @@ def strip_prefixes(state: StateDict, expected: StateDict, path: Path) -> tuple[S
     if needed <= state.keys():
         return state, ()
     unwrapped = {WRAPPERS.sub("", key): key for key in state}
-    prefix = _prefix_of(
-        unwrapped, needed, lambda prefix: _fits(prefix, {key: expected[key] for key in needed}, unwrapped, state)
-    )
+
+    def fits(prefix: str) -> bool:
+        """Return True if what is under a prefix has the shapes of the network: of encoder and decoder one may."""
+        held = ((expected[key].shape, unwrapped.get(f"{prefix}{key}")) for key in needed)
+        return all(key is None or state[key].shape == shape for shape, key in held)
+
+    prefix = _prefix_of(unwrapped, needed, fits)
     names = {key.removeprefix(prefix): given for key, given in unwrapped.items() if key.startswith(prefix)}
     leading = [given.removesuffix(key) for key, given in names.items() if given.endswith(key)]
     wrappers = [match[0] for given in names.values() for match in WRAPPERS.finditer(given)]
@@ -58,12 +62,6 @@ def strip_prefixes(state: StateDict, expected: StateDict, path: Path) -> tuple[S
     if others := [key for key in state if key not in kept]:
         notice += f", and ignored the other keys: {first_few(others)}"
     return {key: state[given] for key, given in names.items()}, (notice,)
-
-
-def _fits(prefix: str, expected: StateDict, unwrapped: Mapping[str, str], state: StateDict) -> bool:
-    """Return True if what is under a prefix has the shapes of the network: of encoder and decoder one may."""
-    given = ((values, unwrapped.get(f"{prefix}{key}")) for key, values in expected.items())
-    return all(key is None or state[key].shape == values.shape for values, key in given)
 
 
 def _prefix_of(keys: Collection[str], needed: set[str], fits: Callable[[str], bool]) -> str:
