@@ -114,16 +114,6 @@ def read_prepared(path: str | Path, preparation: Preparation) -> Tensor:
         raise
 
 
-def read_values(file: ImageFile, preparation: Preparation) -> Tensor:
-    """Return a listed input as a network gets it, float32 `(C, ...)`.
-
-    Raises:
-        InputError: It cannot be read.
-    """
-    given = memory_image(file)
-    return read_memory_image(given, preparation).values if given else read_prepared(file.path, preparation)
-
-
 def read_memory_image(image: MemoryImage, preparation: Preparation) -> PreparedImage:
     """Read an image in memory.
 

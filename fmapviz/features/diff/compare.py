@@ -18,7 +18,7 @@ from fmapviz.features.diff.drawer import PairDrawer
 from fmapviz.features.diff.layer_ranking import LayerChange, Powers, rank_layers, why_apart
 from fmapviz.features.diff.networks import choose_layers, compare_networks, load_second
 from fmapviz.images.find import find_images
-from fmapviz.images.load import read_values
+from fmapviz.images.load import read_input
 from fmapviz.images.memory.inputs import is_all_prepared, resolve_inputs
 from fmapviz.models.load import load_model
 from fmapviz.observe.layers import default_types, find_layers, select_layers, unwrap
@@ -174,7 +174,7 @@ def _iterate(drawer: PairDrawer, images: Inputs, model: Model) -> Iterator[tuple
         for found in find_images(inputs):
             if isinstance(found, Failure):
                 raise InputError(found.code, found.message, hint=found.hint or suggest_file(found.path))
-            values = read_values(found, model.preparation)[None].to(device)
+            values = read_input(found, model.preparation).values[None].to(device)
             kept: list[tuple[LayerResult, Tensor, Tensor]] = []
             drawer.receive = lambda result, a, b: kept.append((result, a, b))  # noqa: B023  used before the next image
             yield from drawer.draw(values)

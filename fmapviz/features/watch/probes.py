@@ -10,7 +10,7 @@ import torch
 
 from fmapviz.errors import InputError, RequestError, quote
 from fmapviz.images.find import find_images
-from fmapviz.images.load import read_values, remark_on_values
+from fmapviz.images.load import read_input, remark_on_values
 from fmapviz.images.memory.inputs import is_all_prepared, resolve_inputs
 from fmapviz.run.kept_passes import ReadImage
 from fmapviz.store.unit_key import distinct_name
@@ -44,7 +44,7 @@ def read_probes(given: Inputs, model: Model) -> tuple[list[ImageFile], str]:
         file = replace(found, unit=distinct_name(found.unit, found.path)) if found.unit in probes else found
         if file.unit in probes:
             raise RequestError(f"an image is given twice: {quote(file.unit)}", hint="leave it out once")
-        values = read_values(file, preparation)
+        values = read_input(file, preparation).values
         with torch.inference_mode(mode=False):  # a tensor of that mode has no gradients
             own = values.detach().cpu().clone()
         probes[file.unit] = replace(file, content=ReadImage(partial(_read_again, own)))
