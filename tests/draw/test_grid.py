@@ -241,7 +241,7 @@ def test_maps_that_need_gradients_are_drawn():
     assert torch.equal(tile(maps), reference(maps.detach()))
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=50)
 @given(
     maps=st.tuples(st.integers(1, 12), st.integers(1, 4), st.integers(1, 4)).flatmap(
         lambda shape: arrays(np.float32, shape, elements=st.floats(-(2.0**120), 2.0**120, width=32))
@@ -367,7 +367,7 @@ def test_signed_levels_equal_a_centred_norm(shape, dtype, factor):
     assert torch.equal(tile(maps, SIGNED_GREY), laid_out(levels))
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=50)
 @given(
     arrays(
         np.float32,

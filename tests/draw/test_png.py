@@ -38,7 +38,7 @@ def walk(data):
         position += 12 + length
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=50)
 @given(arrays(np.uint8, GREY | RGB))
 def test_every_picture_is_read_back_bit_for_bit(pixels):
     assert np.array_equal(np.asarray(open_png(png.encode(pixels))), pixels)

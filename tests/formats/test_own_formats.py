@@ -9,6 +9,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from cases import thorough
 from extras import needs
 from image_files import paint
 from tiny_runs import SAID, runner
@@ -128,7 +129,7 @@ def test_a_run_with_its_files_is_removed_whole(place):
     assert not directory.exists()
 
 
-@pytest.mark.parametrize("kind", BAD)
+@pytest.mark.parametrize("kind", ["add", "exits", "missing", "folder", "close", *thorough("link", "hidden", "record")])
 def test_an_image_over_which_it_fails_has_failed_and_the_others_are_written(kind, place):
     code, said = BAD[kind]
     (place / "bad.py").write_text(
