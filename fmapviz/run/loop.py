@@ -434,9 +434,10 @@ def draw_images(
                 if event.failure:
                     failures.append(event.failure)
                     append_failure(session.directory, event.failure, sync=config.fsync)
+                    session.output.upload_failures(session.directory)
                 if until_failure and until_failure.is_over(event) and not config.shard:  # a shard is finished as a whole
                     break
-            session.output.upload_failures(session.directory)
+            session.output.upload_failures(session.directory, now=True)
         except OutputError as error:
             done = f"{counts['done'] + counts['skipped']} of the {counted(progress.found, 'image')} listed so far are done"
             error.advise(f"{done}; {error.hint or remedy_of(error)}")

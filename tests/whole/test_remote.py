@@ -262,6 +262,18 @@ def test_a_remote_run_equals_a_local_one(bucket, inputs, tmp_path, options):
     assert problems(OUT) == []
 
 
+def test_failures_are_in_the_store_before_the_run_ends(bucket, inputs):
+    (inputs / "0.png").write_bytes(b"no image")
+    seen = []
+
+    def look(event):
+        if isinstance(event, Outcome) and event.status == "done":
+            seen.append("runs/run/failures.jsonl" in bucket.keys("runs/run/failures"))
+
+    assert draw([inputs], OUT, to=["png"], workers=1, on_event=look).failed == 1
+    assert seen[-1]
+
+
 @pytest.mark.parametrize(
     "options", [{"to": EVERYTHING}, *thorough({"to": ["tar", "stats"], "shard": 3})], ids=["images", "shards"]
 )

@@ -77,8 +77,8 @@ class LocalDestination:
     def share_file(self, run: Path, name: str) -> None:
         """Publish a run-level file, unless another process has done so: then take over that."""
 
-    def upload_failures(self, run: Path) -> None:
-        """Publish the list of failures."""
+    def upload_failures(self, run: Path, *, now: bool = False) -> None:
+        """Publish the list of failures, unless that was done a moment ago and need not be `now`."""
 
     def refresh(self, run: Path) -> None:
         """Take over the units that other processes have finished."""

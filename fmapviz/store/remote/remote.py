@@ -7,6 +7,7 @@ directory keeps their records and what run-level files are made from: all that a
 from __future__ import annotations
 
 import tempfile
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from fmapviz.core.object_store import Store
     from fmapviz.store.unit_key import UnitKey
 
+UPLOAD_SECONDS = 10.0  # between two uploads of the failures
 _ENDING = "-remote"
 _THREADS = 16
 
@@ -75,6 +77,7 @@ class RemoteDestination:
         self.address: Path | str = store.url
         self._store = store
         self._sync = RunSync(store, directory, pool)
+        self._upload_due = 0.0
 
     def check(self) -> None:
         """See `LocalDestination`."""
@@ -134,11 +137,14 @@ class RemoteDestination:
         with self._writing(run.name, name):
             self._sync.upload(self._sync.name(run / name))
 
-    def upload_failures(self, run: Path) -> None:
+    def upload_failures(self, run: Path, *, now: bool = False) -> None:
         """See `LocalDestination`."""
-        if files.exists(run / FAILURES_FILE):
-            with self._writing(run.name, FAILURES_FILE):
-                self._sync.append_failures(self._sync.name(run / FAILURES_FILE))
+        begun = time.monotonic()
+        if not files.exists(run / FAILURES_FILE) or not (now or begun > self._upload_due):
+            return
+        with self._writing(run.name, FAILURES_FILE):
+            self._sync.append_failures(self._sync.name(run / FAILURES_FILE))
+        self._upload_due = time.monotonic() + max(UPLOAD_SECONDS, 20 * (time.monotonic() - begun))
 
     def refresh(self, run: Path) -> None:
         """See `LocalDestination`."""
@@ -173,7 +179,7 @@ class RemoteDestination:
 
     def _refresh(self, run: Path) -> bool:
         """Download what other processes have changed; return True if there was anything."""
-        self.upload_failures(run)
+        self.upload_failures(run, now=True)
         with reading_from(self.address_of(run)):
             return self._sync.refresh(run.name)
 

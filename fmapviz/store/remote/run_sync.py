@@ -62,6 +62,7 @@ class RunSync:
         # Single operations of these are atomic.
         self._known: dict[str, Entry] = {}  # the last state of each object
         self._busy: set[str] = set()  # the records of units that are being uploaded
+        self._created: set[str] = set()  # run-level files
         self._uploaded = 0  # bytes of failures.jsonl
 
     def name(self, path: Path) -> str:
@@ -100,6 +101,8 @@ class RunSync:
         if found and found[0] == data:
             return True
         if entry := self._store.write(name, data, seen=known):
+            if not known:
+                self._created.add(name)
             self._known[name] = entry
             return True
         self.download(name)
@@ -149,10 +152,11 @@ class RunSync:
         return changed or bool(gone)
 
     def discard(self, run: str) -> None:
-        """Remove the `run.json` of a run that holds nothing else."""
+        """Remove the `run.json` that this process has created, unless the run holds anything else."""
+        record = f"{run}/{RUN_FILE}"
         with suppress(OSError):
-            if [entry.name for entry in self._store.list(run)] == [RUN_FILE]:
-                self._store.remove(f"{run}/{RUN_FILE}")
+            if record in self._created and [entry.name for entry in self._store.list(run)] == [RUN_FILE]:
+                self._store.remove(record)
 
     def is_intact(self, unit: Path, record: Mapping[str, Any]) -> bool:
         """Return True if all files of a record exist with their recorded content.
