@@ -13,13 +13,17 @@ LISTED = {name.removeprefix("fmapviz.features.") for name in PACKAGES if name.st
 LISTS = ("catalogue.py", "public_names.py", "__init__.py")
 
 
-def copy_without(features, root, folders=("fmapviz",)):
-    """Copy folders of the repository to `root`, and delete capabilities there: their folders, tests and lines."""
+def copy_without(features, root, folders=("fmapviz",), files=()):
+    """Copy folders and files of the repository to `root`, and delete capabilities: their folders, tests and lines."""
     for folder in folders:
         shutil.copytree(ROOT / folder, root / folder)
+    for file in files:
+        shutil.copy(ROOT / file, root / file)
     for feature in features:
         shutil.rmtree(root / "fmapviz/features" / feature)
         shutil.rmtree(root / "tests/features" / feature, ignore_errors=True)
+    if "watch" in features:
+        shutil.rmtree(root / "fmapviz/integrations")  # which leads to its callbacks
     names = re.compile(rf"\bfeatures\.({'|'.join(features)})\b")
     for path in (root / "fmapviz" / name for name in LISTS):
         lines = path.read_text().splitlines(keepends=True)

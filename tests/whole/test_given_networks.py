@@ -6,7 +6,6 @@ import contextlib
 import io
 import sys
 import warnings
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -189,23 +188,10 @@ def say_by_line(network, path, out):
     return stderr.getvalue().splitlines()
 
 
-def say_by_callback(network, path, out):
-    from fmapviz.integrations.lightning import FeatureMaps  # imports lightning, which takes seconds
-
-    callback = FeatureMaps(path, out=out / "watch", every=1, budget=1)
-    trainer = SimpleNamespace(loggers=[], log_dir=None, default_root_dir=out, global_step=0, current_epoch=0)
-    with contextlib.redirect_stderr(io.StringIO()) as stderr:
-        callback.on_train_start(trainer, network)
-        callback.on_train_batch_end(trainer)
-        callback.on_train_end(trainer)
-    return stderr.getvalue().splitlines()
-
-
 ENTRIES = {
     "visualize": say_by_run,
     "Watch, on_event": say_by_event,
     "Watch, standard error": say_by_line,
-    "Lightning callback": say_by_callback,
     "cam": lambda net, path, _: fmapviz.cam(net, path) and (),
     "diff": lambda net, path, _: list(fmapviz.diff(net, plain(), path)) and (),
     "load_image": lambda net, path, _: fmapviz.load_image(path, describe_given(net)) is None or (),

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from extras import needs
 from waiting import PATIENCE
+from warm import OFF
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOK = ROOT / ".github" / "notebook.ipynb"
@@ -28,12 +29,24 @@ nbformat.write(notebook, "executed.ipynb")
 """
 
 
+# A kernel that has imported torch and fmapviz already, see `warm.py`.
+KERNEL = "from ipykernel.kernelapp import launch_new_instance; launch_new_instance()"
+
+
 @pytest.fixture(scope="module")
-def executed(tmp_path_factory):
+def executed(tmp_path_factory, warm):
     """The directory in which the notebook was run, and the outputs of its cells by their first lines."""
     place = tmp_path_factory.mktemp("notebook")
     shutil.copytree(ROOT / "sample_images" / "shapes", place / "sample_images" / "shapes")
     own = {name: str(place / ".home") for name in ("HOME", "IPYTHONDIR", "JUPYTER_RUNTIME_DIR", "JUPYTER_CONFIG_DIR")}
+    if warm != OFF:
+        kernel = place / "share/kernels/python3/kernel.json"
+        kernel.parent.mkdir(parents=True)
+        server = [sys.executable, "-S", str(ROOT / "tests/support/warm.py"), warm, "run", "-c", KERNEL]
+        kernel.write_text(
+            json.dumps({"argv": [*server, "-f", "{connection_file}"], "display_name": "warm", "language": "python"})
+        )
+        own["JUPYTER_PATH"] = str(place / "share")
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
     command = [sys.executable, "-c", EXECUTE, NOTEBOOK, str(PATIENCE)]
     done = subprocess.run(

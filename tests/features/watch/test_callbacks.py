@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import subprocess
 import sys
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,8 +20,11 @@ from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.tensorboard import SummaryWriter
 
 from fmapviz import Watch
-from fmapviz.errors import RequestError
+from fmapviz.errors import ArgumentError, RequestError
+from fmapviz.run.batch import describe_given
 
+STAR = Path(__file__).parents[3] / "sample_images/shapes/star.jpg"
+CALLBACKS = [("lightning", "FeatureMaps"), ("transformers", "FeatureMapsCallback")]
 QUIET = {"strict": True, "budget": 1, "on_event": lambda _: None}
 
 pytestmark = pytest.mark.filterwarnings("default")  # of other packages
@@ -250,3 +256,27 @@ def test_a_writer_of_tensorboard_is_used_as_it_is(tmp_path):
     writer.add_scalar("own", 1.0, 3)  # it is still open
     writer.close()
     assert steps_in(tmp_path, "maps/00 0/image_0") == [0, 1, 2]
+
+
+def test_the_callback_says_once_that_the_preprocessing_is_an_assumption(tmp_path, capfd):
+    require("lightning.pytorch", "trainers")
+    from fmapviz.integrations.lightning import FeatureMaps
+
+    callback = FeatureMaps(STAR, out=tmp_path / "watch", every=1, budget=1)
+    trainer = SimpleNamespace(loggers=[], log_dir=None, default_root_dir=tmp_path, global_step=0, current_epoch=0)
+    callback.on_train_start(trainer, network())
+    callback.on_train_batch_end(trainer)
+    callback.on_train_end(trainer)
+    lines = capfd.readouterr().err.splitlines()
+    assert lines.count(f"fmapviz: {describe_given(network()).assumption}") == 1
+
+
+@pytest.mark.parametrize(("module", "name"), CALLBACKS)
+@pytest.mark.filterwarnings("ignore:::(?!fmapviz|test)")  # of other packages
+def test_a_callback_takes_its_directory_by_the_former_name(module, name, tmp_path):
+    pytest.importorskip(module)
+    callback = getattr(importlib.import_module(f"fmapviz.integrations.{module}"), name)
+    with pytest.warns(DeprecationWarning, match=rf"^{name}\(\): to= is now out=$"):
+        callback(STAR, to=tmp_path)
+    with pytest.raises(ArgumentError, match="both are given"):
+        callback(STAR, to=tmp_path, out=tmp_path)
