@@ -19,7 +19,8 @@ from safetensors.torch import save
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fmapviz import Watch, load_model
+import fmapviz
+from fmapviz import load_model
 from fmapviz.models.shapesnet.network import CLASSES, MEAN, STD, WEIGHTS, ShapesNet
 
 if TYPE_CHECKING:
@@ -88,11 +89,11 @@ def make(out: Path, *, pictures: int = 6000, epochs: int = 8, fresh: int = 2000,
     return True
 
 
-def watching(network: ShapesNet, out: Path) -> Watch:
+def watching(network: ShapesNet, out: Path) -> fmapviz.Watch:
     """Draw the sample images of two shapes every 50 steps, into a run in `out`."""
     model = replace(load_model("shapesnet", weights="random"), module=network)
     shapes = [Path(__file__).parent / "shapes" / name for name in ("star.jpg", "ring.jpg")]
-    return Watch(model, shapes, out=out, every=50)
+    return fmapviz.Watch(model, shapes, out=out, every=50)
 
 
 def fit(

@@ -175,7 +175,7 @@ def test_chosen_channels_are_told_with_their_own_numbers(look, picture, channels
 
 
 def test_addresses_lead_to_every_file_and_sizes_are_the_files(look):
-    unit = look(views=["maps", "mean", "pca", "contact", "histogram", "gradcam", "inputs", "grads"], labels=True)
+    unit = look(views=["maps", "mean", "max", "contact", "histogram", "inputs", "grads"], labels=True)
     pictures = report_of(unit)["pictures"]
     files = {os.fsdecode(unquote_to_bytes(each["href"])) for each in pictures}
     assert files == {path.name for path in unit.glob("*.png")}

@@ -247,15 +247,6 @@ def test_the_model_itself_has_pictures_too(place):
     assert file.read_text().endswith(" 2\n")
 
 
-def test_a_comparison_of_two_networks_writes_it(place, fmapviz):
-    result = fmapviz("diff", "shapesnet", "0.png", "--against", "random", "--to", "formats.py:Many", "--out", "out")
-    assert result.returncode == 0, result.stderr
-    assert list((place / "out").rglob("names.txt"))
-    result = fmapviz("diff", "shapesnet", "0.png", "--against", "random", "--to", "formats.py:Values", "--out", "other")
-    assert result.returncode == 2
-    assert b"'Values' describes one network" in result.stderr
-
-
 def test_a_dry_run_counts_its_files(fmapviz):
     result = fmapviz("shapesnet", "0.png", "1.png", "--to", "formats.py:Many", "--plan")
     assert result.returncode == 0, result.stderr

@@ -336,15 +336,11 @@ def test_gradients_alone_come_without_outputs(look, pictures):
 
 def test_heat_maps_are_kept_signed_at_the_layers_resolution(look, pictures):
     model = Pools().eval()
-    summary = look(model, pictures, types=["Conv2d"], layers="last", views=["gradcam", "mean"], targets=[1], batch_size=1)
+    summary = look(model, pictures, types=["Conv2d"], layers="last", views="mean", batch_size=1)
     for path in pictures:
-        arrays, layers, _ = read(run_of(summary, path))
-        seen, gradients = by_autograd(model, path, 1)
-        last, gradient = seen["last"].detach(), gradients["grads/last"]
-        weighted = (gradient.mean((2, 3), keepdim=True) * last).sum(1)[0]
-        np.testing.assert_allclose(arrays["gradcam/last.class1"], weighted.numpy(), rtol=1e-4, atol=1e-7)
+        arrays, _, _ = read(run_of(summary, path))
+        last = outputs(model, prepared(path))["last"]
         np.testing.assert_allclose(arrays["mean/last"], last.mean(1)[0].numpy(), rtol=1e-5, atol=1e-6)
-        assert (layers["gradcam/last.class1"]["layer"], layers["gradcam/last.class1"]["class"]) == ("last", 1)
 
 
 def test_all_channels_are_kept_whichever_are_shown(look, pictures):

@@ -392,23 +392,3 @@ def test_everybody_can_use_it(open_report, run, options):
             assert bounds["x"] + bounds["width"] <= width
     report.press("p")
     assert report.violations() == []
-
-
-@pytest.mark.thorough
-def test_a_top_image_opens_at_its_step(open_report, tmp_path):
-    run = write_step_run(tmp_path, steps=STEPS[:3], views=["maps", "top"])
-    strips = next(each["strips"] for each in record_of(run, "_top")["pictures"] if each["layer"]["name"] == "relu")
-    channel, entry = next(
-        (channel, row[0])
-        for channel, row in zip(strips["channels"], strips["images"], strict=True)
-        if row and row[0]["href"] == "cat.png/step_000000/"
-    )
-    report = open_report(run, f"#image=plain.png&{RELU}&channel={channel}")
-    best = report.page.locator(".strip button").first
-    best.hover()
-    assert report.text(".strip header p").startswith("1 · cat.png, step 0 · ")
-    best.click()
-    report.until("document.querySelector('#step-shown').textContent === 'step 0 (1 of 3)'")
-    report.settled()
-    assert shown(report)[1] == ["cat.png/step_000000/01_relu.maps.png"]
-    assert (best.get_attribute("aria-current"), entry["name"]) == ("true", "cat.png/step_000000")

@@ -241,12 +241,12 @@ def test_pictures_of_different_size_have_one_box(open_report, tmp_path):
 @pytest.mark.thorough
 def test_a_heat_map_over_the_input(open_report, tmp_path, samples):
     run = visualize(
-        "shapesnet", samples / "shapes/circle.jpg", out=tmp_path, views=["maps", "gradcam"], to="html", workers=1
+        "shapesnet", samples / "shapes/circle.jpg", out=tmp_path, views=["maps", "mean"], to="html", workers=1
     ).directory
-    report = open_report(run, "#view=gradcam")
+    report = open_report(run, "#view=mean")
     report.press("b", "w")
     report.page.mouse.move(1, 1)
-    names = [f"circle.jpg/{name}" for name in ("08_features.top1.gradcam.png", "input.png")]
+    names = [f"circle.jpg/{name}" for name in ("00_features.0.conv.mean.png", "input.png")]
     assert min(assert_swiped(report, run, names)) > 1000
     report.page.locator(".beside-view:visible").select_option("maps")  # another area, in the same box while they are swiped
     report.settled()

@@ -12,6 +12,8 @@ from cases import thorough
 from image_files import pixels_of
 from PIL import Image
 from report_runs import LAYERS, cut_tiles, report_of, write_run
+from slider import shown as shown_step
+from step_runs import STEPS, write_step_run
 from tiny_runs import AS_IT_IS
 from torch import nn
 
@@ -509,3 +511,23 @@ def test_fields_of_other_kinds(open_report, tmp_path, shape, sees, expected, sai
     point_at_position(report, record["pictures"][1]["tiles"], 0, (5, 3), size=12)
     assert report.text(".tip .sees") == f"Row 5, column 3: receptive field{said}"
     assert frames(report, "seen") == [expected and pytest.approx(expected, abs=0.02)]
+
+
+@pytest.mark.thorough
+def test_a_top_image_opens_at_its_step(open_report, tmp_path):
+    run = write_step_run(tmp_path, steps=STEPS[:3], views=["maps", "top"])
+    strips = next(each["strips"] for each in report_of(run / "_top")["pictures"] if each["layer"]["name"] == "relu")
+    channel, entry = next(
+        (channel, row[0])
+        for channel, row in zip(strips["channels"], strips["images"], strict=True)
+        if row and row[0]["href"] == "cat.png/step_000000/"
+    )
+    report = open_report(run, f"#image=plain.png&view=maps&layer=01+relu&channel={channel}")
+    best = report.page.locator(".strip button").first
+    best.hover()
+    assert report.text(".strip header p").startswith("1 · cat.png, step 0 · ")
+    best.click()
+    report.until("document.querySelector('#step-shown').textContent === 'step 0 (1 of 3)'")
+    report.settled()
+    assert shown_step(report)[1] == ["cat.png/step_000000/01_relu.maps.png"]
+    assert (best.get_attribute("aria-current"), entry["name"]) == ("true", "cat.png/step_000000")
