@@ -15,7 +15,7 @@ BROWSERS := chromium-headless-shell chromium chromium-browser google-chrome goog
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all thorough test-lowest torture fuzz check browser all-models benchmark samples shapesnet pictures \
+.PHONY: help demo test test-all thorough test-lowest torture features fuzz check browser all-models benchmark samples shapesnet pictures \
 	constraints clean
 
 help: ## list the targets
@@ -57,6 +57,9 @@ test-lowest: ## test with the oldest versions that pyproject.toml allows, in an 
 
 torture: $(DEV) ## let every operation on the disk fail, kill 200 commands at random moments (minutes)
 	$(BIN)/pytest -n 2 --dist worksteal tests/torture.py
+
+features: $(DEV) ## delete each capability in a copy, and test what is left (minutes)
+	$(BIN)/pytest tests/without_features.py
 
 fuzz: $(DEV) $(VENV)/.fuzz ## feed every reader of files with damaged ones, led by the code that they reach (FUZZ=seconds each)
 	for target in images arrays checkpoints records; do PYTHONPATH=tests/support:tests/whole $(BIN)/python tests/fuzz.py $$target --seconds $(or $(FUZZ),120) || exit 1; done

@@ -15,7 +15,7 @@ from deleting import FEATURES, copy_without
 
 FOLDERS = ("fmapviz", "tests", "sample_images", ".github", ".ci", ".readme")
 FILES = ("pyproject.toml", "README.md", "Makefile", ".constraints.txt")
-SAMPLE = ("config", "core", "draw", "formats", "views")
+SAMPLE = ("config", "draw", "formats", "views")
 
 
 @pytest.mark.parametrize("features", [[name] for name in FEATURES] + [FEATURES], ids=" ".join)
