@@ -500,8 +500,6 @@ RULES: dict[str, Callable[[LayoutCall], Axes]] = {
     "embedding": _embedding,
     "glu": _halved,
 }
-# Those whose rules read values too: of an index, or of a class token.
-BY_VALUE = {"index", "index_select", "gather", "cat"}
 
 
 def layout_rule(operator: Operator) -> Callable[[LayoutCall], Axes] | None:

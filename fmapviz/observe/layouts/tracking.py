@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
-from itertools import count
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,14 +13,16 @@ from torch.nn.modules.conv import _ConvNd
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fmapviz.observe.layouts.axes import Axes, axis, frame_of, mixed, unnamed, whole
-from fmapviz.observe.layouts.rules import BY_VALUE, LayoutCall, layout_rule
+from fmapviz.observe.layouts.rules import LayoutCall, layout_rule
 from fmapviz.observe.memory_table import MemoryTable
 from fmapviz.observe.operators.call import operator_of, tensors_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from torch import nn
+
+    from fmapviz.observe.operators.call import Operator
 
 # Names of parameters that are a class token: `cls_token` (timm), `class_token` (torchvision), `class_embedding` (CLIP).
 CLASS_TOKEN = re.compile(r"cls(_tokens?|_pos)?|class_(tokens?|embedding|embed|emb)")
@@ -57,7 +57,6 @@ class AxisTracking(TorchDispatchMode):
         self._picture = (self.images, *pixels.shape[-2:]) if pixels.ndim > 2 else (self.images, 1, 1)
         # By geometry. A view of a tensor may be another Python object each time that it is asked for.
         self._known = MemoryTable[dict[object, Axes]]()
-        self._calls: defaultdict[object, _Calls] = defaultdict(_Calls)
         self._classes: set[int] | None = None
         self._network = network
         self._is_clip = pixels.ndim == 5 and pixels.shape[1] != pixels.shape[2]  # else frames may be channels
@@ -99,66 +98,41 @@ class AxisTracking(TorchDispatchMode):
         kwargs = kwargs or {}
         if self.paused or not isinstance(func, torch._ops.OpOverload):
             return func(*args, **kwargs)
-        known: list[tuple[Tensor, Axes]] = []
-        read = self._read(args, known)  # before it runs: it may change the geometry of its operand
-        result = func(*args, **kwargs)
         operator = operator_of(func)
+        given = operator.bind(args, kwargs)
+        # Before it runs: it may change the geometry of its operand.
+        known = {id(each): axes for each in tensors_of(given.values()) if (axes := self.axes(each))}
+        result = func(*args, **kwargs)
         if not known or operator.is_factory:
             return result
-        outputs = [each for each in tensors_of([result]) if not each.is_nested]  # a nested tensor has no shape
-        rule = layout_rule(operator)
-        # Otherwise axes and shapes of its operands decide those of its result.
-        differs = rule is None or operator.name in BY_VALUE
-        calls = _Calls() if differs else self._calls[func, read, self._read(kwargs.items(), [])]
-        number = calls.count(known[0][0])
-        if number == len(calls.results):
-            given, by_id = operator.bind(args, kwargs), {id(tensor): axes for tensor, axes in known}
-            calls.results.append(self._follow(rule, f"aten.{operator.name}", given, outputs, known=by_id))
-        for tensor, axes in zip(outputs, calls.results[number], strict=True):
+        for position, tensor in enumerate(tensors_of([result])):
+            if tensor.is_nested:  # it has no shape
+                continue
+            axes = self._follow(operator, given, tensor, position=position, known=known)
             self._set(tensor, axes)
             if operator.name == "copy" and tensor._base is not None:
                 written, before = _axes_of_base(tensor, axes), self.axes(tensor._base)
                 self._set(tensor._base, written if before is None else mixed(before, written, "aten.copy"))
         return result
 
-    def _read(self, values: Iterable[Any], known: list[tuple[Tensor, Axes]]) -> tuple[object, ...]:
-        """Return what rules read of arguments, of tensors the axes or else the shape, and note those that have axes."""
-        read: list[object] = []
-        for each in values:
-            if isinstance(each, Tensor):
-                axes = self.axes(each)
-                if axes is not None:
-                    known.append((each, axes))
-                read.append(axes or (None if each.is_nested else each.shape))
-            else:
-                read.append(self._read(each, known) if isinstance(each, list | tuple) else each)
-        return tuple(read)
-
     def _follow(
-        self,
-        rule: Callable[[LayoutCall], Axes] | None,
-        name: str,
-        given: Mapping[str, Any],
-        outputs: Sequence[Tensor],
-        *,
-        known: Mapping[int, Axes],
-    ) -> list[Axes]:
+        self, operator: Operator, given: Mapping[str, Any], result: Tensor, *, position: int, known: Mapping[int, Axes]
+    ) -> Axes:
         """Return the axes of what an operator returned."""
-        found = []
-        for position, tensor in enumerate(outputs):
-            axes = None
-            call = LayoutCall(given, tensor, position, name, lambda each: known.get(id(each)), self._is_class, self._picture)
-            with suppress(Exception):  # of arguments that a rule does not know; the model's own pass goes on
-                axes = rule(call) if rule else None
-            shape = tuple(tensor.shape)
-            axes = axes if axes is not None and axes.shape == shape else Axes(tuple(map(unnamed, shape)))
-            if self._is_clip and axes.frame is None:
-                frames = {frame_of(each) for each in known.values()}
-                axes = replace(axes, frame=frames.pop() if len(frames) == 1 else None)
-            elif not self._is_clip and axes.frame is not None:
-                axes = replace(axes, frame=None)
-            found.append(axes)
-        return found
+        found, name, rule = None, f"aten.{operator.name}", layout_rule(operator)
+
+        def axes_of(tensor: Tensor) -> Axes | None:
+            return known.get(id(tensor))
+
+        with suppress(Exception):  # of arguments that a rule does not know; the model's own pass goes on
+            if rule:
+                found = rule(LayoutCall(given, result, position, name, axes_of, self._is_class, self._picture))
+        shape = tuple(result.shape)
+        axes = found if found is not None and found.shape == shape else Axes(tuple(map(unnamed, shape)))
+        if self._is_clip and axes.frame is None:
+            frames = {frame_of(each) for each in known.values()}
+            return replace(axes, frame=frames.pop() if len(frames) == 1 else None)
+        return replace(axes, frame=None) if axes.frame is not None and not self._is_clip else axes
 
     def _is_class(self, tensor: Tensor) -> bool:
         """Return True if a tensor shares its memory with a parameter that is a class token."""
@@ -167,24 +141,6 @@ class AxisTracking(TorchDispatchMode):
             tokens = (values for name, values in named if CLASS_TOKEN.fullmatch(name.rpartition(".")[2]))
             self._classes = {values.untyped_storage()._cdata for values in tokens}
         return tensor.untyped_storage()._cdata in self._classes
-
-
-@dataclass(slots=True, eq=False)
-class _Calls:
-    """Calls of an operator with operands of the same axes and shapes, as the blocks of a network repeat them.
-
-    Attributes:
-        results: What the first, second, ... call with one operand returned. They are apart: queries and keys have channels
-            of their own, and those of the next block are like those of this one.
-        counts: How many calls there were, by the operand's memory.
-    """
-
-    results: list[list[Axes]] = field(default_factory=list)
-    counts: MemoryTable[Iterator[int]] = field(default_factory=MemoryTable)
-
-    def count(self, operand: Tensor) -> int:
-        """Return how many calls with an operand were before this one."""
-        return next(self.counts.setdefault(operand, count))
 
 
 def axes_of_input(pixels: Tensor, network: nn.Module | None = None) -> Axes:
