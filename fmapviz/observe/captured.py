@@ -1,4 +1,4 @@
-"""Capture feature maps and their gradients in the caller's own loop: `fmapviz.capture`."""
+"""Capture feature maps and their gradients in the caller's loop: `fmapviz.capture`."""
 
 from __future__ import annotations
 

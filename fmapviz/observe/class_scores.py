@@ -1,4 +1,4 @@
-"""Decide what a network's output says of each class: score, logit, probability, sign, name."""
+"""Interpret a network's output: score, logit, probability, sign and name of each class."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ _VALUES = {"tanh", "relu", "softplus", "hardtanh", "hardsigmoid", "elu", _ELSEWH
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What is known of a network's scores before it runs.
+    """What a network's scores are, as far as it is known before the network runs.
 
     Attributes:
         names: Of the classes; empty if unknown.
-        word: What the user says that the outputs are: `softmax`, `sigmoid`, `ordinal` or `value`; empty: nothing.
-        unit: Of values, for people.
-        configured: What the network's configuration or its published weights say, likewise.
+        word: The user's declaration: `softmax`, `sigmoid`, `ordinal` or `value`; empty if there is none.
+        unit: The unit of values, to be displayed.
+        configured: The kind according to the network's configuration or its published weights; empty if unknown.
         boxes: Number of classes of a detector, with the background; None if unknown.
     """
 
@@ -54,11 +54,11 @@ class Head:
 
     @classmethod
     def of(cls, model: Model, word: str | None) -> Head:
-        """Return what is known of a model.
+        """Return the head of a model.
 
         Args:
-            model: Its names, and what it says of its scores.
-            word: What the user says of this run, which comes before what user code says.
+            model: The model; user code may declare its scores.
+            word: The declaration for this run, which takes precedence.
         """
         said = word or (model.scores if model.own else "")
         kind, _, unit = said.partition(":")
@@ -80,7 +80,7 @@ class ClassScores:
         kind: How classes relate: `softmax`, one of them is right; `sigmoid`, each by itself; `ordinal`, they are in order;
             `value`, quantities and no classes; `boxes`, of a detector.
         names: Of the classes; empty if unknown, or if it is not known which belongs to which output.
-        unit: Of values, for people.
+        unit: The unit of values, to be displayed.
         probabilities: `(N, C)`, outside the graph; None if there are none.
         shares: Share of the pixels that are predicted as the class, `(N, C)`; None unless each pixel has its own scores.
         unknown: Share of the pixels of which some score is not finite, `(N,)`; None unless each pixel has its own scores.
@@ -126,7 +126,7 @@ class ClassScores:
         return self.names[index] if index < len(self.names) else ""
 
     def numbers(self, image: int, index: int) -> dict[str, Any]:
-        """Return what is known of a class in an image, as `Target` and `Prediction` take it."""
+        """Return the numbers of a class in an image, as arguments of `Target` and `Prediction`."""
 
         def at(values: Tensor | None) -> float | None:
             number = None if values is None else float(values[image, index])
@@ -153,8 +153,8 @@ def class_scores(
 ) -> ClassScores:
     """Find the score of each class in a network's output, and what it means.
 
-    What the scores mean is known from the user, the operation by which the network ends, or its configuration, in this
-    order. Otherwise it is assumed, and `remarks` says so.
+    The user, the last operation of the network, or its configuration decides what the scores mean, in this order. Otherwise
+    it is assumed, and `remarks` reports that.
 
     Args:
         output: For a batch of N images: of a classifier `(N, K)`, or `(N)` of a single class; of a segmentation
@@ -163,7 +163,7 @@ def class_scores(
         key: Which part of a container: a key, an index, or several with dots between them, such as `heads.0`. None for its
             only tensor, the one called `out` or `logits`, or the only one with as many channels as there are names.
         images: N.
-        head: What is known beforehand.
+        head: See `Head`.
         ending_of: Returns the operation that a tensor comes from.
         layout: Of scores of pixels; None: their classes are assumed to be on the second axis.
 
@@ -173,8 +173,8 @@ def class_scores(
         score of a class's best box.
 
     Raises:
-        RequestError: There is no such part, none that can be told from the others, or no scores in it; or what the user says
-            of the outputs contradicts the network.
+        RequestError: There is no such part, several parts are possible, or it holds no scores; or the user's declaration
+            contradicts the network.
 
     Example:
         >>> class_scores({"out": torch.ones(2, 21, 64, 64)}, key=None, images=2).values.shape
@@ -199,7 +199,7 @@ def class_scores(
     axis, assumed = _axis_of_classes(values, layout)
     columns = _columns(values, axis)
     decided = _decide(ending.kind, columns.detach(), head)
-    if decided.ending not in {ending.kind, ""}:  # of a softmax one class alone: nothing is known of the others
+    if decided.ending not in {ending.kind, ""}:  # one class of a softmax: the other logits are unknown
         before = None
     found = _scores_of(decided, columns, None if before is None else _columns(before, axis), head)
     return replace(found, remarks=(*found.remarks, *assumed))
@@ -362,7 +362,7 @@ _LOGITS = (
 
 
 def _single(columns: Tensor, head: Head) -> _Decided:
-    """Return what a single output is taken as if nothing says what it is."""
+    """Return the assumed kind of a single output."""
     names = len(head.names)
     quantity = "scores='value' if it is a quantity"
     if names in {1, 2}:
@@ -395,7 +395,7 @@ def _is_mirrored(kind: str, count: int, names: int) -> bool:
 
 
 def _check_word(word: str, base: str, count: int) -> None:
-    """Check that what the user says of the outputs is possible."""
+    """Check the user's declaration of the outputs."""
     other = "leave out scores=, or scores='value' for the outputs as they are"
     if word == "softmax" and count == 1:
         raise RequestError("the softmax of a single output is always 100 %", hint="scores='sigmoid', or scores='value'")
@@ -455,7 +455,7 @@ def _differentiated(decided: _Decided, columns: Tensor, before: Tensor | None) -
         return columns, None
     softmax = decided.kind == "softmax"
     if decided.given == "logit":
-        # Of pixels the share says more, and costs nothing.
+        # The share of the pixels says more, and costs nothing.
         return columns, None if columns.ndim == 3 else plain.softmax(1) if softmax else plain.sigmoid()
     if decided.given == "probability":
         logits = columns if softmax else columns.logit(eps=_ROUNDING)
@@ -466,7 +466,7 @@ def _differentiated(decided: _Decided, columns: Tensor, before: Tensor | None) -
 
 
 def _ordinal(thresholds: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the log-odds and the probabilities of classes in order, of which K logits say whether it is a higher one.
+    """Return the log-odds and the probabilities of classes in order, from K logits of exceeding a threshold.
 
     The probability of exceeding threshold k is `sigmoid(logit[k])`, as in Cao et al., *Rank consistent ordinal regression
     for neural networks*, 2020. Those of the classes are the differences; where the thresholds are out of order, zero.
@@ -488,7 +488,7 @@ def _ordinal(thresholds: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _names_of(classes: int, outputs: int, head: Head, *, mapped: bool) -> tuple[tuple[str, ...], str]:
-    """Return the names of the classes, and what to say if there are others; a name is never given to another output."""
+    """Return the names of the classes, and a remark if their number does not fit."""
     names = len(head.names)
     if names in {0, classes}:
         return head.names, ""

@@ -29,10 +29,10 @@ _GENERATORS = (random.Random, np.random.Generator, np.random.RandomState, torch.
 
 
 class EarlyStop:
-    """When to end a forward pass: after as many outputs as the chosen layers have in it, as far as that number is certain.
+    """Ends a forward pass after the last output of the chosen layers, if their number of outputs is certain.
 
     Args:
-        always: For inputs of any shape, if it is known beforehand.
+        always: Number of outputs for inputs of any shape, if it is known beforehand.
     """
 
     def __init__(self, always: int | None = None) -> None:
@@ -49,7 +49,7 @@ class EarlyStop:
 
 
 class ReadDetector(TorchFunctionMode):
-    """Detect whether code reads the values of tensors, as it must before it can branch on them.
+    """Detects whether code reads the values of tensors, as it must before it can branch on them.
 
     A forward pass that does not, and that depends on no outside state, calls the same layers for every batch of the same
     shape. Unknown operations count as reads.
@@ -92,7 +92,7 @@ class ReadDetector(TorchFunctionMode):
 
 
 def state_of(network: nn.Module) -> object:
-    """Return what a network may depend on besides its input: attributes of modules, Python's and NumPy's generators.
+    """Return the state that a network may depend on: attributes of modules, Python's and NumPy's generators.
 
     Returns:
         A value that is equal as long as none of these changes.

@@ -106,7 +106,7 @@ class Endings(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's cl
         super().__init__()  # type: ignore[no-untyped-call]  # likewise
         self._steps: dict[int, _Step] = {}
         self._held: deque[Tensor] = deque(maxlen=_HELD)
-        self._tail: list[Tensor] = []  # what the last softmax or sigmoid received and returned, and what was made of that
+        self._tail: list[Tensor] = []  # input and output of the last softmax or sigmoid, and what was computed from them
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:

@@ -33,11 +33,11 @@ class Places(Protocol):
 
     @property
     def unknown(self) -> Mapping[str, str]:
-        """Why that is not known of maps, by their names."""
+        """Why the place of a map is unknown, by the name of the map."""
 
     @property
     def unframed(self) -> dict[str, None]:
-        """Names of maps of clips that are of several frames, or of one that is not known."""
+        """Names of maps of clips that are of several frames, or of an unknown one."""
 
     def upright(self, feature_map: FeatureMap, maps: Tensor, /) -> Tensor:
         """Return maps with rows that are rows of the picture."""
@@ -49,7 +49,7 @@ class Places(Protocol):
         """Return where the patches that tokens stand for lie."""
 
     def remarks(self, *names: str) -> list[str]:
-        """Return in words which maps, of all or of some names, are not laid over the input as they are or where they lie."""
+        """Return notices on maps, all or some, that are transposed, or whose place in the input is unknown."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -114,18 +114,18 @@ class ForwardRecord:
         pixels: Its input, `(N, ...)`, at the beginning of the graph.
         late: Whether the graph begins at the first recorded layer, not at the input. Nothing before that layer is then
             recorded by autograd, which saves the memory of its activations.
-        names: The feature maps whose outputs are recorded in `kept`, besides those of the chosen layers; None for all.
+        names: The feature maps recorded in `kept`, in addition to those of the chosen layers; None for all.
         heads: Whether vectors that may hold the class scores are recorded.
-        endings: Records by which operation the network ends; None if that is known, or not needed.
+        endings: Records the last operation of the network; None if it is known, or not needed.
         output: What the network returned.
         score_layout: The layout of scores of pixels in it; None if there are none, or it is unknown.
-        scores: What its output says of each class, once that was read.
+        scores: The class scores in its output, once they are read.
         over: Whether the pass has ended: a backward pass may run layers under `torch.utils.checkpoint` again.
         disconnected: Whether the graph could not begin late, so that the pass has to be repeated with an early graph.
         outputs: What the chosen layers returned.
         inputs: What the chosen layers received.
         kept: What layers of certain names returned, in the order of execution.
-        vectors: Copies of what linear layers returned, if `heads`: the last may hold the class scores.
+        vectors: Copies of the outputs of linear layers, if `heads`: the last may hold the class scores.
         places: Where the maps of layers lie in the input; None if nothing is drawn over it.
         known: Gradients computed while choosing layers: by the identity of the point, and the class of each image.
     """

@@ -42,7 +42,7 @@ def frozen(network: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def recording() -> Iterator[None]:
-    """Record a graph, even if the caller has disabled gradients or is in inference mode."""
+    """Record a graph, even if the caller has disabled gradients or uses inference mode."""
     with torch.inference_mode(mode=False), torch.enable_grad():
         yield
 
@@ -98,7 +98,7 @@ def gradients_at(
 ) -> list[Tensor | None]:
     """Differentiate the sum of some scores in one backward pass.
 
-    In evaluation mode the images of a batch are independent, so each one's gradient is that of its own score.
+    In evaluation mode the images of a batch are independent, so the gradient of each image is that of its score.
 
     Args:
         scores: float `(N,)`, one for each image.

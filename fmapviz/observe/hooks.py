@@ -229,7 +229,7 @@ class _Counter:
 
 
 class _Entries:
-    """Tensors that layers receive in place of the network's own."""
+    """Tensors that layers receive in place of the network's."""
 
     def __init__(self) -> None:
         self._open: dict[nn.Module, list[list[tuple[Tensor, Tensor, int]]]] = defaultdict(list)

@@ -1,8 +1,8 @@
-"""What a network keeps from one forward pass to the next: attributes and buffers that it changes when it runs.
+"""Restore the attributes and buffers that a network changes when it runs.
 
-A network that counts its passes, keeps a running mean, or compares each image with the one before would give an image other
-maps in another place of the list, or in another thread. So each pass begins in the state that the network had at the start.
-What was nothing at the start and is the same after all images of a size is taken for a cache, which needs no mention.
+A network may count its passes, keep a running mean, or compare each image with the one before. The maps of an image would
+then depend on its position in the list and on the thread. So each pass begins in the state of the start. An attribute that
+was empty at the start and is the same after all images of a size counts as a cache, which is not reported.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class LastingState:
         self.remembers = self.of_buffers = False
 
     def __enter__(self) -> Self:
-        """Nothing is to be done."""
+        """Return the state; nothing needs to be set up."""
         return self
 
     def __exit__(self, *_error: object) -> None:
@@ -129,7 +129,7 @@ class LastingState:
                     yield (name, key), value
 
     def _changed(self) -> dict[Key, Any]:
-        """Return the values that differ from those of the start; of those that are gone, the former ones."""
+        """Return the values that differ from those of the start; for deleted attributes, the former values."""
         now = dict(self._read())
         seen = set[tuple[int, int]]()
         changed = {key: value for key, value in now.items() if not self._is_as_at_start(key, value, seen)}
@@ -186,7 +186,7 @@ def _copied_in_part(value: Any, memo: dict[int, Any]) -> Any:  # Any: whatever a
 
 
 def _same(one: Any, other: Any, seen: set[tuple[int, int]]) -> bool:  # Any: whatever a user's module holds
-    """Return True if two values are equal, or of a kind of which this cannot be found out."""
+    """Return True if two values are equal, or cannot be compared."""
     if one is other or (id(one), id(other)) in seen:
         return True
     if type(one) is not type(other):

@@ -57,7 +57,7 @@ def unwrap(model: nn.Module) -> nn.Module:
 
 
 def _hint_for(model: object) -> str:
-    """Return what to pass instead of something that is no network."""
+    """Return a hint for an argument that is no network."""
     hint = "a torch.nn.Module, such as torchvision.models.resnet18()"
     if isinstance(model, str):
         hint = f"fmapviz.load_model({quote(model)}) returns one"
@@ -192,7 +192,7 @@ def absent_types(layers: Sequence[Layer], types: Iterable[str]) -> list[str]:
 
 
 def _hint_for_types(layers: Sequence[Layer], wanted: str) -> str:
-    """Return which types a network has, for one without the wanted type."""
+    """Return the types of a network, for a type that it lacks."""
     if any(_matches(layer, [wanted]) for layer in layers):
         return f"this is the name of a layer, no type: layers={wanted!r}"
     known, block = sorted({layer.type for layer in layers}), repeated_block(layers)
@@ -212,7 +212,7 @@ def default_types(layers: Sequence[Layer], *, blocks: bool = True) -> tuple[str,
 
     Args:
         layers: All layers of a network.
-        blocks: Whether blocks are wanted.
+        blocks: Whether blocks are included.
 
     Example:
         >>> patches = nn.Conv2d(3, 8, 4, stride=4)
@@ -279,10 +279,10 @@ def notice_blocks(name: str, layers: Sequence[Layer]) -> str | None:
 def notice_left_out(
     layers: Sequence[Layer], chosen: Sequence[Layer], *, include: str | Iterable[str] = (), exclude: str | Iterable[str] = ()
 ) -> str | None:
-    """Return a notice if the default types leave out layers that one may expect to be chosen.
+    """Return a notice if the default types leave out layers that a user may expect.
 
     With globs these are all that match. Without, it is at least half of the layers with weights: a convolutional network
-    has norms, activations and a linear head besides, whose absence is no news.
+    also has norms, activations and a linear head, which are expected to be left out.
 
     Args:
         layers: All layers of a network.
@@ -350,7 +350,7 @@ def call_of(name: str) -> str:
 
 
 def has_weights(layer: Layer) -> bool:
-    """Return True if a layer has weights of its own, and is no linear one: a head is expected not to be drawn."""
+    """Return True if a layer has weights, and is not linear: a head is expected to be left out."""
     return not isinstance(layer.module, _VECTORS) and any(own.ndim > 1 for own in layer.module.parameters(recurse=False))
 
 

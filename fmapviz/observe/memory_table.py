@@ -1,4 +1,4 @@
-"""What is known of tensors by the memory that they share."""
+"""Map memory to values: all tensors in the same memory share one."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ T = TypeVar("T")
 class MemoryTable(Generic[T]):
     """Keeps one value for each memory that lives; all tensors in it have the same.
 
-    A weak reference keeps an address from being used again while something is known of it. Those of freed memory are given
-    up soon, or the allocator would hardly find room between them.
+    A weak reference keeps an address from being reused while it has a value. Those of freed memory are released soon, or the
+    allocator would hardly find room between them.
 
     Example:
         >>> import torch
@@ -34,15 +34,15 @@ class MemoryTable(Generic[T]):
         self._most = 1  # addresses, so that most of them live
 
     def get(self, tensor: Tensor) -> T | None:
-        """Return what is known of a tensor's memory; None of a tensor without memory of its own, such as a sparse one."""
+        """Return the value of a tensor's memory; None if there is none, or no storage, as of a sparse tensor."""
         found = self._known.get(address_of(tensor))
         return found[1] if found else None
 
     def setdefault(self, tensor: Tensor, make: Callable[[], T]) -> T:
-        """Return what is known of a tensor's memory, and make it if nothing is.
+        """Return the value of a tensor's memory, which is created if it is missing.
 
         Raises:
-            RuntimeError: The tensor has no memory of its own; or a `NotImplementedError`.
+            RuntimeError: The tensor has no storage; or a `NotImplementedError`.
         """
         storage = tensor.untyped_storage()
         if storage._cdata not in self._known:
@@ -57,7 +57,7 @@ class MemoryTable(Generic[T]):
 
 
 def address_of(tensor: Tensor) -> int:
-    """Return what all tensors in the same memory have in common; 0 of one without memory of its own."""
+    """Return the address of a tensor's storage; 0 if it has none."""
     with suppress(RuntimeError, NotImplementedError):
         return int(tensor.untyped_storage()._cdata)
     return 0

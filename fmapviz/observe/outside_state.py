@@ -1,7 +1,7 @@
-"""What the code of a network changes when it runs and is not set back: what is outside of it, and its weights.
+"""Detect what a network changes when it runs and is not restored: state outside of it, and its weights.
 
-Globals, attributes of classes and variables of closures belong to the user's program, which may count or collect on purpose;
-to set weights back would take as much memory again. So they are found, to be named.
+Globals, attributes of classes and variables of closures belong to the user's program, which may count or collect on purpose.
+Restoring weights would double their memory. So the changes are only reported, by name.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # b
 class OutsideState:
     """A network's weights, and the plain values that its code names: numbers, strings, tensors, containers, generators.
 
-    What changes twice with inputs of one shape lasts; what changes once may be a cache, or a warning that is given once.
+    A value that changes twice with inputs of one shape is a lasting change; one that changes once may be a cache.
     Methods may be called by several threads at once.
 
     Args:
         network: Before its first pass.
 
     Attributes:
-        changes: Names of what lasts.
+        changes: Names of the lasting changes.
 
     Example:
         >>> class Counting(nn.Module):
@@ -68,7 +68,7 @@ class OutsideState:
         self._lock = Lock()
 
     def learn(self, shape: torch.Size) -> None:
-        """Look at what has changed in a pass with inputs of a shape."""
+        """Record the changes of a pass with inputs of a shape."""
         with self._lock:
             before, self._values = self._values, self._read()
             self._times.update((name, shape) for name, value in self._values.items() if value != before[name])
@@ -82,7 +82,7 @@ class OutsideState:
 
 
 def _readers(network: nn.Module) -> Iterator[tuple[str, Callable[[], object]]]:
-    """Yield the names of what the code of a network's own classes names, and how to read it."""
+    """Yield the names of the values that the code of a network's classes refers to, and functions that read them."""
     functions = [held for module in network.modules() for held in vars(module).values() if isinstance(held, FunctionType)]
     for own in dict.fromkeys(each for module in network.modules() for each in type(module).__mro__ if _is_own(each)):
         for key, value in vars(own).items():
@@ -110,7 +110,7 @@ def _readers(network: nn.Module) -> Iterator[tuple[str, Callable[[], object]]]:
 
 
 def _readers_of_weights(network: nn.Module) -> Iterator[tuple[str, Callable[[], object]]]:
-    """Yield the names of the weights of a network that has classes of its own, and how to read them."""
+    """Yield the names of the weights of a network with user-defined classes, and functions that read them."""
     if not any(_is_own(type(module)) for module in network.modules()):
         return
     for name, module in network.named_modules():
@@ -147,7 +147,7 @@ def content_of(cell: CellType) -> object:
 
 
 def _fingerprint(value: Any, depth: int) -> object:  # Any: whatever a user's code holds
-    """Return what is equal as long as a plain value is the same, in bounded time; None for other values."""
+    """Return a value that is equal while a plain value is unchanged, in bounded time; None for other values."""
     for kind, state in _STATES.items():
         if isinstance(value, kind):
             return state(value)

@@ -33,7 +33,7 @@ class ReceptiveField:
     columns of the picture are counted from 0 at the upper left.
 
     A box is that of all channels together. It is never too small. It may be too large at a position where one of several
-    branches has nothing but padding.
+    branches has only padding.
 
     Attributes:
         name: The feature map's name: `relu#2` for the second call of a layer, `[0]` or `['out']` for parts of its output.
@@ -42,10 +42,10 @@ class ReceptiveField:
         columns: int64 `(2, w)`: the same for columns.
         stride: Distance of neighbouring boxes, `(height, width)` in pixels; None where it is not the same for all.
         picture: Height and width of the input, pixels.
-        reason: Why it is taken to be the whole picture, such as the operator `aten.bmm`; empty if it is exact.
+        reason: Why it is assumed to be the whole picture, such as the operator `aten.bmm`; empty if it is exact.
         ungated: The field without what is the same at all positions, such as squeeze-and-excitation gates and the statistics
             of an instance norm; None if there is nothing of the kind.
-        centres: Where the positions lie; None if that is not known.
+        centres: The centres of the positions; None if they are unknown.
         turned: Whether the map's rows are columns of the picture; the `centres` are then those of the transposed map.
     """
 
@@ -153,7 +153,7 @@ def trace_fields(
 
 
 def unknown_field(name: str, picture: tuple[int, int], *, reason: str) -> ReceptiveField:
-    """Return the field of a layer that is not known."""
+    """Return the field of a layer whose field is unknown: the whole picture."""
     rows, columns = (np.array([[0], [side - 1]]) for side in picture)
     return ReceptiveField(name, rows, columns, None, picture, reason)
 
@@ -175,7 +175,7 @@ def _describe(field: Field, *, name: str, picture: tuple[int, int]) -> Receptive
         found = ReceptiveField(name, rows, columns, stride, picture, centres=_centres(field, picture))
     if field.ungated is None:
         return found
-    if found.is_whole and not found.reason:  # by the gate; how far it extends beyond the picture says nothing
+    if found.is_whole and not found.reason:  # by the gate; its extent beyond the picture is meaningless
         found = unknown_field(name, picture, reason="")
     return replace(found, ungated=_describe(replace(field.ungated, ungated=None), name=name, picture=picture))
 
@@ -191,7 +191,7 @@ def _centres(field: Field, picture: tuple[int, int]) -> Centres | None:
 
 
 def _seen(axis: Axis, side: int) -> tuple[int, int]:
-    """Return the first and the last pixel that some position depends on; a rest at the border of less than a step counts."""
+    """Return the first and the last pixel that some position depends on, or that is less than a step from these."""
     first, last = axis.ends[0]
     some, step = first <= last, abs(axis.step)
     low, high = (int(first[some].min()), int(last[some].max())) if some.any() else (0, -1)

@@ -32,9 +32,9 @@ def frames_of(feature_map: FeatureMap, values: Tensor) -> dict[str, Tensor]:
     """Reshape values of a layer to `(N, C, H, W)`, or to `(N, K)` if they have no rows and columns.
 
     Args:
-        feature_map: The feature map they belong to; its layout tells what the axes are. Without one its layer's type does,
-            and of other layers `(N, C, H, W)` is assumed.
-        values: Its own, or others of the same shape, such as their gradient.
+        feature_map: The feature map they belong to; its layout names the axes. Without one, its layer's type does,
+            and otherwise `(N, C, H, W)` is assumed.
+        values: Its values, or others of the same shape, such as their gradient.
 
     Returns:
         Views of `values` where that is possible, one per frame, by the suffix of the layer's name: `""`, or `.t00`, `.t01`,
@@ -92,7 +92,7 @@ def _is_as_shown(layout: Layout, values: Tensor) -> bool:
 
 
 def own_frames(feature_map: FeatureMap) -> dict[str, Tensor]:
-    """Return the values of a captured feature map as `frames_of` does; a warning says if its axes are assumed.
+    """Return the values of a captured feature map as `frames_of` does; warn if its axes are assumed.
 
     Raises:
         RequestError: They are not a map or a vector.

@@ -1,4 +1,4 @@
-"""Read the class scores of a network's passes, and remember how the network ends."""
+"""Read the class scores of a network's passes, and store the last operation of the network."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class OtherEndingError(Exception):
-    """A network ends in another way than before: a flag may switch it, or another of its outputs is asked for."""
+    """A network ends with another operation than before: a flag may switch it, or another output is requested."""
 
 
 @dataclass(slots=True, eq=False)

@@ -49,7 +49,7 @@ def parse(texts: Sequence[str], classes: Sequence[str], *, outputs: int | None =
         In the order of the texts, each class once.
 
     Raises:
-        RequestError: No such class, several of this name, or nothing asked for.
+        RequestError: No such class, several of this name, or an empty list.
 
     Example:
         >>> [each.label for each in parse(["top2,star", "0"], ["circle", "star"])]

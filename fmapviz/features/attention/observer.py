@@ -46,7 +46,7 @@ class AttentionObservation:
     Attributes:
         heads: Names of the views that draw heads.
         flows: Whether attention through all blocks is drawn.
-        classes: The classes by whose gradients flows are weighted; empty if none was requested.
+        classes: The classes whose gradients weight the flow; empty if none was requested.
     """
 
     heads: frozenset[str]

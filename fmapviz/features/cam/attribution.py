@@ -75,7 +75,7 @@ class ClassActivation:
         kind: How classes relate: `softmax`, `sigmoid`, `ordinal`, `value` or `boxes`; empty for a method that is independent
             of classes.
         names: The name of the class of each image; empty where it is unknown.
-        notices: What is assumed, for the user.
+        notices: Assumptions, for the user.
     """
 
     raw: Tensor
@@ -148,7 +148,7 @@ def cam(
         method: `gradcam`, `gradcam++`, `layercam`, `hirescam`, `xgradcam`, `eigencam`, `cam` or `saliency`.
         output: Which part of what the model returns holds the class scores, a key or an index.
         scores: What the outputs are: `softmax`, `sigmoid`, `ordinal`, `value` or `value:UNIT`; None: by the end of the
-            network, what `load_model` knows, else `softmax`; `notices` of the result say what is assumed.
+            network, what `load_model` knows, else `softmax`; `notices` of the result report assumptions.
         style: `colormap`, `alpha` and `gray_input` of the overlay.
 
     Raises:
@@ -310,7 +310,7 @@ def _attempt(
 
 
 def _places(model: Model, shown: Findings, shape: tuple[int, ...]) -> Places | None:
-    """Return where the maps of a network lie in inputs of a shape; only the first call has to find out."""
+    """Return where the maps of a network lie in inputs of a shape; the first call computes it."""
     if shape in shown.fields:
         return Places(lambda: shown.fields[shape], (shape[-2], shape[-1]))
     return PlaceCache(model, shown.fields).at(shape)

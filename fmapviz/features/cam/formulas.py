@@ -1,4 +1,4 @@
-"""Formulas of class activation maps: each a function of what was captured, with its paper.
+"""Formulas of class activation maps, each with its paper.
 
 A are a layer's activations, G the gradient of the class's logit with respect to them, k the channels. Each returns a signed
 map, the paper's before its ReLU.

@@ -1,1 +1,1 @@
-"""Receptive fields by interval propagation: `tracking` runs a model, `rules` say how fields pass through each operator."""
+"""Receptive fields by interval propagation: `tracking` runs a model, `rules` propagate fields through each operator."""

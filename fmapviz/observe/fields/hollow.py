@@ -1,4 +1,4 @@
-"""Stand in for the operators that take most of the time of a pass of which only the shapes count."""
+"""Replace the slowest operators of a forward pass of which only the shapes matter."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PRODUCTS = {"aten.mm.default", "aten.addmm.default", "aten.bmm.default", "aten.
 
 
 def without_numbers(func: Any, given: Mapping[str, Any]) -> Tensor | None:
-    """Return zeros in the shape of what a convolution or a product of matrices returns; None for other operators.
+    """Return zeros in the shape of the result of a convolution or a matrix product; None for other operators.
 
     Args:
         func: An operator of ATen, an `OpOverload`.
@@ -36,12 +36,12 @@ def without_numbers(func: Any, given: Mapping[str, Any]) -> Tensor | None:
         fits, shape = left.shape[1] == taken * (1 if given["transposed"] else given["groups"]), _convolved(given)
     else:
         return None
-    fits = fits and min(shape) > 0  # else PyTorch says what is wrong
+    fits = fits and min(shape) > 0  # else PyTorch raises the error
     return left.new_zeros(shape) if fits and left.layout is torch.strided and not left.is_meta else None
 
 
 def _convolved(given: Mapping[str, Any]) -> tuple[int, ...]:
-    """Return the shape of what a convolution returns, by the formulas in PyTorch's documentation."""
+    """Return the shape of a convolution's result, by the formulas in PyTorch's documentation."""
     samples, _, *sides = given["input"].shape
     made, taken, *kernel = given["weight"].shape
     settings = (given[key] for key in ("stride", "padding", "dilation", "output_padding"))

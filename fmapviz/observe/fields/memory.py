@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False)
 class _Shared:
-    """What is known of the tensors in one memory.
+    """The fields of the tensors in one memory.
 
     Attributes:
         fields: Of those that depend on the picture, by geometry.
@@ -40,10 +40,10 @@ class FieldMemory:
         return shared.fields.get(_geometry(tensor), shared.reason) if shared else None
 
     def set(self, tensor: Tensor, field: Field) -> _Shared:
-        """Record the field of a tensor, and return what is known of its memory.
+        """Record the field of a tensor, and return the fields in its memory.
 
         Raises:
-            RuntimeError: The tensor has no memory of its own, such as a sparse one; or a `NotImplementedError`.
+            RuntimeError: The tensor has no storage, such as a sparse one; or a `NotImplementedError`.
         """
         shared = self._known.setdefault(tensor, _Shared)
         shared.fields[_geometry(tensor)] = field

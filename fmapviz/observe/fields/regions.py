@@ -24,7 +24,7 @@ def write_part(whole: Tensor, part: Tensor, *, before: Field | None, written: Fi
         whole: The tensor.
         part: A view of it that was made by slicing, selecting and permuting.
         before: The field of the tensor before; None if it did not depend on the picture.
-        written: The field of what was written.
+        written: The field of the written values.
 
     Returns:
         None if the positions do not follow from rows and columns separately.
@@ -43,7 +43,7 @@ def write_part(whole: Tensor, part: Tensor, *, before: Field | None, written: Fi
 
 
 def _place(whole: Tensor, part: Tensor, field: Field) -> Field:
-    """Return the field of a tensor that has nothing but the part."""
+    """Return the field of a tensor that holds only the part."""
     if field.reason or field.rows.dim is None or field.columns.dim is None:
         raise InseparableError
     places = _places(whole, part)

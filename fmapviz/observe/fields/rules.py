@@ -1,4 +1,4 @@
-"""How receptive fields pass through those operators that need more than the places of dimensions."""
+"""Propagate receptive fields through operators that need more than the places of dimensions."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def _stack(call: Call) -> list[Operand]:
 
 
 def _joined(operand: Operand, index: Indices, dim: int, result: Tensor) -> Operand:
-    """Return an operand that, if it is the same at all positions, has its own ones in a dimension of rows or columns."""
+    """Place an operand that is the same at all positions, where it is joined along rows or columns."""
     if result.ndim < 3 or dim < result.ndim - 2:  # images or channels
         return operand
 

@@ -79,7 +79,7 @@ class FieldTracking(TorchDispatchMode):
         args: tuple[Any, ...] = (),  # Any: an operator takes and returns anything
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Run an operator, and record the fields of what it returns."""
+        """Run an operator, and record the fields of its results."""
         operator = operator_of(func)
         given = operator.bind(args, kwargs or {})
         known = {id(tensor): field for tensor in tensors_of(given.values()) if (field := self.field(tensor))}
@@ -105,12 +105,12 @@ class FieldTracking(TorchDispatchMode):
         *,
         written: Sequence[Tensor],
     ) -> None:
-        """Record the fields of what an operator has returned, and of what it has written into."""
+        """Record the fields of an operator's results, and of the tensors that it has written into."""
         name = operator.label
         for position, tensor in enumerate(results):
             try:
                 field = self._infer(operator, Call(given, tensor, position), known)
-            except Exception:  # noqa: BLE001  of arguments that a rule does not know; the model's own pass goes on
+            except Exception:  # noqa: BLE001  a rule may not support some arguments; the forward pass continues
                 field = self.whole(name)
             if any(tensor is each for each in written):
                 if self._placing and self._is_placed(tensor):
@@ -126,7 +126,7 @@ class FieldTracking(TorchDispatchMode):
                 self._memory.overwrite(tensor, self.whole(name), other=self.whole(name))
 
     def _is_placed(self, tensor: Tensor) -> bool:
-        """Return True if it is known where the positions of a tensor lie."""
+        """Return True if the positions of a tensor are known."""
         field = self._memory.get(tensor)
         return isinstance(field, Field) and not field.reason
 
@@ -151,7 +151,7 @@ class FieldTracking(TorchDispatchMode):
         return replace(field, ungated=ungated)
 
     def _unite(self, operands: Sequence[Operand], known: Fields, *, name: str) -> Field:
-        """Return the union of what the operands depend on, where they are in the result."""
+        """Return the union of the operands' fields, moved to their places in the result."""
         fields = [known[id(each.tensor)] for each in operands]
         if self._placing:
             return self._place(operands, fields, name=name)

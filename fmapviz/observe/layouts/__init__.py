@@ -1,1 +1,1 @@
-"""Derive the axes of what layers return: `tracking` runs beside a model, `rules` say how axes pass through each operator."""
+"""Derive the axes of what layers return: `tracking` follows a forward pass, `rules` propagate axes through each operator."""

@@ -1,4 +1,4 @@
-"""The axes of a tensor by name, cut, joined and reordered as operators do with dimensions.
+"""Represent the axes of a tensor by name, and cut, join and reorder them as operators do.
 
 A dimension is a product of digits, the outermost first. A digit belongs to a *base*: an axis, or several flattened to one
 sequence, whose positions have coordinates: the number of the image, the channel, the frame, and row and column in pixels of
@@ -34,9 +34,9 @@ class Base:
         coords: Float64 `(size,)` by the name of an axis; NaN for positions that have none, such as class tokens. Of these,
             `class` is 1.
         reason: Why coordinates are unknown, if they are lost: an operator; empty if there were none.
-        bounds: Smallest and largest coordinate of what is no padding.
-        begun: Whether it is an axis of the network's input itself.
-        spread: Whether nothing but the name of the axis is known, and its positions are taken to span the picture.
+        bounds: Smallest and largest coordinate without padding.
+        begun: Whether it is an axis of the network's input.
+        spread: Whether only the name of the axis is known, and its positions are assumed to span the picture.
     """
 
     size: int
@@ -61,7 +61,7 @@ class Digit(NamedTuple):
     """A part of a dimension.
 
     Attributes:
-        base: None if nothing is known of it.
+        base: None if it is unknown.
         stride: Distance of neighbours in the base.
         size: Number of positions.
     """
@@ -100,7 +100,7 @@ def whole(base: Base) -> Dim:
 
 
 def unnamed(size: int, reason: str = "") -> Dim:
-    """Return a dimension of which nothing is known."""
+    """Return an unknown dimension."""
     return (Digit(Base(size, {}, reason) if reason else None, 1, size),)
 
 
@@ -152,7 +152,7 @@ def without_single(dim: Dim) -> Dim:
 
 
 def separated(axes: Axes) -> Axes:
-    """Return axes in which rows and columns of one sequence that are in different digits again have bases of their own."""
+    """Separate rows and columns of one sequence that are in different digits again."""
     parts: dict[int, dict[Digit, None]] = {}
     for dim in axes.dims:
         for digit in dim:
@@ -359,7 +359,7 @@ def _united(digit: Digit, gone: Digit, new: Base) -> Digit:
 
 
 def _mean(values: Numbers) -> Numbers:
-    """Return the mean over the middle one of three dimensions, of what is no NaN."""
+    """Return the mean over the middle one of three dimensions, without NaN."""
     known = ~np.isnan(values)
     count = known.sum(1)
     total = np.where(known, values, 0.0).sum(1)
@@ -516,7 +516,7 @@ def _is_whole(dim: Dim) -> bool:
 
 
 def disagree(one: Dim, other: Dim) -> bool:
-    """Return True if the same axis is known of two dimensions, whose positions lie in quite different places of it.
+    """Return True if two dimensions are of the same axis, but their positions lie far apart.
 
     They may differ a little, as those of two resolutions or of neighbours do: by a quarter of the axis on average, or by
     less than what is between two positions.
@@ -549,7 +549,7 @@ def named(axes: Axes) -> int:
 
 
 def kinds_of(dim: Dim) -> set[str]:
-    """Return what is known of a dimension: `N`, `C`, or `P` of positions."""
+    """Return the kinds of axes in a dimension: `N`, `C`, or `P` of positions."""
     return {digit.base.kind for digit in dim if digit.base is not None and digit.size > 1} - {""}
 
 

@@ -65,7 +65,7 @@ def layout_of(axes: Axes) -> Layout:  # noqa: PLR0911  one for each kind of tens
     counts = (len(images), len(channels) + len(others))
     if reason := next((found for dim in axes.dims if (found := reason_of(dim))), ""):
         return Layout(text, dims, refused=f"{shown}: {_why(reason)}")
-    # The axis of a single image is lost where a reshape joins it with another one, and makes it anew.
+    # A reshape may join the axis of a single image with another one, and create it again.
     is_single = any(digit.size == 1 and (at == 0 or digit.base is None) for at, digit in enumerate(digits))
     if not images and not (named(axes) and is_single):
         return Layout(text, dims, refused=f"{shown}: its axes were lost in an operator that cannot be followed; {SAY_IT}")
@@ -202,7 +202,7 @@ def _why(reason: str) -> str:
 
 
 def describe(axes: Axes) -> str:
-    """Return the axes in words: `N 1+H*W C`; `H/7` and `H%7` are the number of a window, and a row in it.
+    """Format the axes: `N 1+H*W C`; `H/7` and `H%7` are the number of a window, and a row in it.
 
     Example:
         >>> from fmapviz.observe.layouts.axes import axis, regroup, whole

@@ -1,4 +1,4 @@
-"""Find the layout of what a layer returned: by the user's word, by the layer's type, or by following axes to it."""
+"""Find the layout of a layer's output: from the user, from the layer's type, or by following axes through the network."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def known_by_type(module: nn.Module, dimensions: int | None = None) -> str:
 
 
 def usual_layout(module: nn.Module, values: Tensor) -> Layout:
-    """Return the layout of a tensor of which nothing but its layer's type is known, as an assumption unless that decides."""
+    """Return the layout of a tensor by its layer's type: an assumption, unless the type decides it."""
     shape = tuple(values.shape)
     if text := _decided(module, len(shape)):
         return layout_from(text, shape, images=shape[0], picture=None)
@@ -92,7 +92,7 @@ def _works_on_last_axis(module: nn.Module) -> bool:
 
 
 class MissingLayoutError(Exception):
-    """A layer runs that did not run when axes were followed; they have to be followed again."""
+    """A layer runs that did not run when axes were followed; they must be followed again."""
 
 
 @dataclass(slots=True, eq=False)
@@ -113,7 +113,7 @@ class LayoutCache:
     """The layouts of a network's layers, for all threads.
 
     Attributes:
-        known: By the shape of the input, and what was asked for: what was found.
+        known: Results by the shape of the input and the requested layers.
         by_type: Those that the types of layers decide, by the shapes of outputs.
         broken: Whether the network fails while its axes are followed.
     """
@@ -124,7 +124,7 @@ class LayoutCache:
 
     @contextmanager
     def giving_up(self) -> Iterator[None]:
-        """Surround a second attempt without following axes; if it succeeds, they are not followed again."""
+        """Retry a pass without following axes; if it succeeds, they are not followed again."""
         self.known.clear()
         self.broken = True
         try:
@@ -135,21 +135,21 @@ class LayoutCache:
 
 
 class LayoutFinder:
-    """Finds the layouts of what a network's layers return, one forward pass after the other.
+    """Finds the layouts of the outputs of a network's layers, one forward pass after the other.
 
-    In the first pass with inputs of a shape axes are followed beside the network. The type of a convolution says which are
-    channels, rows and columns; whether these are the picture's, and which part of it a sample is, has to be followed.
+    Axes are followed in the first pass with inputs of a shape. The type of a convolution defines channels, rows and columns;
+    whether these are the picture's, and which part of it a sample is, must be followed.
 
     Args:
         network: The network.
-        layers: Whose outputs it is asked for.
+        layers: The layers whose outputs are requested.
         cache: What earlier passes have shown.
-        given: What the user says, by globs of names, or as a function of name and shape.
-        tokens: Whether it is asked for `token_grids`.
+        given: The user's layouts, by globs of names, or as a function of name and shape.
+        tokens: Whether `token_grids` will be called.
 
     Attributes:
-        cache: Likewise.
-        assumed: Layers of which the layout is an assumption, with it.
+        cache: The results of earlier passes.
+        assumed: The assumed layouts, by the names of layers.
         unlike: Layers whose rows and columns are not the picture's, with their axes.
         unfollowed: Layers whose rows and columns could not be followed from the picture, with their axes.
         followed: Whether axes were followed in the last pass.
@@ -208,7 +208,7 @@ class LayoutFinder:
 
         Args:
             values: The scores.
-            key: Of the part of the output that was asked for.
+            key: The requested part of the output.
 
         Raises:
             MissingLayoutError: Axes were not followed to them; they will be in the next pass.
@@ -224,7 +224,7 @@ class LayoutFinder:
         return self._found.layouts[name]
 
     def paused(self) -> AbstractContextManager[None]:
-        """Do not follow what is done with tensors beside the network."""
+        """Ignore operators within the block, which are not the network's."""
         return self._tracking.pausing() if self._tracking else nullcontext()
 
     def of(self, layer: Layer, name: str, values: Tensor, *, entry: bool = False) -> Layout | None:
@@ -281,7 +281,7 @@ class LayoutFinder:
         return usual_layout(module, values) if (decided and found.refused) or (is_batch and says_nothing) else found
 
     def _beside_type(self, text: str, axes: Axes, values: Tensor) -> Layout | None:
-        """Return the layout of what a convolution returns, for example, beside what its type says of it; None: only that.
+        """Return the layout of a convolution's output where more than its type is known; None if it is not.
 
         Samples that are parts of the picture, or frames, are put together, as are rows that are made of rows and columns.
         """
@@ -349,7 +349,7 @@ class LayoutFinder:
         return found
 
     def _said(self, layer: Layer, name: str, values: Tensor) -> Layout | None:
-        """Return what the user says of a layer, None if that is nothing."""
+        """Return the user's layout of a layer, None if there is none."""
         shape = tuple(values.shape)
         text = self._text(name, layer, shape)
         if not text:
@@ -368,7 +368,7 @@ class LayoutFinder:
         return next((own for glob, own in given.items() if any(fnmatchcase(each, glob) for each in names)), None)
 
     def notices(self) -> list[str]:
-        """Return what has to be said of layouts: those that are assumptions, and those that are not of rows and columns."""
+        """Return notices on assumed layouts, and on those whose rows and columns are not the picture's."""
         said = []
         if self.assumed:
             said.append(
@@ -415,7 +415,7 @@ def _says_nothing_of_positions(axes: Axes) -> bool:
 
 @contextmanager
 def following_calls(network: nn.Module, finder: LayoutFinder) -> Iterator[None]:
-    """Follow the axes of what a network is called with, whoever calls it, within a `with` block."""
+    """Follow the axes of each input of a network within a `with` block."""
     passes: list[ExitStack] = []
 
     def begin(_network: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:

@@ -1,4 +1,4 @@
-"""How the axes of a tensor follow from those of an operator's operands. Of other operators nothing is assumed."""
+"""Derive the axes of an operator's result from those of its operands. Results of other operators are unknown."""
 
 from __future__ import annotations
 
@@ -85,11 +85,11 @@ class UnknownError(Exception):
     """The axes of a result are unknown."""
 
 
-# --- operators of which it is enough to know where the dimensions of their operands are
+# --- operators with a rule in `fmapviz.observe.operators`
 
 
 def follow(call: LayoutCall, rule: Rule) -> Axes:
-    """Return the axes of the result of an operator whose rule all followers share."""
+    """Return the axes of a result from the places of the operands' dimensions."""
     operands = rule(call)
     if rule is pointwise:
         return _united(call, operands)
@@ -340,7 +340,7 @@ def _sorted(call: LayoutCall) -> Axes:
 
 
 def _scatter(call: LayoutCall) -> Axes:
-    """Return the axes of what something was written into: where it was written is known only of a constant index."""
+    """Return the axes of a tensor after a write, whose positions are known only for a constant index."""
     source = next(
         (call.given[name] for name in ("src", "value", "source") if isinstance(call.given.get(name), Tensor)), None
     )
@@ -457,7 +457,7 @@ def _attention(call: LayoutCall) -> Axes:
 
 
 def _anchored(call: LayoutCall, axes: Axes) -> Axes:
-    """Name those axes of a 2-D operator's result that nothing is known of: it works on `(N, C, H, W)`."""
+    """Name the unknown axes of a 2-D operator's result: it works on `(N, C, H, W)`."""
     if call.result.ndim != 4:
         return axes
     images, *picture = call.picture

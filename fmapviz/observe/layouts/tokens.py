@@ -1,4 +1,4 @@
-"""Find which tokens of an attention are patches, and where they lie, from axes that were followed to it."""
+"""Find which tokens of an attention are patches, and where they lie, from the axes of its queries and keys."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class TokenGrid:
         grid: Rows and columns.
         others: Tokens that are no patches, if there is one part.
         classes: Those of them that are class tokens.
-        refused: Why it is unknown where the tokens are; empty if it is known, or they are in no place.
-        lines: Where the rows and columns lie in the picture, see `Layout`; None if only that they are a grid is known.
+        refused: Why the positions of the tokens are unknown; empty if they are known, or if the tokens have none.
+        lines: Where the rows and columns lie in the picture, see `Layout`; None if only their grid is known.
     """
 
     length: int
@@ -110,7 +110,7 @@ def _numbers(places: slice | NDArray[np.int64] | None, count: int) -> NDArray[np
 
 
 def grid_as_said(text: str, length: int, *, images: int, picture: tuple[int, int]) -> TokenGrid | None:
-    """Return where tokens are if the user says so of a layer of tokens, `N 1+H*W C`; None if that says nothing of them."""
+    """Return the grid of tokens that a layout of the user defines, such as `N 1+H*W C`; None if it defines none."""
     try:
         found = layout_from(text, (images, length, 1), images=images, picture=picture)
     except LayoutError:

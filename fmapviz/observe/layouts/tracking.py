@@ -55,7 +55,7 @@ class AxisTracking(TorchDispatchMode):
         self.paused = False
         self.images = len(pixels)
         self._picture = (self.images, *pixels.shape[-2:]) if pixels.ndim > 2 else (self.images, 1, 1)
-        # By geometry. A view of a tensor may be another Python object each time that it is asked for.
+        # By geometry: a view of a tensor may be a new Python object on each access.
         self._known = MemoryTable[dict[object, Axes]]()
         self._classes: set[int] | None = None
         self._network = network
@@ -64,7 +64,7 @@ class AxisTracking(TorchDispatchMode):
 
     def axes(self, tensor: Tensor) -> Axes | None:
         """Return the axes of a tensor, None if it does not depend on the picture."""
-        with suppress(RuntimeError, NotImplementedError):  # it has no memory of its own
+        with suppress(RuntimeError, NotImplementedError):  # it has no storage
             own = self._known.get(tensor)
             return own.get(_geometry(tensor)) if own else None
         return None
@@ -94,7 +94,7 @@ class AxisTracking(TorchDispatchMode):
         args: tuple[Any, ...] = (),  # Any: an operator takes and returns anything
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Run an operator, and record the axes of what it returns."""
+        """Run an operator, and record the axes of its results."""
         kwargs = kwargs or {}
         if self.paused or not isinstance(func, torch._ops.OpOverload):
             return func(*args, **kwargs)
@@ -118,13 +118,13 @@ class AxisTracking(TorchDispatchMode):
     def _follow(
         self, operator: Operator, given: Mapping[str, Any], result: Tensor, *, position: int, known: Mapping[int, Axes]
     ) -> Axes:
-        """Return the axes of what an operator returned."""
+        """Return the axes of one result of an operator."""
         found, name, rule = None, f"aten.{operator.name}", layout_rule(operator)
 
         def axes_of(tensor: Tensor) -> Axes | None:
             return known.get(id(tensor))
 
-        with suppress(Exception):  # of arguments that a rule does not know; the model's own pass goes on
+        with suppress(Exception):  # a rule may not support some arguments; the forward pass continues
             if rule:
                 found = rule(LayoutCall(given, result, position, name, axes_of, self._is_class, self._picture))
         shape = tuple(result.shape)
@@ -144,7 +144,7 @@ class AxisTracking(TorchDispatchMode):
 
 
 def axes_of_input(pixels: Tensor, network: nn.Module | None = None) -> Axes:
-    """Return the axes of a network's input; of a clip the first convolution tells which one is time, if it can."""
+    """Return the axes of a network's input; the first convolution shows which axis of a clip is time, if it can."""
     middle = {3: "C", 4: "C", 5: "CT"}.get(pixels.ndim, "")
     first = next((each for each in network.modules() if isinstance(each, _ConvNd)), None) if network else None
     if len(middle) > 1 and first and pixels.shape[1] != first.in_channels == pixels.shape[2]:

@@ -1,1 +1,1 @@
-"""What PyTorch's operators do to the dimensions of their operands, for whatever follows them through a forward pass."""
+"""Describe how PyTorch's operators move the dimensions of their operands."""

@@ -67,13 +67,13 @@ class Operand(NamedTuple):
     Attributes:
         places: Of each dimension; None if each element of the result depends on all of it.
         pooled: Whether it is a statistic of the operand, the same at all positions.
-        change: Converts what is followed in another way than the places say.
+        change: Converts a followed value, in place of `places`.
     """
 
     tensor: Tensor
     places: Sequence[Place | None] = ()
     pooled: bool = False
-    change: Callable[[Any], Any] | None = None  # Any: what is followed
+    change: Callable[[Any], Any] | None = None  # Any: an axis of a receptive field
 
 
 Rule = Callable[["Call"], list[Operand]]
@@ -85,7 +85,7 @@ class Operator:
 
     Attributes:
         name: Its name, without the `_` of one that writes into its operand.
-        label: Its name for people, such as `aten.add_`.
+        label: Its full name, such as `aten.add_`.
         in_place: Whether it writes into its operand.
         is_pointwise: Whether each element of the result is computed from one element of each operand.
         is_factory: Whether it uses only the shape of its operand.

@@ -1,4 +1,4 @@
-"""The operators whose dimensions are known in the result, by name. Others are never guessed at."""
+"""Look up the rule of an operator by its name; other operators have none."""
 
 from __future__ import annotations
 

@@ -31,8 +31,14 @@ def whole(attention):
     return torch.stack(list(attention.weights.of_heads()), 1)
 
 
+def small_vit():
+    return torchvision.models.VisionTransformer(
+        image_size=224, patch_size=32, num_layers=3, num_heads=4, hidden_dim=64, mlp_dim=128
+    )
+
+
 NETWORKS = {
-    "vit_b_16": torchvision.models.vit_b_16,
+    "vit": small_vit,
     "swin_t": torchvision.models.swin_t,
     "swin_v2_t": torchvision.models.swin_v2_t,
     "maxvit_t": torchvision.models.maxvit_t,
@@ -58,10 +64,10 @@ def test_outputs_are_the_same_bit_by_bit_and_rows_sum_to_one(name):
 
 
 @pytest.mark.sampled(1)
-@pytest.mark.parametrize("name", ["vit_b_16", "timm vit", "timm beit"])
+@pytest.mark.parametrize("name", ["vit", "timm vit", "timm beit"])
 def test_weights_times_values_are_what_the_fused_operation_returned(name):
     found, *_ = observed(NETWORKS[name](), torch.randn(2, 3, 224, 224))
-    assert len(found) == 12
+    assert len(found) == (3 if name == "vit" else 12)
     for attention in found:
         assert (whole(attention) @ attention.value - attention.output).abs().max() < 1e-5
         shifted = whole(attention).roll(1, -1) @ attention.value  # the check can fail

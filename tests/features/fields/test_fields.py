@@ -26,14 +26,14 @@ def network():
 
 
 def test_a_name_a_module_and_a_model_have_the_same_fields():
-    by_name = receptive_field("shufflenet_v2_x0_5", 64)
-    assert [*by_name] == [row.name for row in list_layers("shufflenet_v2_x0_5", preprocessing=SMALL)]
+    by_name = receptive_field("squeezenet1_1", 64)
+    assert [*by_name] == [row.name for row in list_layers("squeezenet1_1", preprocessing=SMALL)]
     assert {field.name for field in by_name.values()} == by_name.keys()
-    module = models.shufflenet_v2_x0_5(weights=None)
+    module = models.squeezenet1_1(weights=None)
     for model in (
         module, module.double(), nn.DataParallel(module),
-        load_model("shufflenet_v2_x0_5", weights="random", preprocessing=SMALL),
-        outline_model("shufflenet_v2_x0_5", preprocessing=SMALL),
+        load_model("squeezenet1_1", weights="random", preprocessing=SMALL),
+        outline_model("squeezenet1_1", preprocessing=SMALL),
     ):  # fmt: skip
         assert numbers(receptive_field(model, 64)) == numbers(by_name)
 

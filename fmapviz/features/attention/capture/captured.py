@@ -1,4 +1,4 @@
-"""Capture attention weights in the caller's own loop: `fmapviz.capture_attention`."""
+"""Capture attention weights in the caller's loop: `fmapviz.capture_attention`."""
 
 from __future__ import annotations
 

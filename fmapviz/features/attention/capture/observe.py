@@ -1,4 +1,4 @@
-"""See every attention of a forward pass, also where one operation computes it: a `TorchFunctionMode` with module hooks.
+"""Observe every attention of a forward pass, also where one operation computes it, by a `TorchFunctionMode` and module hooks.
 
 A hook of a module cannot see attention weights: `scaled_dot_product_attention` never stores them, and
 `nn.MultiheadAttention` returns them only if it is asked to. Here the calls of these functions are seen, and of softmax. The
@@ -35,7 +35,7 @@ _FUSED_ARGUMENTS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causa
 _MULTI_HEAD = functional.multi_head_attention_forward
 _NOWHERE = TokenGrid(0, refused="between tokens that were not followed")
 _HEADS = ("num_heads", "num_attention_heads", "n_heads", "n_head", "nhead", "heads")  # attributes of attention modules
-_WEIGHTLESS = nn.Softmax | nn.Dropout  # parts of an attention module that own no attention
+_WEIGHTLESS = nn.Softmax | nn.Dropout  # parts of an attention module that compute no attention themselves
 
 
 @dataclass(frozen=True, slots=True, eq=False)
