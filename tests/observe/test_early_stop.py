@@ -8,6 +8,7 @@ from itertools import permutations
 import numpy as np
 import pytest
 import torch
+from cases import thorough
 from image_files import save_picture
 from PIL import Image
 from results import drawings_of
@@ -336,8 +337,8 @@ def pictures(tmp_path):
 
 
 @pytest.mark.sampled(1)
-@pytest.mark.parametrize("batch_size", [1, 3])
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("batch_size", [1, *thorough(3)])
+@pytest.mark.parametrize("workers", [1, *thorough(2)])
 def test_nothing_behind_the_last_wanted_layer_runs_from_the_second_pass_on(workers, batch_size, pictures, look, ran):
     drawn = look(Chain(), pictures, layers="b", workers=workers, batch_size=batch_size)
     assert drawn == {f"{seed}.png": ["b"] for seed in range(8)}
@@ -351,7 +352,7 @@ def test_every_way_to_choose_layers_lets_a_pass_end(choice, pictures, look, ran)
     assert (ran["a"], ran["b"], ran["c"]) == (8, 1, 1)
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [1, *thorough(2)])
 def test_where_no_layers_are_chosen_every_pass_goes_to_its_end(workers, pictures, look):
     ended = []
 
@@ -366,7 +367,7 @@ def test_where_no_layers_are_chosen_every_pass_goes_to_its_end(workers, pictures
     assert ended == [1] * 8
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [1, *thorough(2)])
 def test_a_module_called_three_times_gives_all_its_outputs(workers, pictures, look):
     drawn = look(Calls(), pictures, layers="relu", types="ReLU", workers=workers)
     assert drawn == {f"{seed}.png": ["relu", "relu#2", "relu#3"] for seed in range(8)}
@@ -388,7 +389,7 @@ def test_a_network_that_decides_by_values_gives_all_its_outputs_in_any_order(wor
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("model", [DecidesByChance, Noisy])
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [1, *thorough(2)])
 def test_a_network_that_draws_random_numbers_gives_all_its_outputs(workers, model, pictures, look, tmp_path):
     whole = look(model(), pictures, out=tmp_path / "whole", workers=workers)
     assert len(whole) == 8
@@ -407,7 +408,7 @@ def test_a_network_that_decides_by_nothing_that_torch_sees_gives_all_its_outputs
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("batch_size", [1, 4])
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [1, *thorough(2)])
 def test_pictures_of_different_sizes_each_give_all_their_outputs(workers, batch_size, tmp_path, look):
     sides = [12, 40, 12, 20, 40, 80, 20, 12, 80, 40]
     paths = [paint(tmp_path / "pictures" / f"{n}.png", 20 * n, (side, side)) for n, side in enumerate(sides)]
@@ -477,7 +478,7 @@ def pngs(directory):
     }
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [1, *thorough(2)])
 def test_a_published_network_ends_behind_the_last_wanted_layer_from_the_first_image_on(workers, pictures, resnet, tmp_path):
     ran = Counter()
     parts = {name: resnet.module.get_submodule(name) for name in ("conv1", "layer1", "layer2", "layer3", "layer4", "fc")}
@@ -494,7 +495,7 @@ def test_a_published_network_ends_behind_the_last_wanted_layer_from_the_first_im
 
 
 @pytest.mark.sampled(1)
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [1, *thorough(2)])
 def test_the_pictures_of_a_pass_that_ended_are_those_of_a_whole_one(workers, pictures, resnet, tmp_path):
     whole = visualize(resnet, pictures, out=tmp_path / "whole", to=["png"], workers=workers)
     ended = visualize(resnet, pictures, out=tmp_path / "ended", to=["png"], workers=workers, layers="layer1.*")

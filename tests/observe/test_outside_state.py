@@ -195,7 +195,7 @@ def test_the_number_of_threads_changes_no_weight():
     """Sums of floats depend on it: a seventh of such tensors has another one with two threads."""
     network = type("Own", (nn.Module,), {"__module__": "own_network"})()
     network.weights = nn.ParameterList(
-        torch.randn(250_000, generator=torch.Generator().manual_seed(seed)) for seed in range(20)
+        torch.randn(250_000, generator=torch.Generator().manual_seed(seed)) for seed in range(50)
     )
     threads = torch.get_num_threads()
     outside = OutsideState(network)

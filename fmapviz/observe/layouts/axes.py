@@ -214,12 +214,7 @@ def _join(digits: Sequence[Digit], start: int, stop: int) -> list[Digit]:
         if not start <= number < stop and any(each.base is base for base in bases)
     ]
     ordered = [*parts, *(digits[number] for number in others)]
-    sizes = [each.size for each in ordered]
-    index: dict[int, NDArray[np.int64]] = {}
-    for number, each in enumerate(ordered):
-        if each.base is not None:
-            own = (np.arange(each.size) * each.stride).reshape([-1 if at == number else 1 for at in range(len(sizes))])
-            index[id(each.base)] = index[id(each.base)] + own if id(each.base) in index else own
+    sizes, index = [each.size for each in ordered], _positions(ordered)
     coords: dict[str, Numbers] = {}
     bounds: dict[str, tuple[float, float]] = {}
     for base in bases:
@@ -481,18 +476,20 @@ def parted(parts: Sequence[Axes | None]) -> tuple[Digit, Axes] | None:
 def coords_of(digits: Sequence[Digit], name: str) -> Numbers:
     """Return the coordinate of each element of a product of digits, row-major; NaN where there is none."""
     sizes = [digit.size for digit in digits]
-    index: dict[int, NDArray[np.int64]] = {}
-    bases = {}
-    for number, digit in enumerate(digits):
-        if digit.base is not None and name in digit.base.coords:
-            own = (np.arange(digit.size) * digit.stride).reshape([-1 if at == number else 1 for at in range(len(sizes))])
-            key = id(digit.base)
-            index[key] = index[key] + own if key in index else own
-            bases[key] = digit.base
-    if not bases:
+    base = next((digit.base for digit in digits if digit.base is not None and name in digit.base.coords), None)
+    if base is None:
         return np.full(prod(sizes), np.nan)
-    key, base = next(iter(bases.items()))
-    return np.broadcast_to(base.coords[name][index[key]], sizes).reshape(-1)
+    return np.broadcast_to(base.coords[name][_positions(digits)[id(base)]], sizes).reshape(-1)
+
+
+def _positions(digits: Sequence[Digit]) -> dict[int, NDArray[np.int64]]:
+    """Return the position in each base, by its identity, of the elements of a product of digits; it can be broadcast."""
+    found: dict[int, NDArray[np.int64]] = {}
+    for number, (base, stride, size) in enumerate(digits):
+        if base is not None:
+            own = (np.arange(size) * stride).reshape([-1 if at == number else 1 for at in range(len(digits))])
+            found[id(base)] = found[id(base)] + own if id(base) in found else own
+    return found
 
 
 def mixed(axes: Axes, others: Axes, reason: str, *, but: int | None = None) -> Axes:

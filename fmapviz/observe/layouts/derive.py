@@ -110,7 +110,8 @@ def _of_space(  # noqa: PLR0911  one for each kind of positions
 ) -> Layout:
     """Return the layout of a tensor that has positions of the picture."""
     images, channels, space = parts
-    names = [name for name in SPACE if any(name in (digits[at].base or _NONE).coords for at in space)]
+    coords_of_space = [base.coords for at in space if (base := digits[at].base)]
+    names = [name for name in SPACE if any(name in each for each in coords_of_space)]
     if names == ["T"]:
         return Layout(text, dims, refused=f"{shown}: time without rows and columns: not a map of the image")
     if all(len(names_of((digits[at],))) <= 1 for at in space):  # rows before columns, whatever their order in the tensor
@@ -179,13 +180,6 @@ def _is_plain(digit: Digit) -> bool:
         return False
     (values,) = base.coords.values()
     return bool((np.diff(values) > 0).all())
-
-
-class _Nothing:
-    coords: dict[str, Numbers] = {}  # noqa: RUF012  never changed
-
-
-_NONE = _Nothing()
 
 
 def _rank(digit: Digit) -> int:

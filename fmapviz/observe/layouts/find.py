@@ -149,9 +149,6 @@ class LayoutFinder:
 
     Attributes:
         cache: The results of earlier passes.
-        assumed: The assumed layouts, by the names of layers.
-        unlike: Layers whose rows and columns are not the picture's, with their axes.
-        unfollowed: Layers whose rows and columns could not be followed from the picture, with their axes.
         followed: Whether axes were followed in the last pass.
     """
 
@@ -164,9 +161,7 @@ class LayoutFinder:
         given: UserLayouts | None = None,
         tokens: bool = False,
     ) -> None:
-        self.assumed: dict[str, str] = {}
-        self.unlike: dict[str, str] = {}
-        self.unfollowed: dict[str, str] = {}
+        self._noticed: dict[str, Layout] = {}
         self.followed = False
         self._network = network
         self._given = given
@@ -178,11 +173,6 @@ class LayoutFinder:
         self._derived: dict[int, tuple[Axes, Layout]] = {}  # of the current pass
         self._key: object = None
         self._images, self._picture = 0, (1, 1)
-
-    @property
-    def tracking(self) -> AxisTracking | None:
-        """What follows the axes of the current pass, None if they are known."""
-        return self._tracking
 
     @contextmanager
     def following(self, pixels: Tensor) -> Iterator[None]:
@@ -249,12 +239,8 @@ class LayoutFinder:
             if not self.cache.broken and self._found is not None:
                 raise MissingLayoutError
             found = usual_layout(layer.module, values)
-        if found.assumed:
-            self.assumed[name] = found.assumed
-        if found.unlike:
-            self.unlike[name] = found.unlike
-        if found.unfollowed:
-            self.unfollowed[name] = found.unfollowed
+        if found.assumed or found.unlike or found.unfollowed:
+            self._noticed[name] = found
         return found
 
     def _by_type(self, text: str, shape: Size) -> Layout:
@@ -369,16 +355,13 @@ class LayoutFinder:
 
     def notices(self) -> list[str]:
         """Return notices on assumed layouts, and on those whose rows and columns are not the picture's."""
-        said = []
-        if self.assumed:
-            said.append(
-                f"axes that could not be followed through the network are assumed: {_by_text(self.assumed)}; {SAY_IT}"
-            )
-        if self.unlike:
-            said.append(f"not rows and columns of the picture: {_by_text(self.unlike)}")
-        if self.unfollowed:
-            said.append(f"rows and columns that could not be followed from the picture: {_by_text(self.unfollowed)}")
-        return said
+        of = {
+            f"axes that could not be followed through the network are assumed: {{}}; {SAY_IT}": "assumed",
+            "not rows and columns of the picture: {}": "unlike",
+            "rows and columns that could not be followed from the picture: {}": "unfollowed",
+        }
+        found = {notice: {name: getattr(each, key) for name, each in self._noticed.items()} for notice, key in of.items()}
+        return [notice.format(_by_text(texts)) for notice, texts in found.items() if any(texts.values())]
 
 
 def _is_lost(dim: Dim) -> bool:
@@ -398,7 +381,8 @@ def _with_unknown(text: str, sides: Sequence[Dim]) -> str:
 def _by_text(layouts: Mapping[str, str]) -> str:
     by_text: dict[str, list[str]] = {}
     for name, text in layouts.items():
-        by_text.setdefault(text, []).append(name)
+        if text:
+            by_text.setdefault(text, []).append(name)
     return "; ".join(f"{quote(text)} of {first_few(names)}" for text, names in by_text.items())
 
 

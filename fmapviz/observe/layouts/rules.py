@@ -131,10 +131,12 @@ def _placed(axes: Axes, operand: Operand, result: Tensor) -> Axes:
 def _resampled(axes: Axes, dim: int, to: Place) -> Axes:
     """Return axes with other positions along a dimension, each of which may be computed from several."""
     assert to.index is not None
-    at = means(to.index) if to.at is None else to.at
+    at, before = means(to.index) if to.at is None else to.at, axes.shape[dim]
+    if len(np.unique(at)) < len(at):  # bins of adaptive pooling to more positions than there are
+        at = (np.arange(len(at)) + 0.5) * before / len(at) - 0.5
     blends = to.index.shape[1] > 1 or (to.at is not None and not to.padded)
     axes = blended(axes, dim) if blends else axes
-    if np.array_equal(at, np.arange(axes.shape[dim])):
+    if np.array_equal(at, np.arange(before)):
         return axes
     return resample(axes, dim, at, padded=to.padded)
 

@@ -62,11 +62,9 @@ def of_captum(network, layer, batch, classes=CLASSES):
 # --- every method, through the front door
 
 
-@pytest.mark.sampled(1)
-@pytest.mark.parametrize(
-    ("method", "layer"),
-    [*((each, "layer4") for each in GRAD_CAM), *thorough(*((each, "layer2") for each in GRAD_CAM))],
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("layer", ["layer4", "layer2"])
+@pytest.mark.parametrize("method", GRAD_CAM)
 def test_maps_are_pytorch_grad_cams(network, batch, layer, method):
     if method in {"gradcam++", "xgradcam"}:  # for gradients beside which the 1e-6 and 1e-7 that theirs adds are nothing
         network = deepcopy(network)
@@ -80,6 +78,7 @@ def test_maps_are_pytorch_grad_cams(network, batch, layer, method):
     torch.testing.assert_close(found.score, network(batch).detach()[range(2), CLASSES])
 
 
+@pytest.mark.thorough
 def test_eigencam_is_pytorch_grad_cams_up_to_the_sign(network, batch):
     found = fmapviz.cam(network, batch, method="eigencam")
     theirs = of_grad_cam("EigenCAM", network, "layer4", batch, CLASSES)

@@ -15,7 +15,7 @@ def test_each_method_has_its_classes():
     for name, method in cams.methods.items():
         assert method.targets == (() if name == "eigencam" else plan.targets)
         assert method.of_pixels == (name == "saliency")
-        assert method.over == (name != "saliency")
+        assert method.view.over == (name != "saliency")
         assert method.sheet == (name == "sheet")
 
 

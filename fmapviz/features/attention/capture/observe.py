@@ -1,8 +1,8 @@
-"""Observe every attention of a forward pass, also where one operation computes it, by a `TorchFunctionMode` and module hooks.
+"""Observe every attention of a forward pass by a `TorchFunctionMode` and module hooks, also where one operation computes it.
 
 A hook of a module cannot see attention weights: `scaled_dot_product_attention` never stores them, and
-`nn.MultiheadAttention` returns them only if it is asked to. Here the calls of these functions are seen, and of softmax. The
-network gets what they return, so its outputs are the same bit by bit; weights are computed beside it.
+`nn.MultiheadAttention` returns them only on request. Here the calls of these functions, and of softmax, are observed. The
+network receives their results, so its outputs are the same bit by bit; weights are computed separately.
 """
 
 from __future__ import annotations

@@ -13,20 +13,6 @@ _PIECE = 2**18  # values
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from typing import Protocol
-
-    class Weights(Protocol):
-        """Attention weights `(N, heads, L, S)` of L queries and S keys, each row a distribution over the keys."""
-
-        @property
-        def shape(self) -> torch.Size:
-            """`(N, heads, L, S)`."""
-
-        def row(self, query: int) -> Tensor:
-            """Return the weights of one query, float32 `(N, heads, S)`."""
-
-        def of_heads(self, queries: slice = _ALL) -> Iterator[Tensor]:
-            """Yield the weights of each head, float32 `(N, L, S)`, of all queries or some."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,8 +61,9 @@ class Fused:
 
     def row(self, query: int) -> Tensor:
         """Return the weights of one query, float32 `(N, heads, S)`."""
-        heads = self.shape[1] // self.key.shape[1]
-        scores = self.query[:, :, query : query + 1].float() @ self._keys(heads)
+        shared = self.shape[1] // self.key.shape[1]
+        keys = self.key if shared == 1 else self.key.repeat_interleave(shared, 1)
+        scores = self.query[:, :, query : query + 1].float() @ keys.float().mT
         return self._softmax(scores, slice(None), slice(query, query + 1))[:, :, 0]
 
     def of_heads(self, queries: slice = _ALL) -> Iterator[Tensor]:
@@ -86,10 +73,6 @@ class Fused:
             keys = self.key[:, head // shared].float().mT
             scores = self.query[:, head, queries].float() @ keys
             yield self._softmax(scores[:, None], slice(head, head + 1), queries)[:, 0]
-
-    def _keys(self, shared: int) -> Tensor:
-        keys = self.key if shared == 1 else self.key.repeat_interleave(shared, 1)
-        return keys.float().mT
 
     def _softmax(self, scores: Tensor, heads: slice, queries: slice) -> Tensor:
         """Scale and mask scores `(N, heads, queries, S)` in place, and normalize them."""
@@ -105,6 +88,10 @@ class Fused:
             else:
                 scores += mask
         return scores.softmax(-1)
+
+
+# Attention weights `(N, heads, L, S)` of L queries and S keys; each row is a distribution over the keys.
+Weights = Given | Fused
 
 
 def mean_row(weights: Weights, queries: slice) -> Tensor:
