@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from fmapviz.core.layout import Layout
-    from fmapviz.observe.targets import Wanted
+    from fmapviz.observe.targets import TargetChoice
     from fmapviz.types import Model
 
 Kind = Literal["softmax", "sigmoid", "ordinal", "value", "boxes"]
@@ -234,7 +234,7 @@ def _axis_of_classes(values: Tensor, layout: Layout | None) -> tuple[int, tuple[
     return 1, (f"the axes of the scores {shown} could not be followed: their second one is taken to be that of the classes",)
 
 
-def indices_of(scores: ClassScores, wanted: Wanted) -> list[int | None]:
+def indices_of(scores: ClassScores, choice: TargetChoice) -> list[int | None]:
     """Return the index of a requested class for each image; None if the image does not have it.
 
     Of equal classes the one with the lower number comes first. An image of which some score is not finite has no ranks.
@@ -243,19 +243,19 @@ def indices_of(scores: ClassScores, wanted: Wanted) -> list[int | None]:
         RequestError: The network has no class of that number, or it is not known which output has that name.
 
     Example:
-        >>> from fmapviz.observe.targets import Wanted
+        >>> from fmapviz.observe.targets import TargetChoice
         >>> logits = torch.tensor([[0.0, 2.0, 1.0], [3.0, 1.0, 2.0]])
-        >>> indices_of(class_scores(logits, key=None, images=2), Wanted("top2", 2, None))
+        >>> indices_of(class_scores(logits, key=None, images=2), TargetChoice("top2", 2, None))
         [2, 2]
     """
-    if wanted.each:
-        return [indices_of(scores, own)[image] for image, own in enumerate(wanted.each)]
-    if wanted.index is not None:
-        if wanted.named and not scores.names:
+    if choice.each:
+        return [indices_of(scores, own)[image] for image, own in enumerate(choice.each)]
+    if choice.index is not None:
+        if choice.named and not scores.names:
             hint = "; ".join(["use an index, or top1", *scores.remarks[-1:]])
-            raise RequestError(f"no class {quote(wanted.label)}: the names of the outputs are unknown", hint=hint)
-        return _having(scores, wanted.index)
-    rank = cast(int, wanted.rank)
+            raise RequestError(f"no class {quote(choice.label)}: the names of the outputs are unknown", hint=hint)
+        return _having(scores, choice.index)
+    rank = cast(int, choice.rank)
     order = scores.ranking.argsort(dim=1, descending=True, stable=True)
     # What the image does not have comes after all that it has, whatever the scores.
     absent = (~scores.present).int().gather(1, order)

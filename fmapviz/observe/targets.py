@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class TargetChoice:
     """A requested class: by its rank among the scores, or by its index.
 
     Attributes:
@@ -27,16 +27,16 @@ class Wanted:
     label: str
     rank: int | None
     index: int | None
-    each: tuple[Wanted, ...] = ()
+    each: tuple[TargetChoice, ...] = ()
     named: bool = field(default=False, compare=False)
 
 
-TOP1 = Wanted("top1", rank=1, index=None)
+TOP1 = TargetChoice("top1", rank=1, index=None)
 _RANKS = re.compile(r"top(\d{1,4})", re.IGNORECASE)
 INDEX = re.compile(r"-?\d{1,9}")  # of a class; a negative one is refused
 
 
-def parse(texts: Sequence[str], classes: Sequence[str], *, outputs: int | None = None) -> tuple[Wanted, ...]:
+def parse(texts: Sequence[str], classes: Sequence[str], *, outputs: int | None = None) -> tuple[TargetChoice, ...]:
     """Parse classes as they are typed.
 
     Args:
@@ -55,15 +55,15 @@ def parse(texts: Sequence[str], classes: Sequence[str], *, outputs: int | None =
         >>> [each.label for each in parse(["top2,star", "0"], ["circle", "star"])]
         ['top1', 'top2', 'star', 'class0']
     """
-    wanted: dict[tuple[int | None, int | None], Wanted] = {}
+    choices: dict[tuple[int | None, int | None], TargetChoice] = {}
     for text in texts:
         is_name = "," in text and _called(text, classes)
         for part in [text] if is_name else filter(None, map(str.strip, text.split(","))):
             for each in _read_one(part, classes, outputs):
-                wanted.setdefault((each.rank, each.index), each)
-    if not wanted:
+                choices.setdefault((each.rank, each.index), each)
+    if not choices:
         raise RequestError(f"no class in the list: {quote(','.join(texts))}", hint="for example top1, or an index")
-    return tuple(wanted.values())
+    return tuple(choices.values())
 
 
 def canonical(texts: Sequence[str], classes: Sequence[str]) -> tuple[str, ...]:
@@ -88,11 +88,11 @@ def no_output(index: int, outputs: int) -> RequestError:
     return RequestError(f"no class {index}: the network has {outputs} output{plural}", hint=f"{last}, or top1")
 
 
-def _read_one(text: str, classes: Sequence[str], outputs: int | None) -> list[Wanted]:
+def _read_one(text: str, classes: Sequence[str], outputs: int | None) -> list[TargetChoice]:
     if match := _RANKS.fullmatch(text):
         if not int(match[1]):
             raise RequestError(f"no such class: {quote(text)}", hint="ranks begin at top1")
-        return [Wanted(f"top{rank}", rank, None) for rank in range(1, int(match[1]) + 1)]
+        return [TargetChoice(f"top{rank}", rank, None) for rank in range(1, int(match[1]) + 1)]
     if INDEX.fullmatch(text):
         index = int(text)
         if outputs and not 0 <= index < outputs:
@@ -100,11 +100,11 @@ def _read_one(text: str, classes: Sequence[str], outputs: int | None) -> list[Wa
         count = outputs or len(classes)
         if index < 0 or (count and index >= count):
             raise RequestError(f"no such class: '{index}'", hint=f"from 0 to {count - 1}" if count else "from 0")
-        return [Wanted(f"class{index}", None, index)]
+        return [TargetChoice(f"class{index}", None, index)]
     return [_named(text, classes)]
 
 
-def _named(name: str, classes: Sequence[str]) -> Wanted:
+def _named(name: str, classes: Sequence[str]) -> TargetChoice:
     if not classes:
         raise RequestError(f"no such class: {quote(name)}; class names are unknown", hint="use an index, or top1")
     indices = _called(name, classes)
@@ -118,7 +118,7 @@ def _named(name: str, classes: Sequence[str]) -> Wanted:
     index = indices[0]
     # A class whose name looks like the label of another's number must not share it: pictures are named after labels.
     label = f"class{index}" if re.fullmatch(r"class\d+", classes[index]) else classes[index]
-    return Wanted(label, None, index, named=True)
+    return TargetChoice(label, None, index, named=True)
 
 
 def _spelled(text: str, classes: Sequence[str]) -> str:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from fmapviz.observe.class_scores import ClassScores
     from fmapviz.observe.layouts.find import LayoutFinder
     from fmapviz.observe.score_reader import ScoreReader
-    from fmapviz.observe.targets import Wanted
+    from fmapviz.observe.targets import TargetChoice
     from fmapviz.run.observers import Differentiable, Indices, PassObserver
     from fmapviz.run.plan import Plan
     from fmapviz.types import Model, Of
@@ -148,7 +148,7 @@ class ClassGradients:
         results.notify_missing(_why_missing(scores))
 
     def _draw_class(
-        self, current: ClassPass, scores: ClassScores, alike: Sequence[Wanted], indices: Indices, *, more: bool
+        self, current: ClassPass, scores: ClassScores, alike: Sequence[TargetChoice], indices: Indices, *, more: bool
     ) -> None:
         """Draw one class of each image by one backward pass; the class may have been requested in several ways."""
         values, record, plan = scores_at(scores, indices), current.record, self.plan
@@ -185,7 +185,7 @@ class ClassGradients:
                     results.note(views, point.name, why)
 
 
-def _target(wanted: Wanted, image: int, index: int | None, scores: ClassScores) -> Target | None:
+def _target(wanted: TargetChoice, image: int, index: int | None, scores: ClassScores) -> Target | None:
     return None if index is None else Target(wanted.label, index, scores.name(index), **scores.numbers(image, index))
 
 

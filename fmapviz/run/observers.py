@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from fmapviz.observe.class_scores import ClassScores
     from fmapviz.observe.forward_record import ForwardRecord
-    from fmapviz.observe.targets import Wanted
+    from fmapviz.observe.targets import TargetChoice
     from fmapviz.run.batch_results import BatchResults
     from fmapviz.run.running_pass import RunningPass
     from fmapviz.types import Target
@@ -48,7 +48,7 @@ class ClassPass:
     record: ForwardRecord
     results: BatchResults
     scores: ClassScores | None = None
-    classes: dict[Indices, list[Wanted]] = field(default_factory=lambda: defaultdict(list))
+    classes: dict[Indices, list[TargetChoice]] = field(default_factory=lambda: defaultdict(list))
     gradients: Mapping[int, Tensor | None] = field(default_factory=dict)
 
     @property
@@ -115,9 +115,9 @@ class PassObserver:
             RequestError: None of the layers can be drawn.
         """
 
-    def points(self, alike: Collection[Wanted]) -> Iterable[Differentiable]:  # noqa: ARG002
+    def points(self, alike: Collection[TargetChoice]) -> Iterable[Differentiable]:  # noqa: ARG002
         """Return the tensors at which the gradients of a class are needed."""
         return ()
 
-    def draw_class(self, current: ClassPass, wanted: Wanted, targets: Sequence[Target | None]) -> None:
+    def draw_class(self, current: ClassPass, choice: TargetChoice, targets: Sequence[Target | None]) -> None:
         """Draw a class of each image; `current.gradients` has the gradients at `points`."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from fmapviz.core.members import View
     from fmapviz.draw.grid import Shared
     from fmapviz.draw.picture import Composed, Sheet
-    from fmapviz.observe.targets import Wanted
+    from fmapviz.observe.targets import TargetChoice
     from fmapviz.run.observers import PassObserver
     from fmapviz.types import Model
 
@@ -47,7 +47,7 @@ class Observation(Protocol):
         """Names of the views."""
 
     @property
-    def targets(self) -> Sequence[Wanted]:
+    def targets(self) -> Sequence[TargetChoice]:
         """The classes by whose scores something is differentiated."""
 
     @property
@@ -84,7 +84,7 @@ class Observation(Protocol):
 class PlanObservation(Protocol):
     """A planning function that views name in `observe`."""
 
-    def __call__(self, views: Sequence[View], *, targets: Sequence[Wanted], automatic: bool) -> Observation:
+    def __call__(self, views: Sequence[View], *, targets: Sequence[TargetChoice], automatic: bool) -> Observation:
         """Plan views.
 
         Args:
@@ -135,7 +135,7 @@ class Plan:
     unscaled: frozenset[str] = frozenset()
     placed: frozenset[str] = frozenset()
     second_pass: bool = False
-    targets: tuple[Wanted, ...] = (TOP1,)
+    targets: tuple[TargetChoice, ...] = (TOP1,)
     output: str | None = None
     scores: str | None = None
     automatic: bool = False
@@ -191,7 +191,7 @@ class Plan:
         return bool(self.draws.get("input gradient")) or any(each.from_pixels for each in self.observations)
 
     @property
-    def wanted(self) -> tuple[Wanted, ...]:
+    def wanted(self) -> tuple[TargetChoice, ...]:
         """All classes that views need, without duplicates."""
         asked = [self.targets] if self.of_gradients else []
         asked += [tuple(each.targets) for each in self.observations]

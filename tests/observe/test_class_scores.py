@@ -15,7 +15,7 @@ from fmapviz.errors import RequestError
 from fmapviz.observe.class_scores import Head, class_scores, indices_of
 from fmapviz.observe.endings import Endings
 from fmapviz.observe.predictions import predict
-from fmapviz.observe.targets import Wanted, parse
+from fmapviz.observe.targets import TargetChoice, parse
 
 TWO, FOUR = ("benign", "malignant"), ("a", "b", "c", "d")
 
@@ -88,7 +88,11 @@ def test_a_single_output_with_two_names_is_the_network_with_two_outputs(end):
     one, twin = of(logits, end, names=TWO), of(torch.cat([-logits / 2, logits / 2], 1), names=TWO)
     torch.testing.assert_close(one.probabilities, twin.probabilities)
     torch.testing.assert_close(one.values, torch.cat([-logits, logits], 1))
-    for wanted in (Wanted("top1", 1, None), Wanted("top2", 2, None), Wanted("benign", None, 0, named=True)):
+    for wanted in (
+        TargetChoice("top1", 1, None),
+        TargetChoice("top2", 2, None),
+        TargetChoice("benign", None, 0, named=True),
+    ):
         assert indices_of(one, wanted) == indices_of(twin, wanted)
     assert [names_of(each) for each in predict(one, most=2)] == [names_of(each) for each in predict(twin, most=2)]
 
@@ -112,8 +116,8 @@ def test_names_of_another_number_than_outputs_are_never_used(outputs, names):
     assert scores.names == ()
     assert f"{names} class name" in scores.remarks[-1]
     with pytest.raises(RequestError, match=r"^no class 'a': "):
-        indices_of(scores, Wanted("a", None, 0, named=True))
-    assert indices_of(scores, Wanted("class0", None, 0)) == [0, 0]
+        indices_of(scores, TargetChoice("a", None, 0, named=True))
+    assert indices_of(scores, TargetChoice("class0", None, 0)) == [0, 0]
 
 
 def test_thresholds_between_classes_in_order_are_cumulative_probabilities():
@@ -123,11 +127,11 @@ def test_thresholds_between_classes_in_order_are_cumulative_probabilities():
     torch.testing.assert_close(scores.probabilities, above[:, :-1] - above[:, 1:])
     torch.testing.assert_close(scores.values, scores.probabilities.logit(), rtol=1e-3, atol=1e-3)
     assert scores.names == FOUR
-    assert indices_of(scores, Wanted("top1", 1, None)) == scores.probabilities.argmax(1).tolist()
+    assert indices_of(scores, TargetChoice("top1", 1, None)) == scores.probabilities.argmax(1).tolist()
     assert not any("out of order" in remark for remark in scores.remarks)
     out_of_order = of(torch.tensor([[-1.0, 1.0]]), word="ordinal")
     assert any("out of order" in remark for remark in out_of_order.remarks)
-    assert indices_of(out_of_order, Wanted("class1", None, 1)) == [None]
+    assert indices_of(out_of_order, TargetChoice("class1", None, 1)) == [None]
 
 
 @pytest.mark.parametrize(
@@ -229,7 +233,7 @@ def test_a_class_whose_score_is_not_finite_is_not_there_and_its_image_has_no_ran
     assert [indices_of(scores, *parse([word], ())) for word in ("0", "1")] == [
         [0, 0], [None, 1],
     ]  # fmt: skip
-    assert [indices_of(scores, Wanted(f"top{rank}", rank, None)) for rank in (1, 3)] == [[None, 0], [None, 1]]
+    assert [indices_of(scores, TargetChoice(f"top{rank}", rank, None)) for rank in (1, 3)] == [[None, 0], [None, 1]]
     assert scores.numbers(0, 0)["score"] == 1
     assert not isnan(scores.numbers(0, 0)["probability"] or 0)
 

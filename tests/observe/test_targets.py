@@ -14,7 +14,7 @@ from torchvision.models.detection.backbone_utils import resnet_fpn_backbone
 
 from fmapviz.errors import RequestError
 from fmapviz.observe.class_scores import class_scores, indices_of, scores_at
-from fmapviz.observe.targets import Wanted, parse
+from fmapviz.observe.targets import TargetChoice, parse
 
 CLASSES = (
     "circle",
@@ -45,11 +45,11 @@ def scores_of(output, key=None, images=2):
 
 
 def top(rank):
-    return Wanted(f"top{rank}", rank, None)
+    return TargetChoice(f"top{rank}", rank, None)
 
 
 def number(index):
-    return Wanted(f"class{index}", None, index)
+    return TargetChoice(f"class{index}", None, index)
 
 
 # --- what is typed
@@ -124,7 +124,7 @@ def test_without_names_only_names_are_wrong():
 
 def test_every_class_of_imagenet_can_be_named():
     for index, name in enumerate(IMAGENET_CLASSES):
-        assert parse([name], IMAGENET_CLASSES) == (Wanted(name, None, index),)
+        assert parse([name], IMAGENET_CLASSES) == (TargetChoice(name, None, index),)
     # A dog and a jacket.
     with pytest.raises(RequestError, match=r"^several classes are named 'CARDIGAN': 264, 474\nhint"):
         parse(["CARDIGAN"], IMAGENET_CLASSES)
@@ -194,7 +194,7 @@ def test_a_negative_index_is_no_class_of_any_network():
 def test_every_image_may_have_a_class_of_its_own():
     scores = scores_of(random(3, 5), images=3)
     best, second = indices_of(scores, top(1)), indices_of(scores, top(2))
-    assert indices_of(scores, Wanted("given", None, None, (top(2), number(4), top(1)))) == [second[0], 4, best[2]]
+    assert indices_of(scores, TargetChoice("given", None, None, (top(2), number(4), top(1)))) == [second[0], 4, best[2]]
 
 
 def test_the_gradient_of_the_scores_is_one_at_each_images_class():

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from fmapviz.core.members import View
     from fmapviz.features.attention.capture.observe import Attention
     from fmapviz.observe.layouts.find import LayoutFinder
-    from fmapviz.observe.targets import Wanted
+    from fmapviz.observe.targets import TargetChoice
     from fmapviz.run.observers import ClassPass, Differentiable
     from fmapviz.run.plan import Plan
     from fmapviz.run.running_pass import RunningPass
@@ -51,7 +51,7 @@ class AttentionObservation:
 
     heads: frozenset[str]
     flows: bool
-    classes: tuple[Wanted, ...]
+    classes: tuple[TargetChoice, ...]
 
     of_modules = True
     of_layers = False
@@ -62,7 +62,7 @@ class AttentionObservation:
         return self.heads | {ROLLOUT} if self.flows else self.heads
 
     @property
-    def targets(self) -> tuple[Wanted, ...]:
+    def targets(self) -> tuple[TargetChoice, ...]:
         """The classes by whose scores flows are weighted."""
         return self.classes if self.flows else ()
 
@@ -86,7 +86,7 @@ class AttentionObservation:
 def observe_attention(
     views: Sequence[View],
     *,
-    targets: Sequence[Wanted],
+    targets: Sequence[TargetChoice],
     automatic: bool,  # noqa: ARG001
 ) -> AttentionObservation:
     """Plan views of attention; see `fmapviz.run.plan.PlanObservation`."""
@@ -185,13 +185,13 @@ class AttentionObserver(PassObserver):
         if self._observation.flows and not self._observation.differentiates:
             draw_flow(self._seen, self._plan, self._style, record=current.record, results=current.results)
 
-    def points(self, alike: Collection[Wanted]) -> Iterable[Differentiable]:
+    def points(self, alike: Collection[TargetChoice]) -> Iterable[Differentiable]:
         """Return the blocks, at which the gradients of a class weigh flows."""
         return self._seen.blocks if not set(alike).isdisjoint(self._observation.targets) else ()
 
-    def draw_class(self, current: ClassPass, wanted: Wanted, targets: Sequence[Target | None]) -> None:
+    def draw_class(self, current: ClassPass, choice: TargetChoice, targets: Sequence[Target | None]) -> None:
         """Draw the flow of a class."""
-        if wanted in self._observation.targets:
+        if choice in self._observation.targets:
             draw_flow(
                 self._seen,
                 self._plan,

@@ -33,7 +33,7 @@ from fmapviz.observe.lasting_state import LastingState
 from fmapviz.observe.layers import unwrap
 from fmapviz.observe.layouts.find import LayoutFinder, MissingLayoutError
 from fmapviz.observe.score_reader import ScoreReader
-from fmapviz.observe.targets import INDEX, Wanted, parse
+from fmapviz.observe.targets import INDEX, TargetChoice, parse
 from fmapviz.run.batch import make_batch
 from fmapviz.run.class_gradients import NOT_FINITE, ClassGradients
 from fmapviz.run.findings import findings_of
@@ -179,12 +179,12 @@ def cam(
     batch, model = make_batch(x, model)
     model = replace(model, module=unwrap(model.module))
     layer = _name_of(layer, model.module)
-    wanted = _read_target(target, model.classes, images=len(batch))
-    shown, used = findings_of(model), Method.of(view, [wanted])
+    choice = _read_target(target, model.classes, images=len(batch))
+    shown, used = findings_of(model), Method.of(view, [choice])
     reader, chosen = shown.others.setdefault(("class activation maps", used.exact), (ScoreReader(), {}))
     plan = Plan(
         observations=(CamObservation({method: used}, layer == _AUTO, chosen),),
-        targets=(wanted,),
+        targets=(choice,),
         output=None if output is None else str(output),
         scores=scores,
         automatic=layer == _AUTO,
@@ -199,14 +199,14 @@ def cam(
         found = differentiate()
     if not found.layers:
         if all(found.missing):
-            raise _missing(found, 0, wanted)
+            raise _missing(found, 0, choice)
         reasons = [*found.undrawn.values(), *found.notices[0], "it did not run, or returned no tensor"]
         message = f"no class activation map of {quote(layer)}: {reasons[0]}"
         raise RequestError(message, hint=_OF_LAYERS if plan.automatic else "layer='auto' finds one that has one")
     (result,) = found.layers
     targets = [each for each in result.targets or () if each]
     if result.targets and None in result.targets:
-        raise _missing(found, result.targets.index(None), wanted)
+        raise _missing(found, result.targets.index(None), choice)
     content = result.drawings[method]
     assert content
     raw = content.tensors["raw"]
@@ -231,9 +231,9 @@ def cam(
     )
 
 
-def _missing(found: BatchResults, image: int, wanted: Wanted) -> RequestError:
+def _missing(found: BatchResults, image: int, choice: TargetChoice) -> RequestError:
     """Return the error for an image that does not have the requested class, with the reason."""
-    own, reason = wanted.each[image] if wanted.each else wanted, found.why_missing[image]
+    own, reason = choice.each[image] if choice.each else choice, found.why_missing[image]
     where = f" in image {image}" if len(found.missing) > 1 else ""
     hint = "another target=" if own.rank == 1 else "another target=, or top1"
     if NOT_FINITE in reason:
@@ -322,11 +322,11 @@ def _layers(modules: Mapping[str, nn.Module], names: Collection[str] | None, *, 
     if names is None:
         return found
     known = {layer.name for layer in found}
-    wanted = {name if name in known else name.partition("#")[0].partition("[")[0] for name in names}
-    for name in wanted - known:
+    chosen = {name if name in known else name.partition("#")[0].partition("[")[0] for name in names}
+    for name in chosen - known:
         hint = suggest(name, known) or f"there are: {', '.join(sorted(known)[:20])}"
         raise RequestError(f"no such layer: {quote(name)}", hint=hint)
-    return found if heads else [layer for layer in found if layer.name in wanted]
+    return found if heads else [layer for layer in found if layer.name in chosen]
 
 
 @cache
@@ -338,7 +338,7 @@ def _fetch_method(method: str) -> CamView:
     return known[method]
 
 
-def _read_target(target: object, classes: Sequence[str], *, images: int) -> Wanted:
+def _read_target(target: object, classes: Sequence[str], *, images: int) -> TargetChoice:
     """Parse one class for all images, or one for each: numbers and names, also of NumPy and torch."""
     asked = target.tolist() if isinstance(target, torch.Tensor | np.ndarray | np.generic) else target
     if isinstance(asked, str | int):
@@ -353,16 +353,16 @@ def _read_target(target: object, classes: Sequence[str], *, images: int) -> Want
             f"{counted(len(asked), 'target')} for {counted(images, 'image')}", hint="one for each, or a single one for all"
         )
     each = tuple(_read_one(one, classes) for one in asked)
-    return Wanted(first_few([one.label for one in each]), rank=None, index=None, each=each)
+    return TargetChoice(first_few([one.label for one in each]), rank=None, index=None, each=each)
 
 
-def _read_one(target: object, classes: Sequence[str]) -> Wanted:
+def _read_one(target: object, classes: Sequence[str]) -> TargetChoice:
     target = target.item() if isinstance(target, torch.Tensor | np.generic) else target
     if isinstance(target, bool) or not isinstance(target, str | int):
         raise RequestError(f"no such target: {quote(target)}", hint="such as 'top1', an index, or a name")
     text = str(target)
     if not classes and INDEX.fullmatch(text):
-        return Wanted(f"class{int(text)}", rank=None, index=int(text))  # the network's output limits it
+        return TargetChoice(f"class{int(text)}", rank=None, index=int(text))  # the network's output limits it
     read = parse([text], classes)
     if len(read) > 1 and "," in text:
         raise RequestError(f"several classes: {quote(target)}", hint="call once for each")

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from fmapviz.features.cam import CamView
-    from fmapviz.observe.targets import Wanted
+    from fmapviz.observe.targets import TargetChoice
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -27,10 +27,10 @@ class Method:
     """
 
     view: CamView
-    targets: tuple[Wanted, ...]
+    targets: tuple[TargetChoice, ...]
 
     @classmethod
-    def of(cls, view: CamView, targets: Sequence[Wanted] = ()) -> Method:
+    def of(cls, view: CamView, targets: Sequence[TargetChoice] = ()) -> Method:
         """Return the method of a view.
 
         Args:

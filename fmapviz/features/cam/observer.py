@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from fmapviz.core.members import View
     from fmapviz.features.cam.positions import Points
     from fmapviz.observe.forward_record import GraphPoint
-    from fmapviz.observe.targets import Wanted
+    from fmapviz.observe.targets import TargetChoice
     from fmapviz.run.observers import ClassPass, Differentiable, Indices
     from fmapviz.run.plan import Plan
     from fmapviz.types import Model, Target
@@ -69,9 +69,9 @@ class CamObservation:
         return self.methods.keys()
 
     @property
-    def targets(self) -> tuple[Wanted, ...]:
+    def targets(self) -> tuple[TargetChoice, ...]:
         """The classes of all methods."""
-        return tuple(wanted for method in self.methods.values() for wanted in method.targets)
+        return tuple(choice for method in self.methods.values() for choice in method.targets)
 
     @property
     def from_pixels(self) -> bool:
@@ -97,7 +97,7 @@ class CamObservation:
         return CamObserver(self, plan, style)
 
 
-def observe_cams(views: Sequence[View], *, targets: Sequence[Wanted], automatic: bool) -> CamObservation:
+def observe_cams(views: Sequence[View], *, targets: Sequence[TargetChoice], automatic: bool) -> CamObservation:
     """Plan class activation maps; see `fmapviz.run.plan.PlanObservation`."""
     return CamObservation(
         {view.name: Method.of(view, targets) for view in views if isinstance(view, CamView)}, automatic=automatic
@@ -205,7 +205,7 @@ class CamObserver(PassObserver):
             for point in () if method.targets else self._points[view]:
                 self._draw_layer(current, view, point, [None] * current.record.images)
 
-    def points(self, alike: Collection[Wanted]) -> Iterable[Differentiable]:
+    def points(self, alike: Collection[TargetChoice]) -> Iterable[Differentiable]:
         """Return the layers, and the input, at which some view needs the gradient of a class."""
         for view, method in self.of_layers.items():
             if method.of_gradients and not set(alike).isdisjoint(method.targets):
@@ -213,13 +213,13 @@ class CamObserver(PassObserver):
         if any(not set(alike).isdisjoint(method.targets) for method in self._of_pixels.values()):
             yield self._pixels
 
-    def draw_class(self, current: ClassPass, wanted: Wanted, targets: Targets) -> None:
+    def draw_class(self, current: ClassPass, choice: TargetChoice, targets: Targets) -> None:
         """Draw the maps of a class."""
         for view, method in self.of_layers.items():
-            for point in self._points[view] if wanted in method.targets else ():
+            for point in self._points[view] if choice in method.targets else ():
                 self._draw_layer(current, view, point, targets)
         for view, method in self._of_pixels.items():
-            if wanted in method.targets:
+            if choice in method.targets:
                 self._draw_pixels(current, view, targets)
 
     def _draw_layer(self, current: ClassPass, view: str, point: GraphPoint, targets: Targets) -> None:
