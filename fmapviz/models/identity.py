@@ -106,7 +106,9 @@ class _Reader:
             kind = type(module)
             yield without_addresses(f"{name} {kind.__qualname__} {module.extra_repr()}")
             hooks = [*module._forward_pre_hooks.values(), *module._forward_hooks.values()]
-            needed = set() if _is_own(kind) else _parameters_of(kind)  # what the code of a library reads
+            needed = set()
+            if not _is_own(kind):  # what the code of a library reads
+                needed = {*inspect.signature(kind).parameters, *inspect.get_annotations(kind)}
             for key, value in {**vars(module), "hooks": hooks}.items():
                 if key not in _OF_TORCH and (key in needed or not self._is_written(key, value)):
                     yield f"{name}.{key}={self.value(value, _DEEPEST)}"
@@ -147,7 +149,7 @@ class _Reader:
             yield from sorted(self.value(item, depth) for item in value)
         elif isinstance(value, Sequence):
             yield from (self.value(item, depth) for item in value)
-        elif isinstance(value, SimpleNamespace) or _is_read(type(value)):
+        elif isinstance(value, SimpleNamespace) or type(value).__module__.partition(".")[0] in _READ or _is_own(type(value)):
             yield from self._class(type(value), depth)
             slots = [key for kind in type(value).__mro__ for key in _names(vars(kind).get("__slots__", ()))]
             held = {key: getattr(value, key) for key in slots if hasattr(value, key)} | getattr(value, "__dict__", {})
@@ -232,14 +234,6 @@ def _numbers(values: Any) -> str:  # Any: a tensor or an array
 
 def _names(slots: str | Iterable[str]) -> list[str]:
     return [slots] if isinstance(slots, str) else [*slots]
-
-
-def _parameters_of(kind: type) -> set[str]:
-    return {*inspect.signature(kind).parameters, *inspect.get_annotations(kind)}
-
-
-def _is_read(kind: type) -> bool:
-    return kind.__module__.partition(".")[0] in _READ or _is_own(kind)
 
 
 def _source_of(kind: type) -> list[Path]:

@@ -89,12 +89,15 @@ def describe_network(
         if preprocess is not None
         else _prepare(preprocessing, channels, shape, volume=volume)
     )
+    if time_first:
+        channels_first = preparation.apply
+        preparation = replace(preparation, apply=lambda picture: channels_first(picture).transpose(0, 1), time_first=True)
     return Model(
         name=name,
         module=network,
         weights=loaded.name,
         sha256=None if code is None else digest_of_network(network, files=code, called=filter(None, [preprocess, forward])),
-        preparation=_with_frames_first(preparation) if time_first else preparation,
+        preparation=preparation,
         forward=forward or call,
         classes=loaded.classes or named,
         scores=said,
@@ -188,11 +191,6 @@ def find_inputs(owners: Iterable[object]) -> tuple[int, ...] | None:
                 )
             return tuple(given)
     return None
-
-
-def _with_frames_first(preparation: Preparation) -> Preparation:
-    """Return a preprocessing of clips `(C, T, H, W)` that returns them as `(T, C, H, W)`."""
-    return replace(preparation, apply=lambda picture: preparation.apply(picture).transpose(0, 1), time_first=True)
 
 
 def _prepare(preprocessing: InputOptions, channels: int, shape: tuple[int, ...] | None, *, volume: bool) -> Preparation:
