@@ -14,9 +14,8 @@ from fmapviz.core.user_code import one_line
 from fmapviz.errors import WeightsError, first_few, quote
 from fmapviz.models.initialization import NoInitialization, read_seed, seeded
 from fmapviz.models.weights.file import digesting, find_weights
-from fmapviz.models.weights.key_prefixes import strip_prefixes
 from fmapviz.models.weights.read import GIVEN, read_checkpoint, read_given
-from fmapviz.models.weights.state_dict import EXTRAS, StateDict, digest_of_state, is_quantised
+from fmapviz.models.weights.state_dict import EXTRAS, StateDict, digest_of_state, is_quantised, strip_prefixes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -14,7 +14,7 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoi
 
 from fmapviz.errors import WeightsError
 from fmapviz.models.load import load_model
-from fmapviz.models.weights.key_prefixes import strip_prefixes
+from fmapviz.models.weights.state_dict import strip_prefixes
 
 NAME = "shufflenet_v2_x0_5"
 
