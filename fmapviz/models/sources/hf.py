@@ -28,7 +28,6 @@ from fmapviz.models.sources.base import refused
 from fmapviz.models.weights.file import DAMAGED, INDEX, read_index
 from fmapviz.models.weights.fit import LoadedWeights, load_weights
 from fmapviz.models.weights.hub_file import find_on_hub, list_cached
-from fmapviz.types import Model
 
 # isort: split
 import transformers
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from fmapviz.config import InputOptions
-    from fmapviz.types import Preparation
+    from fmapviz.types import Model, Preparation
 
 
 _CONFIG = "config.json"
@@ -106,12 +105,10 @@ def load(name: str, *, weights: str | Mapping[str, Any] | None, preprocessing: I
     processor = files.find(_PROCESSORS)
     if processor is None and not is_random:
         notices = (*notices, "no preprocessing is published with the model: images are preprocessed as for ImageNet")
-    return Model(
-        name=f"hf:{name}",
+    preparation = _preparation(processor, network, preprocessing, size=getattr(config, "image_size", None))
+    return replace(
+        loaded.as_model(f"hf:{name}", preparation),
         module=network.eval(),
-        weights=loaded.name,
-        sha256=loaded.sha256,
-        preparation=_preparation(processor, network, preprocessing, size=getattr(config, "image_size", None)),
         forward=_caller(network, config),
         classes=loaded.classes or (tuple(_classes(config)) if _is_classifier(config) else ()),
         scores=_scores(config) if _is_classifier(config) else "",

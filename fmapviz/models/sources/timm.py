@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,6 @@ from fmapviz.models.weights.file import DAMAGED, digesting
 from fmapviz.models.weights.fit import LoadedWeights, load_weights
 from fmapviz.models.weights.hub_file import find_on_hub
 from fmapviz.models.weights.read import read_checkpoint
-from fmapviz.types import Model, Preparation
 
 # isort: split
 import timm
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from fmapviz.config import InputOptions
     from fmapviz.models.weights.fit import Build
     from fmapviz.models.weights.state_dict import StateDict
+    from fmapviz.types import Model, Preparation
 
 
 def model_names() -> list[str]:
@@ -52,12 +53,8 @@ def load(name: str, *, weights: str | Mapping[str, Any] | None, preprocessing: I
         loaded = load_weights(weights, partial(_build, name, preprocessing), adapt=_adapted)
     headless = getattr(loaded.module, "num_classes", None) == 0
     no_classes = f"{name} has no classification head (num_classes=0), and so no classes: its outputs are features"
-    return Model(
-        name=f"timm:{name}",
-        module=loaded.module.eval(),
-        weights=loaded.name,
-        sha256=loaded.sha256,
-        preparation=prepare(loaded.module, preprocessing),
+    return replace(
+        loaded.as_model(f"timm:{name}", prepare(loaded.module, preprocessing)),
         classes=() if headless else loaded.classes,
         scores="value" if headless else "softmax" if weights == "default" or loaded.sha256 is None else "",
         notices=(*loaded.notices, *([no_classes] if headless else [])),

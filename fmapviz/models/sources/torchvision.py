@@ -27,7 +27,6 @@ from fmapviz.models.sources.base import refused
 from fmapviz.models.weights.download import fetch
 from fmapviz.models.weights.file import DAMAGED, digesting, weights_only
 from fmapviz.models.weights.fit import LoadedWeights, load_weights
-from fmapviz.types import Model
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
     from fmapviz.config import InputOptions
     from fmapviz.models.weights.fit import Build
     from fmapviz.models.weights.state_dict import StateDict
-    from fmapviz.types import Preparation
+    from fmapviz.types import Model, Preparation
 
 
 _OWN_ARGUMENTS = ("weights", "weights_backbone", "pretrained", "progress")
@@ -77,12 +76,8 @@ def load(name: str, *, weights: str | Mapping[str, Any] | None, preprocessing: I
     if is_assumed and getattr(loaded.module, "transform_input", False):
         other = f"if trained without it: the model {quote(f'{name}(transform_input=False)')}"
         notices = (*notices, f"transform_input=True is assumed, as for torchvision's weights; {other}")
-    return Model(
-        name=spec,
-        module=loaded.module.eval(),
-        weights=loaded.name,
-        sha256=loaded.sha256,
-        preparation=preparation,
+    return replace(
+        loaded.as_model(spec, preparation),
         forward=forward,
         batches=is_plain,
         straight=is_plain,

@@ -19,7 +19,6 @@ from fmapviz.images.preprocess import standard
 from fmapviz.models.network import input_channels
 from fmapviz.models.sources.base import refused
 from fmapviz.models.weights.fit import load_weights
-from fmapviz.types import Model
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from fmapviz.config import InputOptions
+    from fmapviz.types import Model
 
 
 @contextmanager
@@ -99,15 +99,7 @@ def load(name: str, *, weights: str | Mapping[str, Any] | None, preprocessing: I
         std=(1.0,),
         channels=preprocessing.channels_in or input_channels(loaded.module),
     )
-    return Model(
-        name=f"ultralytics:{name}",
-        module=loaded.module.eval(),
-        weights=loaded.name,
-        sha256=loaded.sha256,
-        preparation=preparation,
-        classes=loaded.classes,
-        notices=notices,
-    )
+    return replace(loaded.as_model(f"ultralytics:{name}", preparation), notices=notices)
 
 
 def _build(full: str, arguments: dict[str, Any]) -> nn.Module:

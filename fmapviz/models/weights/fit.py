@@ -16,6 +16,7 @@ from fmapviz.models.initialization import NoInitialization, read_seed, seeded
 from fmapviz.models.weights.file import digesting, find_weights
 from fmapviz.models.weights.read import GIVEN, read_checkpoint, read_given
 from fmapviz.models.weights.state_dict import EXTRAS, StateDict, digest_of_state, is_quantised, strip_prefixes
+from fmapviz.types import Model
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from fmapviz.models.weights.read import Checkpoint
+    from fmapviz.types import Preparation
 
     Build = Callable[..., nn.Module]  # Any: sizes and options of the source
     Fill = Callable[[nn.Module, StateDict, Path], tuple[nn.Module, tuple[str, ...]]]
@@ -48,6 +50,11 @@ class LoadedWeights:
     sha256: str | None = None
     classes: tuple[str, ...] = ()
     notices: tuple[str, ...] = ()
+
+    def as_model(self, name: str, preparation: Preparation) -> Model:
+        """Return the network in evaluation mode, as a `Model` of this name with this preprocessing."""
+        module = self.module.eval()
+        return Model(name, module, self.name, self.sha256, preparation, classes=self.classes, notices=self.notices)
 
 
 def load_weights(
