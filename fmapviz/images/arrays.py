@@ -79,13 +79,11 @@ def read_npy(
     """
     shape, order, dtype = _read_header(stream)
     require_numbers(dtype)
-    stored, axis, remarks = _fitting_layout(shape, channels, volume=volume)
+    _fitting_layout(shape, channels, volume=volume)  # before it is read
     count = prod(shape)
     if os.fstat(stream.fileno()).st_size - stream.tell() < count * dtype.itemsize:
         raise InputError("E_DECODE", "array is cut off")
-    values = np.fromfile(stream, dtype, count).reshape(stored, order=order)
-    pixels, notices = compose(np.moveaxis(values, axis, 0), channels)
-    return pixels, (*remarks, *notices)
+    return read_array(np.fromfile(stream, dtype, count).reshape(shape, order=order), channels=channels, volume=volume)
 
 
 def read_array(

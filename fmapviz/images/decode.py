@@ -117,7 +117,7 @@ def decode_picture(image: PillowImage.Image, *, channels: int) -> Image:
         raise wrong_channels("a picture of grey or RGB", channels=channels)
     require_few_pixels(image)
     own = image.copy()
-    orientation = read_orientation(image)[0]  # which may be set in the picture, and not in what is copied of it
+    orientation, _ = read_orientation(image)  # which may be set in the picture, and not in what is copied of it
     if orientation > 1:
         own.getexif()[ExifTags.Base.Orientation] = orientation
     if own.mode.startswith(("I", "F")):

@@ -78,7 +78,7 @@ def _read_png(stream: BinaryIO, image: PillowImage.Image) -> Stored:
         pairs = np.asarray(image)
         planes = _join(pairs[..., 0::2], pairs[..., 1::2])
     elif image.mode.startswith("RGB"):
-        planes = _read_passes(stream, image)[0]
+        planes, *_ = _read_passes(stream, image)
     else:
         planes = np.asarray(image)[np.newaxis].astype(np.uint16)
     has_alpha = len(planes) in {2, 4}
