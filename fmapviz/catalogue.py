@@ -8,10 +8,10 @@ PACKAGES = (
     "fmapviz.formats",
     "fmapviz.models.sources",
     "fmapviz.store.aggregates",
-    "fmapviz.features.attention",
     "fmapviz.features.cam",
-    "fmapviz.features.diff",
     "fmapviz.features.tokens",
+    "fmapviz.features.attention",
+    "fmapviz.features.diff",
     "fmapviz.features.top",
     "fmapviz.features.films",
 )

@@ -39,12 +39,7 @@ _ITERATOR = (
     "`shared` needs all images first. Views of the model alone need no input."
 )
 _DTYPES = ("float32", "float16")
-# In order of use, as `--help` lists them.
-_VIEWS = (
-    "maps", "inputs", "contact", "mean", "max", "pca", "similarity", "clusters", "correspondence", "histogram", "kernels",
-    "gradcam", "gradcam++", "layercam", "hirescam", "xgradcam", "eigencam", "cam", "sheet", "saliency", "grads",
-    "grad-inputs", "attention", "rollout", "top",
-)  # fmt: skip
+_VIEWS = tuple(view.name for each in registry.contributions() for view in each.views if view.networks == 1)
 _FORMATS = ("tensorboard", "png", "html", "mp4", "gif", "stats", "raw", "npz", "tar")
 _LARGEST_SHARD = 100_000  # images; a killed run loses its unfinished shards
 

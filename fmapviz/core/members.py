@@ -45,12 +45,14 @@ class NamedMember:
     Attributes:
         name: The name.
         help: One sentence for `--help`.
+        words: Words of other tools for it, separated by blanks.
         requires: A package that it needs.
         extra: The extra that installs this package; empty: the extra has the member's name.
     """
 
     name: str
     help: str
+    words: str = ""
     requires: str = ""
     extra: str = ""
 

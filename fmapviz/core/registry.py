@@ -23,7 +23,7 @@ M = TypeVar("M", bound="NamedMember")
 @cache
 def views() -> Mapping[str, View]:
     """Return all views by their names, sorted."""
-    return _by_name([view for each in _contributions() for view in each.views])
+    return _by_name([view for each in contributions() for view in each.views])
 
 
 @cache
@@ -34,37 +34,37 @@ def formats() -> Mapping[str, Format]:
         >>> list(formats())
         ['channels', 'gif', 'html', 'mp4', 'npz', 'numbers', 'png', 'raw', 'stats', 'svg', 'tar', 'tensorboard']
     """
-    return _by_name([form for each in _contributions() for form in each.formats])
+    return _by_name([form for each in contributions() for form in each.formats])
 
 
 @cache
 def sources() -> Mapping[str, Source]:
     """Return all sources of models by their names, sorted."""
-    return _by_name([source for each in _contributions() for source in each.sources])
+    return _by_name([source for each in contributions() for source in each.sources])
 
 
 @cache
 def aggregates() -> Mapping[str, Aggregate]:
     """Return all run-level results by their names, sorted."""
-    return _by_name([aggregate for each in _contributions() for aggregate in each.aggregates])
+    return _by_name([aggregate for each in contributions() for aggregate in each.aggregates])
 
 
 @cache
 def stages() -> tuple[str, ...]:
     """Return the references of the stages of runs, in the order of the catalogue."""
-    return tuple(stage for each in _contributions() for stage in each.stages)
+    return tuple(stage for each in contributions() for stage in each.stages)
 
 
 @cache
 def report_parts() -> tuple[ReportPart, ...]:
     """Return the parts of the report that features add."""
-    return tuple(part for each in _contributions() for part in each.report)
+    return tuple(part for each in contributions() for part in each.report)
 
 
 @cache
 def commands() -> Mapping[str, str]:
     """Return the references of commands of features by their names."""
-    return {name: reference for each in _contributions() for name, reference in each.commands.items()}
+    return {name: reference for each in contributions() for name, reference in each.commands.items()}
 
 
 def view(name: str) -> View:
@@ -112,7 +112,8 @@ def pages() -> Mapping[str, str]:
 
 
 @cache
-def _contributions() -> list[Contribution]:
+def contributions() -> list[Contribution]:
+    """Return what the packages of the catalogue contribute, in its order."""
     return [import_module(name).CONTRIBUTION for name in PACKAGES]
 
 
@@ -123,18 +124,19 @@ def _by_name(members: list[M]) -> dict[str, M]:
 def _checked(kind: str, name: str, known: Mapping[str, M]) -> M:
     member = known.get(name)
     if member is None:
-        raise RequestError(f"no such {kind}: {quote(name)}", hint=_meant(kind, name, known))
+        raise RequestError(f"no such {kind}: {quote(name)}", hint=hint_for(kind, name, known))
     if member.requires and find_spec(member.requires) is None:
         hint = f"pip install 'fmapviz[{member.extra or name}]'"
         raise RequestError(f"the {kind} {quote(name)} needs the package {member.requires}", hint=hint)
     return member
 
 
-def _meant(kind: str, name: str, known: Mapping[str, NamedMember]) -> str:
+def hint_for(kind: str, name: str, known: Mapping[str, NamedMember]) -> str:
     """Return a hint for a name that is no member: a similar one, the word of another tool, or a member of another kind."""
     word = name.lower()
     if kind == "format" and word in views():
         return f"{quote(word)} is a view: views={quote(word)}"
     if kind == "view" and word in formats():
         return f"{quote(word)} is a format: to={quote(word)}"
-    return meant_member(kind, name, list(known)) or suggest(name, known) or f"there are: {', '.join(known)}"
+    words = {each.name: each.words for each in known.values()}
+    return meant_member(kind, name, list(known), words) or suggest(name, known) or f"there are: {', '.join(known)}"

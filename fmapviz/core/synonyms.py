@@ -1,4 +1,4 @@
-"""The words of other tools for options, views, formats and models, each with the word meant here.
+"""The words of other tools for options and models, each with the word meant here; views and formats have their own.
 
 A hint is made of them before similar spellings are looked for: `class` is nearer to `clusters` than to `target`. Names of
 options are Python's, see `fmapviz.errors`.
@@ -7,6 +7,7 @@ options are Python's, see `fmapviz.errors`.
 from __future__ import annotations
 
 import re
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from fmapviz.errors import quote
@@ -104,32 +105,6 @@ _OPTIONS = {
 }  # fmt: skip
 
 _VIEWS = {
-    "maps": "activations activation act acts features feature feature-map feature-maps featuremap featuremaps fmap fmaps "
-    "outputs output map channels forward layers conv",
-    "kernels": "filters filter weights kernel weight",
-    "gradcam": "heatmap heat-map heatmaps grad-cam gradcams cams class-activation-map explain explanation layergradcam "
-    "layer-gradcam layer-grad-cam",
-    "gradcam++": "grad-cam++ gradcamplusplus gradcam-plus-plus gradcampp grad-campp gradcam-plusplus",
-    "layercam": "layer-cam",
-    "hirescam": "hires-cam",
-    "xgradcam": "xgrad-cam",
-    "eigencam": "eigen-cam",
-    "saliency": "vanilla-gradient vanilla-gradients input-gradient input-gradients saliency-map pixel-gradients backprop",
-    "grads": "gradient gradients grad backward",
-    "grad-inputs": "grad-input backward-inputs",
-    "attention": "attn attentions attention-map attention-maps attention-weights self-attention heads",
-    "rollout": "attention-rollout attn-rollout attention-flow",
-    "histogram": "hist histograms distribution distributions density",
-    "mean": "average avg mean-map channel-mean",
-    "max": "maximum amax channel-max",
-    "pca": "pca-rgb principal-components components",
-    "similarity": "cosine cosine-similarity cos-sim affinity",
-    "correspondence": "matching matches match correspondences keypoints",
-    "clusters": "kmeans k-means clustering segments cluster",
-    "top": "top-images top-activations top-activating max-activations maxact topk exemplars",
-    "diff": "compare difference differences comparison",
-    "contact": "overview montage contact-sheet summary sheet-of-layers",
-    "inputs": "input layer-inputs pre-hook",
     _OTHER_EXPLANATIONS: "scorecam score-cam sscam iscam ablationcam ablation-cam groupcam group-cam fullgrad full-grad "
     "occlusion perturbation rise lime shap deepshap deeplift gradientshap kernelshap lrp guided-backprop guidedbackprop "
     "guided-backpropagation guidedgradcam guided-gradcam guided-grad-cam deconvnet deconvolution integrated-gradients "
@@ -137,18 +112,7 @@ _VIEWS = {
     "ig smoothgrad smooth-grad vargrad input-x-gradient",
 }  # fmt: skip
 
-_FORMATS = {
-    "png": "jpg jpeg image images picture pictures files webp bmp tif tiff",
-    _PAPERS: "pdf eps ps latex tikz pgf vector",
-    "tensorboard": "tb events tfevents tensorboardx summarywriter summary-writer",
-    "html": "report page web htm website browser",
-    "stats": "csv json table statistics numbers-table parquet xlsx excel",
-    "npz": "npy numpy np array arrays",
-    "raw": "safetensors pt pth tensor tensors hdf5 h5 torch",
-    "tar": "webdataset wds zip archive",
-    "mp4": "video film movie avi mov mkv webm",
-    "gif": "animation animated apng",
-}  # fmt: skip
+_FORMATS = {_PAPERS: "pdf eps ps latex tikz pgf vector"}
 
 _NORMS = {
     "channel": "minmax min-max scale-each per-channel channels each tile per-tile map per-map individual self auto",
@@ -232,19 +196,24 @@ def meant_name(word: str) -> str:
     return OPTIONS.get(word.lower().replace("_", "-"), word).partition("=")[0]
 
 
-def meant_member(kind: str, word: str, known: Collection[str]) -> str | None:
-    """Return a hint for a view, format, norm or weights of another tool; None if the word is in no table.
+def meant_member(
+    kind: str, word: str, known: Collection[str], words: Mapping[str, str] = MappingProxyType({})
+) -> str | None:
+    """Return a hint for a view, format, norm or weights of another tool; None for an unknown word.
 
     Args:
         kind: `view`, `format`, `norm` or `weights`.
         word: As the user wrote it.
-        known: The members that there are.
+        known: The existing members.
+        words: Further words, by the member that they belong to.
 
     Example:
-        >>> meant_member("view", "Activations", ["maps"])
+        >>> meant_member("view", "Activations", ["maps"], {"maps": "activations features"})
         "did you mean 'maps'?"
     """
-    meant = FAMILIES.get(kind, {}).get(word.lower().replace("_", "-"))
+    written = word.lower().replace("_", "-")
+    member = next((name for name, others in words.items() if written in others.split()), None)
+    meant = member or FAMILIES.get(kind, {}).get(written)
     if meant is not None and " " in meant:
         return meant
     return f"did you mean {quote(meant)}?" if meant in known else None

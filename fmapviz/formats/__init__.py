@@ -6,6 +6,7 @@ CONTRIBUTION = Contribution(
     formats=(
         Format(
             name="tensorboard",
+            words="tb events tfevents tensorboardx summarywriter summary-writer",
             help="Image summaries for TensorBoard, one run per image.",
             unit_files=("events.out.tfevents.fmapviz",),
             many=True,
@@ -20,6 +21,7 @@ CONTRIBUTION = Contribution(
         ),
         Format(
             name="png",
+            words="jpg jpeg image images picture pictures files webp bmp tif tiff",
             help="One PNG file per picture.",
             unit_files=("input.png", "*.png"),
             plain=True,
@@ -27,6 +29,7 @@ CONTRIBUTION = Contribution(
         ),
         Format(
             name="html",
+            words="report page web htm website browser",
             help="A report, index.html, to open in a browser, with PNG files beside it.",
             needs=("pictures", "measures", "fields"),
             unit_files=("report.js", "pixels.js"),
@@ -39,6 +42,7 @@ CONTRIBUTION = Contribution(
         ),
         Format(
             name="stats",
+            words="csv json table statistics numbers-table parquet xlsx excel",
             help="Statistics of every channel over all images of the run, as a table and as JSON; no pictures.",
             needs=("measures",),
             unit_files=("stats.safetensors", "stats.parquet", "ranking.parquet"),
@@ -48,6 +52,7 @@ CONTRIBUTION = Contribution(
         ),
         Format(
             name="raw",
+            words="safetensors pt pth tensor tensors hdf5 h5 torch",
             help="One safetensors file per image with the raw values, a tensor per layer.",
             needs=("values",),
             unit_files=("raw.safetensors",),
@@ -55,6 +60,7 @@ CONTRIBUTION = Contribution(
         ),
         Format(
             name="npz",
+            words="npy numpy np array arrays",
             help="One NumPy archive per image with the raw values, an array per layer.",
             needs=("values",),
             unit_files=("raw.npz",),
@@ -62,6 +68,7 @@ CONTRIBUTION = Contribution(
         ),
         Format(
             name="tar",
+            words="webdataset wds zip archive",
             help="One tar archive per image, or with --shard per shard, as WebDataset reads it.",
             unit_files=("pictures.tar",),
             many=True,

@@ -33,7 +33,7 @@ SLOW = {"model source hf", "model source timm"}  # import large packages; tests/
 @pytest.mark.parametrize("members", [registry.views, registry.formats, registry.sources, registry.aggregates])
 def test_members_are_sorted_and_have_names_of_their_own(members):
     assert list(members()) == sorted(members())
-    assert len(members()) == len([each for one in registry._contributions() for each in getattr(one, members.__name__)])
+    assert len(members()) == len([each for one in registry.contributions() for each in getattr(one, members.__name__)])
 
 
 @pytest.mark.parametrize(("kind", "member"), MEMBERS)

@@ -41,7 +41,12 @@ def test_every_member_that_is_meant_exists_and_is_no_synonym(family):
     own = {"norm": NORMS, "weights": ("default", "random")}
     known = own[family] if family in own else FAMILY[family]()
     assert {meant for meant in FAMILIES[family].values() if " " not in meant} <= {*known}
-    assert not FAMILIES[family].keys() & {*known}
+    words = [
+        *FAMILIES[family],
+        *(word for each in (known.values() if family in FAMILY else ()) for word in each.words.split()),
+    ]
+    assert not {*words} & {*known}
+    assert len(words) == len({*words})
 
 
 @pytest.mark.parametrize(

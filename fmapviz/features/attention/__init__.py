@@ -10,6 +10,7 @@ CONTRIBUTION = Contribution(
         # A head is drawn as a channel.
         LayerView(
             name="attention",
+            words="attn attentions attention-map attention-maps attention-weights self-attention heads",
             help="Attention of each head: how much the class token, or the patch at `--query`, looks at each patch.",
             looks=(*GRID_LOOKS, "query"),
             observe=_OBSERVE,
@@ -18,6 +19,7 @@ CONTRIBUTION = Contribution(
         ),
         View(
             name=ROLLOUT,
+            words="attention-rollout attn-rollout attention-flow",
             help="Attention of all blocks, multiplied, over the input (rollout); with `--target` weighted by gradients.",
             looks=("norm", "smooth", *HEAT_LOOKS, "query"),
             observe=_OBSERVE,

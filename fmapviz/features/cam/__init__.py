@@ -37,19 +37,38 @@ def _view(name: str, text: str, *needs: str, **more: Any) -> CamView:  # Any: th
 
 CONTRIBUTION = Contribution(
     views=(
-        _view("gradcam", "Heat map over the input: the regions that raise a class's score (Grad-CAM)."),
+        _view(
+            "gradcam",
+            "Heat map over the input: the regions that raise a class's score (Grad-CAM).",
+            words="heatmap heat-map heatmaps grad-cam gradcams cams class-activation-map explain explanation layergradcam "
+            "layer-gradcam layer-grad-cam",
+        ),
         _view(
             "gradcam++",
             "Grad-CAM with weights that cover several objects of one class (Grad-CAM++).",
             formula="fmapviz.features.cam.formulas:gradcam_pp",
+            words="grad-cam++ gradcamplusplus gradcam-plus-plus gradcampp grad-campp gradcam-plusplus",
         ),
-        _view("layercam", "Grad-CAM with a weight for each position, sharp at early layers too (LayerCAM)."),
-        _view("hirescam", "Grad-CAM without averaged gradients: only regions that the score depends on (HiResCAM)."),
-        _view("xgradcam", "Grad-CAM with each channel's gradients weighted by its activations (XGrad-CAM)."),
+        _view(
+            "layercam",
+            "Grad-CAM with a weight for each position, sharp at early layers too (LayerCAM).",
+            words="layer-cam",
+        ),
+        _view(
+            "hirescam",
+            "Grad-CAM without averaged gradients: only regions that the score depends on (HiResCAM).",
+            words="hires-cam",
+        ),
+        _view(
+            "xgradcam",
+            "Grad-CAM with each channel's gradients weighted by its activations (XGrad-CAM).",
+            words="xgrad-cam",
+        ),
         _view(
             "eigencam",
             "First principal component of a layer's channels, independent of the class (Eigen-CAM).",
             "activations",
+            words="eigen-cam",
         ),
         _view(
             "cam",
@@ -74,6 +93,7 @@ CONTRIBUTION = Contribution(
             over=False,
             placed=False,
             colormap="gray",
+            words="vanilla-gradient vanilla-gradients input-gradient input-gradients saliency-map pixel-gradients backprop",
         ),
     )
 )

@@ -15,7 +15,6 @@ from torch import nn
 
 from fmapviz.config import Style, check_scores, check_type, explain_arguments
 from fmapviz.core import registry
-from fmapviz.core.synonyms import meant_member
 from fmapviz.core.words import counted
 from fmapviz.draw.colormaps import HEAT_COLORMAP
 from fmapviz.draw.heatmap import gray_of, overlay
@@ -333,8 +332,7 @@ def _layers(modules: Mapping[str, nn.Module], names: Collection[str] | None, *, 
 def _fetch_method(method: str) -> CamView:
     known = {name: view for name, view in registry.views().items() if isinstance(view, CamView) and not view.compose}
     if method not in known:
-        hint = meant_member("view", method, known) or suggest(method, known) or f"there are: {', '.join(known)}"
-        raise RequestError(f"no such method: {quote(method)}", hint=hint)
+        raise RequestError(f"no such method: {quote(method)}", hint=registry.hint_for("view", method, known))
     return known[method]
 
 

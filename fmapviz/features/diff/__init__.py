@@ -9,6 +9,7 @@ CONTRIBUTION = Contribution(
         LayerView(
             name="diff",
             networks=2,
+            words="compare difference differences comparison",
             help="Two networks: A, B and B - A beside each other; `fmapviz diff` draws it.",
             looks=("norm", "columns", "padding", "channels", "scale", "colormap", "labels"),
             aggregates=("differences",),

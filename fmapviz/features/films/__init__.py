@@ -7,6 +7,7 @@ CONTRIBUTION = Contribution(
     formats=(
         Format(
             name="gif",
+            words="animation animated apng",
             help="An animated GIF of each layer and view.",
             unit_files=("*.gif",),
             format="png",  # films are made of these files
@@ -16,6 +17,7 @@ CONTRIBUTION = Contribution(
         ),
         Format(
             name="mp4",
+            words="video film movie avi mov mkv webm",
             help="A film of each layer and view, H.264.",
             requires="av",
             extra="video",

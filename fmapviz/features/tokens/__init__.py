@@ -9,6 +9,7 @@ CONTRIBUTION = Contribution(
     views=(
         LayerView(
             name="pca",
+            words="pca-rgb principal-components components",
             help="First three principal components of each layer's channels, as red, green and blue.",
             looks=(*_LOOKS, "smooth", "with_input", "pca", "foreground"),
             placed=True,
@@ -17,6 +18,7 @@ CONTRIBUTION = Contribution(
         ),
         LayerView(
             name="similarity",
+            words="cosine cosine-similarity cos-sim affinity",
             help="Cosine similarity of each position of a layer to one position, over the input.",
             looks=("norm", *HEAT_LOOKS, "smooth", "anchor"),
             placed=True,
@@ -27,6 +29,7 @@ CONTRIBUTION = Contribution(
         ),
         LayerView(
             name="clusters",
+            words="kmeans k-means clustering segments cluster",
             help="Clusters of each layer's positions over all images (k-means), each cluster in one colour.",
             looks=(*_LOOKS, "with_input", "colorbar", "clusters"),
             placed=True,
@@ -37,6 +40,7 @@ CONTRIBUTION = Contribution(
         ),
         LayerView(
             name="correspondence",
+            words="matching matches match correspondences keypoints",
             help="Positions of each layer that match those of another image best, as numbered points in both pictures.",
             looks=(*_LOOKS, "anchor"),
             placed=True,

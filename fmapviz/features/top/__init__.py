@@ -13,6 +13,7 @@ CONTRIBUTION = Contribution(
     views=(
         LayerView(
             name="top",
+            words="top-images top-activations top-activating max-activations maxact topk exemplars",
             help="The images of the run with the largest values of each channel, cropped to what the unit sees.",
             looks=("scale", "channels"),
             placed=True,

@@ -67,5 +67,5 @@ def test_a_module_and_a_line_of_the_catalogue_are_all_that_a_source_needs(tmp_pa
 
 def forget():
     """Read the catalogue anew."""
-    registry._contributions.cache_clear()
+    registry.contributions.cache_clear()
     registry.sources.cache_clear()
