@@ -161,7 +161,7 @@ def _record_of(unit: Path) -> dict[str, Any]:
     record = parse_unit(data) if checksummed_json.is_intact(data) else None
     if record is None:
         raise RefusedError(
-            f"{quote(unit / UNIT_FILE)} is damaged, so that it does not tell which files are its own",
+            f"{quote(unit / UNIT_FILE)} is damaged, so that its own files are unknown",
             hint="the call that made the run repairs it with repair=True; or remove its directory",
         )
     return record

@@ -77,7 +77,7 @@ def test_a_map_of_a_mirrored_input_is_turned_back():
     assert mirrored.cell((0, 0)) == (0, 2)
 
 
-def test_as_many_positions_as_pixels_may_still_lie_elsewhere():
+def test_as_many_positions_as_pixels_may_have_other_centres():
     raw = torch.zeros(1, 5, 5)
     raw[0, 2, 2] = 1
     shifted = Centres(regular(-0.5, 1, 5), regular(2.5, 1, 5), (5, 5))

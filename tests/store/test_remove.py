@@ -143,13 +143,13 @@ def test_what_a_killed_command_left_is_removed(run):
 
 
 def test_links_to_its_own_files_are_removed_and_not_followed(run, tmp_path):
-    (tmp_path / "elsewhere.png").write_bytes(b"mine")
+    (tmp_path / "other.png").write_bytes(b"mine")
     (run / "a.png" / "input.png").unlink()
-    (run / "a.png" / "input.png").symlink_to(tmp_path / "elsewhere.png")
+    (run / "a.png" / "input.png").symlink_to(tmp_path / "other.png")
     (run / GONE).mkdir()
     (run / GONE / "folder").symlink_to(tmp_path)
     assert removed(run)
-    assert (tmp_path / "elsewhere.png").read_bytes() == b"mine"
+    assert (tmp_path / "other.png").read_bytes() == b"mine"
 
 
 # --- what is refused
@@ -187,7 +187,7 @@ def test_the_first_foreign_file_is_named(run, refused):
 @pytest.mark.parametrize("content", [b"", b'{\n "fmapviz": 2, "unit": {"kind": "', b"mine", b"[1]"])
 def test_a_unit_whose_record_does_not_list_its_files_is_refused(content, run, refused):
     (run / "a.png" / "unit.json").write_bytes(content)
-    refused(r"a.png/unit.json' is damaged, so that it does not tell")
+    refused(r"a.png/unit.json' is damaged, so that its own files are unknown")
 
 
 def test_a_unit_without_a_record_is_refused(run, refused):
@@ -258,7 +258,7 @@ def test_a_file_that_comes_at_the_last_moment_is_kept(run, monkeypatch):
 
 
 @pytest.mark.parametrize("fault", [CRASH, FULL])
-def test_whatever_operation_fails_the_removal_can_be_repeated(fault, run, tmp_path, monkeypatch, record_property):
+def test_the_removal_can_be_repeated_after_any_failed_operation(fault, run, tmp_path, monkeypatch, record_property):
     shutil.copytree(run, tmp_path / "copy")
     others = {name for name in snapshot(run.parent) if name.split("/")[0] != "net"}
     for number in count(1):

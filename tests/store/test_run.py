@@ -60,7 +60,7 @@ def refused(tmp_path):
 # --- one run
 
 
-def test_a_run_says_what_was_asked_for(tmp_path):
+def test_a_run_records_its_request(tmp_path):
     directory = open_run(tmp_path / "new" / "out", INFO)
     assert directory == tmp_path / "new" / "out" / "net"
     assert [path.name for path in directory.iterdir()] == ["run.json"]
@@ -342,7 +342,7 @@ for step in (lambda: check_output(out / "sealed"), lambda: open_run(out / "seale
 """
 
 
-def test_permissions_are_asked_for():
+def test_permissions_are_checked():
     """A place that is read-only, and one where a directory of that name cannot be looked into."""
     with tempfile.TemporaryDirectory() as folder:  # pytest's own cannot be entered by other users
         out = Path(folder)

@@ -79,13 +79,13 @@ ALL = {
 
 
 def test_consecutive_images_share_a_directory(inputs, tmp_path):
-    told = []
-    summary = draw(inputs, tmp_path / "out", on_event=told.append)
+    reported = []
+    summary = draw(inputs, tmp_path / "out", on_event=reported.append)
     assert members(tmp_path / "out/run") == ALL
     assert (summary.found, summary.done, summary.pictures, summary.exit_code) == (8, 8, 24, 0)
-    outcomes = [event for event in told if isinstance(event, Outcome)]
+    outcomes = [event for event in reported if isinstance(event, Outcome)]
     assert Counter(outcome.unit.name for outcome in outcomes) == {name: len(images) for name, images in ALL.items()}
-    assert Counter(event.path for event in told if isinstance(event, Staged)) == Counter(each.path for each in outcomes)
+    assert Counter(event.path for event in reported if isinstance(event, Staged)) == Counter(each.path for each in outcomes)
     assert problems(tmp_path / "out") == []
 
 
@@ -185,9 +185,9 @@ def test_a_shard_has_its_own_statistics(inputs, tmp_path):
     values = [net.first(tensor_of(inputs / name)) for name in ALL["shard-000002"]]
     found = torch.cat([each[:, 1].flatten() for each in values]).double()
     row = rows[1]
-    wanted = [found.min(), found.max(), found.mean(), found.std(correction=0)]
+    expected = [found.min(), found.max(), found.mean(), found.std(correction=0)]
     assert [row[name] for name in ("min", "max", "mean", "std")] == pytest.approx(
-        [value.item() for value in wanted], rel=1e-5
+        [value.item() for value in expected], rel=1e-5
     )
     assert row["values"] == len(found)
 
@@ -233,8 +233,8 @@ def test_the_index_tells_what_is_looked_at_without_pictures(inputs, tmp_path):
 def test_the_index_tells_predictions(tmp_path):
     visualize("shapesnet", "sample_images/shapes", out=tmp_path, shard=6, to="stats", name="run")
     rows = parquet.read_table(tmp_path / "run/shard-000000/index.parquet").to_pylist()
-    told = {row["image"]: row["prediction"] for row in rows}
-    assert told == {f"{name}.jpg": name for name in ("circle", "cross", "ring", "square", "star", "triangle")}
+    reported = {row["image"]: row["prediction"] for row in rows}
+    assert reported == {f"{name}.jpg": name for name in ("circle", "cross", "ring", "square", "star", "triangle")}
 
 
 def test_files_that_are_made_of_many_tell_how_many(inputs, tmp_path):
@@ -269,7 +269,7 @@ def test_the_same_command_passes_over_what_is_there(inputs, tmp_path):
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("gone", [["shard-000000"], ["shard-000001"], ["shard-000002"], ["shard-000000", "shard-000002"]])
-def test_whatever_is_there_of_a_run_the_rest_comes_out_the_same(inputs, tmp_path, gone):
+def test_a_partial_run_is_completed_to_the_same_result(inputs, tmp_path, gone):
     draw(inputs, tmp_path / "whole")
     draw(inputs, tmp_path / "out")
     for name in gone:
@@ -323,12 +323,12 @@ def test_another_folder_joins_the_run(inputs, tmp_path):
 
 
 @pytest.mark.thorough
-def test_of_a_changed_image_the_whole_shard_is_drawn_anew(inputs, tmp_path):
+def test_a_changed_image_redraws_its_whole_shard(inputs, tmp_path):
     draw(inputs, tmp_path / "out")
     paint(inputs / "6.png", 60)
     reference = draw(inputs, tmp_path / "whole")
     summary = draw(inputs, tmp_path / "out")
-    # 5.png was passed over before 6.png was found to have changed; 7.png is told with its shard.
+    # 5.png was passed over before 6.png was found to have changed; 7.png is reported with its shard.
     assert (summary.found, summary.skipped, summary.done) == (8, 6, 2)
     assert reference.done == 8
     shutil.rmtree(tmp_path / "whole/run/shard-000001")
@@ -566,7 +566,7 @@ def test_without_the_package_for_tables_it_is_said_how_to_get_it(inputs, tmp_pat
     assert raised.value.hint == "pip install 'fmapviz[scale]'"
 
 
-def test_somebody_elses_directory_in_a_shards_place_is_left_alone(inputs, tmp_path):
+def test_a_foreign_directory_in_a_shards_place_is_left_alone(inputs, tmp_path):
     draw(inputs / "2.png", tmp_path / "out")
     shutil.rmtree(tmp_path / "out/run/shard-000000")
     (tmp_path / "out/run/shard-000000").mkdir()
@@ -603,11 +603,11 @@ def test_one_picture_comes_back(inputs, tmp_path, formats, name):
 def test_an_image_is_found_by_its_path_as_it_was_typed_for_the_run(inputs, tmp_path, monkeypatch, typed):
     draw(inputs, tmp_path / "out", to="tar")
     monkeypatch.chdir(tmp_path)
-    wanted = extract.extract("out", image=str(inputs / "more/1.png"), layer="second")
-    assert extract.extract("out", image=typed, layer="second") == wanted
+    expected = extract.extract("out", image=str(inputs / "more/1.png"), layer="second")
+    assert extract.extract("out", image=typed, layer="second") == expected
     monkeypatch.chdir(tmp_path / "out")  # not the directory of the run's command
     if ".." not in typed:
-        assert extract.extract("../out", image=typed, layer="second").png == wanted.png
+        assert extract.extract("../out", image=typed, layer="second").png == expected.png
 
 
 def test_pictures_of_images_with_one_name_in_two_folders_get_two_names(tmp_path):
@@ -656,7 +656,7 @@ def test_of_several_pictures_one_has_to_be_chosen(tmp_path):
         ("3.png", "first", "'3.png' was not drawn: E_FORMAT", None),
     ],
 )
-def test_what_is_not_there_is_told(inputs, tmp_path, image, layer, message, hint):  # noqa: PLR0917
+def test_a_missing_picture_is_reported(inputs, tmp_path, image, layer, message, hint):  # noqa: PLR0917
     (inputs / "3.png").write_bytes(b"no image")
     draw(inputs, tmp_path / "out")
     with pytest.raises(RequestError) as raised:
@@ -697,9 +697,9 @@ def test_an_index_that_somebody_made_up_leads_nowhere(inputs, tmp_path):
 
 
 def test_a_notice_is_nothing_else(inputs, tmp_path):
-    told = []
-    draw(inputs, tmp_path / "out", preprocessing=SAID, on_event=told.append)
-    assert not [event for event in told if isinstance(event, Notice)]
+    reported = []
+    draw(inputs, tmp_path / "out", preprocessing=SAID, on_event=reported.append)
+    assert not [event for event in reported if isinstance(event, Notice)]
 
 
 # --- the command

@@ -155,11 +155,11 @@ def assert_rows(rows, images, *, rtol=0.0):
     np.testing.assert_allclose([row["zeros"] for row in rows], expected["zeros"], rtol=1e-8)
     largest = np.fmax(np.abs(expected["min"]), np.abs(expected["max"]))
     for name, least in (("mean", 2e-7), ("std", 1e-5)):
-        found, wanted = np.array([row[name] for row in rows]), np.array(expected[name])
-        assert (np.isnan(found) == np.isnan(wanted)).all()
+        found, target = np.array([row[name] for row in rows]), np.array(expected[name])
+        assert (np.isnan(found) == np.isnan(target)).all()
         slack = 2**-23 * largest if name == "mean" or rtol else 0
-        away = np.abs(found - wanted) - max(least, rtol) * np.abs(wanted) - slack
-        assert not (away > 0).any(), (name, found[away > 0], wanted[away > 0])
+        away = np.abs(found - target) - max(least, rtol) * np.abs(target) - slack
+        assert not (away > 0).any(), (name, found[away > 0], target[away > 0])
 
 
 def assert_numpys(directory, seen, *, layers=None, rtol=0.0):
@@ -737,7 +737,7 @@ def test_statistics_are_of_layers_too_that_have_none_of_the_channels_shown(look,
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("views", [["maps"], ["mean"], ["histogram", "maps", "pca"]])
-def test_statistics_are_the_same_beside_whatever_else_is_written(whole, look, views):
+def test_statistics_are_the_same_beside_any_other_format(whole, look, views):
     inputs, (table, document) = whole
     summary = look(Ordinary(), inputs, views=views, to=["stats", "png"])
     assert summary.pictures > 0
@@ -781,10 +781,10 @@ def test_a_name_that_is_no_unicode(look, pictures):
     assert look(model, pictures, layers="bad*").exit_code == 0
 
 
-# --- what a person is told
+# --- messages
 
 
-def test_the_command_tells_how_many_channels_are_dead(fmapviz, tmp_path):
+def test_the_command_reports_the_number_of_dead_channels(fmapviz, tmp_path):
     net = tmp_path / "net.py"
     net.write_text(
         "from torch import nn\n\ndef build():\n    net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 4, 3))\n"
@@ -832,7 +832,7 @@ def test_failed_images_do_not_count(look, pictures, tmp_path):
     assert_numpys(summary.directory, outputs(model, pictures))
 
 
-def test_a_view_that_gives_nothing_but_pictures_is_told(look, pictures):
+def test_a_view_of_pictures_only_is_reported(look, pictures):
     events = []
     summary = look(
         Ordinary(), pictures[:1], views=["maps", "gradcam", "kernels"], preprocessing=SAID, on_event=events.append

@@ -238,26 +238,26 @@ def test_force_brings_an_image_back_that_had_to_make_do_with_another_name(run):
 
 
 @pytest.mark.parametrize("force", [False, True])
-def test_a_unit_that_is_a_link_is_somebody_elses(force, run, tmp_path):
+def test_a_unit_that_is_a_link_is_foreign(force, run, tmp_path):
     """Whoever has moved it to another disk, say, may have more there."""
     directory = finish(run, source(), "old")
     (directory / "notes.txt").write_text("mine")
-    directory.rename(tmp_path / "elsewhere")
-    directory.symlink_to(tmp_path / "elsewhere")
-    before = tree(tmp_path / "elsewhere")
+    directory.rename(tmp_path / "other")
+    directory.symlink_to(tmp_path / "other")
+    before = tree(tmp_path / "other")
     assert find_done(run, source()) is None
     assert finish(run, source(), "new", force=force) == run / f"lena.png~{path_hash('/photos/lena.png')}"
     assert directory.is_symlink()
-    assert tree(tmp_path / "elsewhere") == before
+    assert tree(tmp_path / "other") == before
     assert hidden(run) == []
 
 
 def test_nothing_is_written_through_a_folder_that_is_a_link(run, tmp_path):
-    (tmp_path / "elsewhere").mkdir()
-    (run / "cats").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "other").mkdir()
+    (run / "cats").symlink_to(tmp_path / "other")
     file = source("/photos/cats/a.png", "cats/a.png")
     assert finish(run, file) == run / f"a.png~{path_hash('/photos/cats/a.png')}"
-    assert list((tmp_path / "elsewhere").iterdir()) == []
+    assert list((tmp_path / "other").iterdir()) == []
 
 
 @pytest.mark.parametrize("unit", ["../../outside", "/outside", "", ".", "a/../../b", ".hidden/a"])
@@ -472,7 +472,7 @@ def test_units_and_folders_of_one_name_at_the_same_moment(run):
 @pytest.mark.parametrize("kind", ["file", "folder", "link to a folder", "dangling link", "pipe"])
 def test_what_is_not_ours_is_left_alone(kind, run, tmp_path):
     taken = run / "lena.png"
-    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "other").mkdir()
     if kind == "file":
         taken.write_text("mine")
     elif kind == "folder":
@@ -481,13 +481,13 @@ def test_what_is_not_ours_is_left_alone(kind, run, tmp_path):
     elif kind == "pipe":
         os.mkfifo(taken)
     else:
-        taken.symlink_to(tmp_path / ("elsewhere" if kind == "link to a folder" else "nowhere"))
+        taken.symlink_to(tmp_path / ("other" if kind == "link to a folder" else "nowhere"))
     before = taken.lstat()
     directory = finish(run, source(), force=True)
     assert directory == run / f"lena.png~{path_hash('/photos/lena.png')}"
     assert find_done(run, source()) == directory
     assert (taken.lstat().st_ino, taken.lstat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
-    assert tree(tmp_path / "elsewhere") == {}
+    assert tree(tmp_path / "other") == {}
     assert not (tmp_path / "nowhere").exists()
 
 

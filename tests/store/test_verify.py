@@ -169,8 +169,8 @@ def test_what_stands_in_a_records_place_is_to_be_removed(name, make, out):
 def test_a_link_in_a_run_is_named_and_not_followed(out, unit, tmp_path):
     (out / "net/link.png").symlink_to(unit)
     (out / "net/loop").symlink_to(out)
-    (unit / "00_conv.maps.png").rename(tmp_path / "elsewhere.png")
-    (unit / "00_conv.maps.png").symlink_to(tmp_path / "elsewhere.png")
+    (unit / "00_conv.maps.png").rename(tmp_path / "other.png")
+    (unit / "00_conv.maps.png").symlink_to(tmp_path / "other.png")
     assert problems(out) == [
         (str(out / "net/link.png"), "not made by fmapviz"),
         (str(out / "net/loop"), "not made by fmapviz"),

@@ -182,39 +182,39 @@ SINGLE = {"to": ["png", "html", "stats", "tensorboard"], "shard": None}
 
 @pytest.mark.parametrize("options", [{}, *thorough(SINGLE)], ids=["shards", "single"])
 def test_the_tree_the_events_and_the_summary_are_those_of_a_local_run(cluster, place, options):
-    told = {"local": [], "ray": []}
-    local = draw(place, "local", on_event=told["local"].append, **options)
-    there = draw(place, "ray", on(cluster), on_event=told["ray"].append, **options)
+    reported = {"local": [], "ray": []}
+    local = draw(place, "local", on_event=reported["local"].append, **options)
+    there = draw(place, "ray", on(cluster), on_event=reported["ray"].append, **options)
     assert difference(snapshot(place / "ray"), snapshot(place / "local")) == []
     for name in ("found", "done", "skipped", "failed", "pictures", "layers", "not_executed", "undrawn", "failures", "dead"):
         assert getattr(there, name) == getattr(local, name), name
     assert there.exit_code == local.exit_code == 3
-    assert timeless(told["ray"], place / "ray") == timeless(told["local"], place / "local")
-    kinds = Counter(type(event) for event in told["ray"])
+    assert timeless(reported["ray"], place / "ray") == timeless(reported["local"], place / "local")
+    kinds = Counter(type(event) for event in reported["ray"])
     assert kinds == {Started: 1, Notice: 1, Counted: 1, Outcome: 8, **({Staged: 7} if options == {} else {})}
     assert problems(place / "ray") == []
 
 
 def timeless(events, out):
     """Give events in no order, without times and where the output is."""
-    told = (replace(event, seconds=0.0) if isinstance(event, Outcome) else event for event in events)
-    return sorted(str(event).replace(str(out), "OUT") for event in told)
+    reported = (replace(event, seconds=0.0) if isinstance(event, Outcome) else event for event in events)
+    return sorted(str(event).replace(str(out), "OUT") for event in reported)
 
 
 @pytest.mark.parametrize("options", [{}, *thorough(SINGLE)], ids=["shards", "single"])
 @pytest.mark.thorough
-def test_inputs_and_outputs_elsewhere(cluster, place, bucket, options):
+def test_remote_inputs_and_outputs(cluster, place, bucket, options):
     for path in (place / "in").rglob("*.png"):
         bucket.put(f"in/{path.relative_to(place / 'in')}", path.read_bytes())
     draw(place, "local", inputs="s3://photos/in", **options)
-    told = []
+    reported = []
     for force in (False, True)[: 1 if options else 2]:
-        elsewhere = {"inputs": "s3://photos/in", "on_event": told.append, "force": force, **options}
-        summary = draw(place, "s3://photos/runs", on(cluster), **elsewhere)
+        remote = {"inputs": "s3://photos/in", "on_event": reported.append, "force": force, **options}
+        summary = draw(place, "s3://photos/runs", on(cluster), **remote)
         assert (summary.done, summary.failed, str(summary.directory)) == (7, 1, "s3://photos/runs/run")
         there = bucket.save("runs/", place / f"there{force}")
         assert difference(snapshot(there), snapshot(place / "local")) == []
-    units = {str(event.unit) for event in told if isinstance(event, Outcome) and event.status == "done"}
+    units = {str(event.unit) for event in reported if isinstance(event, Outcome) and event.status == "done"}
     assert all(unit.startswith("s3://photos/runs/run/") for unit in units)
 
 
@@ -234,18 +234,18 @@ def test_the_lines_of_the_command_are_those_of_a_local_run(cluster, place, fmapv
 @pytest.mark.thorough
 def test_a_worker_killed_in_the_midst_of_a_shard_leaves_no_trace_nor_is_told_twice_how_far_it_was(cluster, place):
     shade(place / "in/5.png", SLOW)
-    told, ends = [], []
+    reported, ends = [], []
 
     def look(event):
-        told.append(event)
+        reported.append(event)
         if isinstance(event, Staged) and not ends:
-            ends.append([type(event) for event in told])
+            ends.append([type(event) for event in reported])
             assert wait_until(lambda: seen(place, SLOW))
             os.kill(int(seen(place, SLOW)[0]), signal.SIGKILL)
             (place / "go").touch()
 
     def kinds_of(name):
-        return [type(event) for event in told if Path(getattr(event, "path", "")).name == name]
+        return [type(event) for event in reported if Path(getattr(event, "path", "")).name == name]
 
     draw(place, "ray", on(cluster), shard=8, on_event=look)
     assert Outcome not in ends[0]
@@ -257,8 +257,8 @@ def test_a_worker_killed_in_the_midst_of_a_shard_leaves_no_trace_nor_is_told_twi
 @pytest.mark.thorough
 def test_an_image_over_which_workers_die_fails_and_the_rest_is_drawn(cluster, place):
     shade(place / "in/1.png", POISON)
-    told = []
-    summary = draw(place, "ray", on(cluster), on_event=told.append)
+    reported = []
+    summary = draw(place, "ray", on(cluster), on_event=reported.append)
     assert (summary.done, summary.failed, summary.exit_code) == (6, 2, 3)
     (failure,) = [failure for failure in summary.failures if failure.path == str(place / "in/1.png")]
     assert (failure.code, failure.message) == ("E_WORKER", f"its worker died 3 times: '{place}/in/1.png'")
@@ -298,7 +298,7 @@ def test_a_node_may_be_lost(cluster, place):
 
 
 @pytest.mark.parametrize(
-    ("wanted", "there"),
+    ("requested", "there"),
     [
         ({"gpus": 1.0}, "1 cores and 1 GPUs, Ray has 2 and 0 in 2 nodes"),
         ({"gpus": 0.5}, "1 cores and 0.5 GPUs, Ray has 2 and 0 in 2 nodes"),
@@ -306,9 +306,9 @@ def test_a_node_may_be_lost(cluster, place):
         ({"cpus": 2}, "2 cores and 0 GPUs, Ray has 2 and 0 in 2 nodes"),  # none of them has both
     ],
 )
-def test_what_no_node_has_is_told(cluster, place, wanted, there):
+def test_resources_that_no_node_has_are_reported(cluster, place, requested, there):
     with pytest.raises(RequestError, match=f"each worker needs {there}"):
-        draw(place, "ray", on(cluster, **wanted))
+        draw(place, "ray", on(cluster, **requested))
     assert not (place / "ray").exists()
 
 
@@ -324,16 +324,16 @@ def test_workers_that_start_late_are_told_and_waited_for_but_not_for_ever(cluste
             patch.setattr(driver, "_START_SECONDS", 1.0)
             with pytest.raises(OutputError, match="Ray has started no worker in 1 s"):
                 draw(place, "ray", on(cluster))
-        told = []
+        reported = []
 
         def look(event):
-            told.append(event)
+            reported.append(event)
             if isinstance(event, Notice) and "no worker" in event.message:
                 (place / "go").touch()
 
         summary = draw(place, "ray", on(cluster), on_event=look)
         assert (summary.done, summary.failed) == (7, 1)
-        notices = [event.message for event in told if isinstance(event, Notice) and "no worker" in event.message]
+        notices = [event.message for event in reported if isinstance(event, Notice) and "no worker" in event.message]
         assert notices == ["Ray has started no worker for 0 s: its nodes are full or slow; waiting"]
         ray.get(others)
     finally:

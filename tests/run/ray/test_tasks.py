@@ -141,10 +141,10 @@ class Looking(Net):
 
 
 def test_a_wrong_request_comes_back_as_such(tmp_path, session):
-    wanted = {"views": ("gradcam",), "targets": ("999",)}
+    requested = {"views": ("gradcam",), "targets": ("999",)}
     with pytest.raises(RequestError, match="no class 999: the network has 3 outputs"):  # where that is known, at once
-        load_session(configuration(**wanted))
-    loaded, _ = load_session(configuration(model=Looking(), **wanted))
+        load_session(configuration(**requested))
+    loaded, _ = load_session(configuration(model=Looking(), **requested))
     loaded = replace(loaded, directory=session.directory)
     files = tuple(find_images([str(tmp_path / "in")]))
     assert isinstance(done(loaded, Task(files))[1].error, RequestError)
