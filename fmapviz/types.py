@@ -522,6 +522,11 @@ class Difference:
         """The numbers of all channels together, by their names; empty if one network lacks the layer."""
         return {} if self.whole is None else dict(zip(DIFFERENCES, self.whole.tolist(), strict=True))
 
+    def of_channels(self, name: str) -> NDArray[np.float64]:
+        """Return one of the numbers of each channel, float64 `(C)`; both networks have the layer."""
+        assert self.channels is not None
+        return self.channels[:, DIFFERENCES.index(name)]
+
 
 # Of B - A: the largest magnitude, the root of the mean square, the norm relative to that of A. Then, of A and B, the cosine,
 # Pearson's correlation, the ratio of A's power to that of B - A in dB; the share of positions that differ; the number of

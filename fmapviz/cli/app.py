@@ -10,7 +10,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from fmapviz.cli import finished, guide, layers, progress, report, run, runs
+from fmapviz.cli import guide, layers, progress, report, run, runs, verify
 from fmapviz.cli.command import FORMER, Command
 from fmapviz.cli.help import HelpGroup
 from fmapviz.cli.options import as_typed
@@ -83,9 +83,9 @@ app = typer.Typer(
 app.command("run", cls=Command)(run.run)
 app.command("layers", cls=Command)(layers.list_layers)
 app.command("models", cls=Command)(layers.list_models)
-app.command("verify", cls=Command)(finished.verify)
+app.command("verify", cls=Command)(verify.verify)
 app.command("runs", cls=Command)(runs.runs)
-app.command("extract", cls=Command)(finished.extract)
+app.command("extract", cls=Command)(verify.extract)
 for _name, _reference in registry.commands().items():
     app.command(_name, cls=Command)(load(_reference))
 app.command("report", cls=Command)(report.report)

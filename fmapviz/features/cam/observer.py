@@ -13,8 +13,8 @@ from fmapviz.draw.heatmap import heat_and_ends
 from fmapviz.features.cam import CamView
 from fmapviz.features.cam.cam_layers import Chosen, NoMapError, find_maps
 from fmapviz.features.cam.exact_cam import Pooling
+from fmapviz.features.cam.layers import choose_layers, chosen_points, requested_points
 from fmapviz.features.cam.method import Method
-from fmapviz.features.cam.positions import choose_layers, chosen_points, requested_points
 from fmapviz.observe.gradients import edge_of
 from fmapviz.observe.reshape import frames_of, picture_size
 from fmapviz.run.batch_results import LayerBatch
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from fmapviz.config import Style
     from fmapviz.core.members import View
-    from fmapviz.features.cam.positions import Points
+    from fmapviz.features.cam.layers import Points
     from fmapviz.observe.forward_record import GraphPoint
     from fmapviz.observe.targets import TargetChoice
     from fmapviz.run.observers import ClassPass, Differentiable, Indices

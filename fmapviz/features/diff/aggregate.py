@@ -21,6 +21,7 @@ from fmapviz.features.diff.unit_differences import read_unit_differences
 from fmapviz.store.aggregates.csv_rows import csv_row
 from fmapviz.store.unit import read_unit
 from fmapviz.store.unit_key import key_of
+from fmapviz.types import DIFFERENCES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -59,9 +60,10 @@ class ComparedUnits:
 
 def powers_of(index: int, whole: NDArray[np.float64], powers: tuple[float, float], *, channels: int = 0) -> Powers:
     """Return the sums of one image; see `fmapviz.types.Difference` for `whole` and `powers`."""
-    finite = not isnan(whole[0])
-    largest = min(float(whole[0]), float_info.max) if finite else 0.0
-    return Powers(index, *powers, largest, bool(whole[6]), int(whole[7]), channels, 1, finite)
+    numbers = dict(zip(DIFFERENCES, whole.tolist(), strict=True))
+    finite = not isnan(numbers["max_abs"])
+    largest = min(numbers["max_abs"], float_info.max) if finite else 0.0
+    return Powers(index, *powers, largest, bool(numbers["differing"]), int(numbers["nonfinite"]), channels, 1, finite)
 
 
 def summarize(unit: Path) -> ComparedUnits:

@@ -26,7 +26,7 @@ from fmapviz.observe.layouts.find import LayoutCache, LayoutFinder
 from fmapviz.observe.reshape import NotAMapError, frames_of
 from fmapviz.run.batch_results import statistics_of
 from fmapviz.run.forward_pass import ForwardError
-from fmapviz.types import DIFFERENCES, Difference, Drawing, FeatureMap, ImageResult, LayerResult
+from fmapviz.types import Difference, Drawing, FeatureMap, ImageResult, LayerResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -74,14 +74,13 @@ def draw_pair(
     for view, draw in draws.items():
         if draw is None:
             continue
-        assert difference.channels is not None
         pair = PairMaps(
             maps[0][:1],
             maps[1][:1],
             single if vector is None else vector,
             compared.names,
-            difference.channels[:, DIFFERENCES.index("rms")],
-            difference.channels[:, DIFFERENCES.index("max_abs")],
+            difference.of_channels("rms"),
+            difference.of_channels("max_abs"),
             (ranges[0], ranges[1]),
             related=compared.related,
         )
@@ -98,7 +97,7 @@ def _range(maps: Tensor, means: NDArray[np.float64] | None, difference: Differen
     """Return the extremes of the first sample; that all values are finite, and their mean, may be known already."""
     floats = as_floats(maps[:1])
     moments = style.rank in {"mean", "std"}
-    is_finite = difference.whole is not None and not difference.whole[DIFFERENCES.index("nonfinite")]
+    is_finite = difference.whole is not None and not difference.numbers["nonfinite"]
     # float32 may not hold values of float64.
     if moments or means is None or not is_finite or len(maps) > 1 or maps.dtype == torch.float64:
         return measure(floats, moments=moments)
