@@ -3,7 +3,7 @@
 from fmapviz.core.members import Aggregate, Contribution, Format, LayerView, ReportPart
 
 CONTRIBUTION = Contribution(
-    report=(ReportPart(script="features/diff/changes.js", data="fmapviz.features.diff.changes:add_changes"),),
+    report=(ReportPart(script="features/diff/changes.js", data="fmapviz.features.diff.layer_ranking:add_changes"),),
     commands={"diff": "fmapviz.features.diff.command:diff"},
     views=(
         LayerView(
@@ -25,7 +25,7 @@ CONTRIBUTION = Contribution(
             networks=2,
             unit_files=("diff.safetensors",),
             aggregates=("differences",),
-            open_writer="fmapviz.features.diff.numbers:open_writer",
+            open_writer="fmapviz.features.diff.unit_differences:open_writer",
         ),
     ),
     aggregates=(

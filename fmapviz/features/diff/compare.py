@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from fmapviz.features.diff.networks import Other
-    from fmapviz.types import Difference, ImageResult, Inputs, LayerResult
+    from fmapviz.types import Inputs, LayerResult
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -71,13 +71,17 @@ class Differences(Iterator[LayerDifference]):
     """The layers of two networks, image by image, as they are computed.
 
     Args:
-        found: Each layer, with the sums that it is ranked by; and the result of each image.
+        found: Computes each layer.
+        powers: The sums that the layers so far are ranked by.
+        alone: The layers so far that are not compared, and whether it is A that has them.
     """
 
-    def __init__(self, found: Iterator[tuple[LayerDifference, Difference] | ImageResult]) -> None:
+    def __init__(
+        self, found: Iterator[LayerDifference], powers: Mapping[str, Powers], alone: Sequence[tuple[str, bool]]
+    ) -> None:
         self._found = found
-        self._powers: dict[str, Powers] = {}
-        self._alone: list[tuple[str, bool]] = []
+        self._powers = powers
+        self._alone = alone
 
     def __next__(self) -> LayerDifference:
         """Return the next layer.
@@ -85,16 +89,7 @@ class Differences(Iterator[LayerDifference]):
         Raises:
             FmapvizError: As in `diff`.
         """
-        found = next(self._found)
-        while not isinstance(found, tuple):
-            alone = [(layer.layer, layer.difference) for layer in found.layers]
-            self._alone += [(name, each.indices[1] is None) for name, each in alone if each and each.whole is None]
-            found = next(self._found)
-        layer, difference = found
-        assert difference.whole is not None
-        own = self._powers.setdefault(layer.layer, Powers(difference.indices[0] or 0))
-        own.add(powers_of(own.index, difference.whole, difference.powers))
-        return layer
+        return next(self._found)
 
     @property
     def layers(self) -> tuple[LayerChange, ...]:
@@ -161,10 +156,16 @@ def diff(
     kinds = types or default_types(existing)
     own = select_layers(existing, types=kinds, include=layers, exclude=exclude, any_type=not types)
     theirs = choose_layers(compared, types=kinds, include=layers, exclude=exclude)
-    return Differences(_iterate(PairDrawer(compared, (own, theirs), Plan(), Style()), images, compared.first))
+    drawer = PairDrawer(compared, (own, theirs), Plan(), Style())
+    powers: dict[str, Powers] = {}
+    alone: list[tuple[str, bool]] = []
+    return Differences(_iterate(drawer, images, compared.first, powers, alone), powers, alone)
 
 
-def _iterate(drawer: PairDrawer, images: Inputs, model: Model) -> Iterator[tuple[LayerDifference, Difference] | ImageResult]:
+def _iterate(
+    drawer: PairDrawer, images: Inputs, model: Model, powers: dict[str, Powers], alone: list[tuple[str, bool]]
+) -> Iterator[LayerDifference]:
+    """Compute the layers of each image, and add what they are ranked by."""
     device = next(model.module.parameters(), torch.empty(0)).device
     found = None
     inputs = resolve_inputs(images, volumes=model.preparation.volume)
@@ -177,15 +178,19 @@ def _iterate(drawer: PairDrawer, images: Inputs, model: Model) -> Iterator[tuple
             values = read_input(found, model.preparation).values[None].to(device)
             kept: list[tuple[LayerResult, Tensor, Tensor]] = []
             drawer.receive = lambda result, a, b: kept.append((result, a, b))  # noqa: B023  used before the next image
-            yield from drawer.draw(values)
+            (drawn,) = drawer.draw(values)
+            apart = [(layer.layer, layer.difference) for layer in drawn.layers]
+            alone += [(name, each.indices[1] is None) for name, each in apart if each and each.whole is None]
             if not kept:
                 raise RequestError("no chosen layer is in both networks", hint="they are matched by name, call and shape")
             for result, a, b in kept:
                 difference = result.difference
-                assert difference is not None
+                assert difference
+                assert difference.whole is not None
+                sums = powers.setdefault(result.layer, Powers(difference.indices[0] or 0))
+                sums.add(powers_of(sums.index, difference.whole, difference.powers))
                 numbers = MappingProxyType({name: difference.numbers[name] for name in DIFFERENCES})
-                layer = LayerDifference(found.unit, result.layer, a, b, _subtract(a, b), numbers, difference.channels)
-                yield layer, difference
+                yield LayerDifference(found.unit, result.layer, a, b, _subtract(a, b), numbers, difference.channels)
     if found is None:
         raise NothingToDoError("no images", hint="such as 'cat.png', a folder, or tensors")
 

@@ -12,6 +12,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from fmapviz.core import files
+from fmapviz.formats import base
 from fmapviz.types import DIFFERENCES
 
 if TYPE_CHECKING:
@@ -116,6 +117,9 @@ def write_unit(directory: Path, image: ImageResult) -> None:
         },
     }
     files.write(directory / FILE, save(arrays, {"layers": json.dumps(described)}))
+
+
+open_writer = base.separate_files(lambda directory, image, _pictures: write_unit(directory, image.result))
 
 
 def read_unit_differences(directory: Path) -> UnitDifferences:

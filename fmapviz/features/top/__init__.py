@@ -9,7 +9,7 @@ from fmapviz.core.members import Aggregate, Contribution, LayerView, ReportPart
 CONTRIBUTION = Contribution(
     report=(ReportPart(script="features/top/strips.js", data="fmapviz.features.top.report:add_top"),),
     commands={"top": "fmapviz.features.top.command:top"},
-    stages=("fmapviz.features.top.stage:TopStage",),
+    stages=("fmapviz.features.top.of_run:TopStage",),
     views=(
         LayerView(
             name="top",

@@ -13,9 +13,8 @@ from fmapviz.errors import first_few
 from fmapviz.events import Notice
 from fmapviz.features.top.aggregate import CSV_FILE, KIND, UNIT, write_rows
 from fmapviz.features.top.pages import Pages
-from fmapviz.features.top.second_pass import SecondPass, Shown, forward_again
+from fmapviz.features.top.second_pass import SecondPass, Shown, find_winners, forward_again
 from fmapviz.features.top.tiles import SIDE, TileFile
-from fmapviz.features.top.winners import find_winners
 from fmapviz.run.load import needs_of
 from fmapviz.run.units import finish_unit
 from fmapviz.store.unit import find_done, read_unit
@@ -28,8 +27,7 @@ if TYPE_CHECKING:
 
     from fmapviz.events import Event
     from fmapviz.features.top.options import TopOptions
-    from fmapviz.features.top.second_pass import Slot
-    from fmapviz.features.top.winners import Winner
+    from fmapviz.features.top.second_pass import Slot, Winner
     from fmapviz.run.session import Session
     from fmapviz.store.aggregates.ranking import Ranking
 

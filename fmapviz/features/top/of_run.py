@@ -17,11 +17,11 @@ from fmapviz.features.top.aggregate import KIND, UNIT, rank_units
 from fmapviz.features.top.draw import Drawn, draw_ranking
 from fmapviz.features.top.locate import inside_values
 from fmapviz.features.top.options import TopOptions
-from fmapviz.features.top.second_pass import forward_again
-from fmapviz.features.top.winners import why_lost
+from fmapviz.features.top.second_pass import forward_again, why_lost
 from fmapviz.images.preprocess import digest_of
 from fmapviz.observe.layers import layer_of
 from fmapviz.run.places import FieldCache
+from fmapviz.run.session import Stage
 from fmapviz.store.aggregates.channels import FeatureMapInfo
 from fmapviz.store.aggregates.ranker import Ranker
 from fmapviz.store.aggregates.ranking import identity, name_key
@@ -42,6 +42,37 @@ if TYPE_CHECKING:
     from fmapviz.run.session import Session
     from fmapviz.store.aggregates.ranking import Ranking
     from fmapviz.types import ImageFile
+
+
+class TopStage(Stage):
+    """Draws the images with the largest values of each channel, when all images of a run are done.
+
+    Args:
+        options: What is shown; None: top images are drawn if a view asks for them or they need a repair.
+        layers: Names of layers; None: all.
+        force: Whether to draw them again.
+
+    Attributes:
+        drawn: What was drawn.
+    """
+
+    def __init__(
+        self, options: TopOptions | None = None, layers: Collection[str] | None = None, *, force: bool = False
+    ) -> None:
+        self.aggregates = (KIND,) if options else ()
+        self._options, self._layers, self._force = options, layers, force
+        self.drawn = Drawn()
+
+    def after(self, session: Session, on_event: Callable[[Event], None]) -> int:
+        """Draw top images, unless that is done; return the number of pages."""
+        if self._options:
+            self.drawn = draw_top_images(session, on_event, options=self._options, layers=self._layers, force=self._force)
+        elif session.plan.second_pass or (session.config.repair and _record_of(find_units(session.directory))):
+            try:
+                self.drawn = draw_top_images(session, on_event)
+            except RequestError as error:  # all images are drawn
+                on_event(Notice(f"no top images: {error}"))
+        return self.drawn.pictures
 
 
 def draw_top_images(
@@ -102,11 +133,6 @@ def draw_top_images(
     return draw_ranking(session, ranking, options, on_event, layers=layers, lost=lost, of=of, force=again)
 
 
-def has_top_images(run: Path) -> bool:
-    """Return True if a unit of a run shows top images."""
-    return _record_of(find_units(run)) is not None
-
-
 def _record_of(units: Sequence[Path]) -> dict[str, Any] | None:
     """Return the record of the unit that shows top images; None without it."""
     records = (read_unit(unit) for unit in units if unit.name.startswith(UNIT))
@@ -148,11 +174,30 @@ def _rank_inside(
     Returns:
         The ranking, and the names of images that are gone or have changed.
     """
-    inside = _Inside(session, options)
     images = list(_images_of(units, session.directory))
     lost = {file for file in images if why_lost(file)}
-    forward_again(session, [file for file in images if file not in lost], inside.note, on_event)
-    return inside.finish(), sorted([*(file.unit for file in lost), *inside.failed], key=name_key)
+    failed: list[str] = []
+    ranker, lock = Ranker(options.by, options.k), Lock()
+    fields = FieldCache(session.model, [layer.name for layer in session.layers])
+
+    def note(result: Result) -> None:  # several threads call it
+        if isinstance(result, Failed):
+            failed.append(result.member.file.unit)
+            return
+        layers = [layer for layer in result.drawn.layers if layer.of == "output" and layer.measures]
+        values = [inside_values(layer, options.by, fields.shown(layer.layer, result.image.shape)) for layer in layers]
+        maps = tuple(
+            FeatureMapInfo(layer.layer, "output", "", layer.type, len(own), layer.index)
+            for layer, own in zip(layers, values, strict=True)
+        )
+        file = result.image.member.file
+        name = identity(file.unit, file.path) if session.config.shard is not None else file.unit
+        digest = int(digest_of(result.image.values)[:16], 16)
+        with lock:
+            ranker.add(maps, name, digest, np.concatenate([np.zeros(0, np.float32), *values]))
+
+    forward_again(session, [file for file in images if file not in lost], note, on_event)
+    return ranker.finish(), sorted([*(file.unit for file in lost), *failed], key=name_key)
 
 
 def _images_of(units: Sequence[Path], run: Path) -> Iterator[ImageFile]:
@@ -161,36 +206,3 @@ def _images_of(units: Sequence[Path], run: Path) -> Iterator[ImageFile]:
         is_single = record is not None and key_of(record).kind == IMAGE
         for file in images_of(record):
             yield replace(file, unit=unit.relative_to(run).as_posix()) if is_single else file
-
-
-class _Inside:
-    """Ranks images by the positions whose fields lie within the picture; `note` may be called by several threads."""
-
-    def __init__(self, session: Session, options: TopOptions) -> None:
-        self.failed: list[str] = []  # names of images
-        self._in_shards = session.config.shard is not None
-        self._by = options.by
-        self._ranker = Ranker(options.by, options.k)
-        self._fields = FieldCache(session.model, [layer.name for layer in session.layers])
-        self._lock = Lock()
-
-    def note(self, result: Result) -> None:
-        """Add the results of an image."""
-        if isinstance(result, Failed):
-            self.failed.append(result.member.file.unit)
-            return
-        layers = [layer for layer in result.drawn.layers if layer.of == "output" and layer.measures]
-        values = [inside_values(layer, self._by, self._fields.shown(layer.layer, result.image.shape)) for layer in layers]
-        maps = tuple(
-            FeatureMapInfo(layer.layer, "output", "", layer.type, len(own), layer.index)
-            for layer, own in zip(layers, values, strict=True)
-        )
-        file = result.image.member.file
-        name = identity(file.unit, file.path) if self._in_shards else file.unit
-        digest = int(digest_of(result.image.values)[:16], 16)
-        with self._lock:
-            self._ranker.add(maps, name, digest, np.concatenate([np.zeros(0, np.float32), *values]))
-
-    def finish(self) -> Ranking:
-        """Return the ranking of all images."""
-        return self._ranker.finish()

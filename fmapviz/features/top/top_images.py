@@ -13,19 +13,17 @@ from fmapviz.core.urls import is_url
 from fmapviz.errors import RequestError, quote
 from fmapviz.events import Notice
 from fmapviz.features.top.aggregate import CSV_FILE, KIND
-from fmapviz.features.top.of_run import draw_top_images
+from fmapviz.features.top.of_run import TopStage
 from fmapviz.features.top.options import TopOptions
 from fmapviz.observe.layers import select_layers
 from fmapviz.run.finished_run import open_finished_run
 from fmapviz.run.load import needs_of, open_writers
 from fmapviz.run.loop import draw_all
-from fmapviz.run.session import Stage
 
 if TYPE_CHECKING:
     from torch import nn
 
     from fmapviz.events import Event
-    from fmapviz.features.top.draw import Drawn
     from fmapviz.features.top.options import Crop
     from fmapviz.run.session import Session
     from fmapviz.store.aggregates.ranking import By
@@ -139,10 +137,9 @@ def top_images(
         run, model=model, weights=weights, preprocessing=preprocessing, device=device, workers=workers, aggregates=[KIND]
     ) as found:
         chosen = _choose_layers(found, split(layers), split(exclude))
-        stage = _RequestedTop(shown, None if chosen is found.layers else [layer.name for layer in chosen], force=force)
+        stage = TopStage(shown, None if chosen is found.layers else [layer.name for layer in chosen], force=force)
         draw_all(replace(_with_formats(found, split(to)), stages=[stage]), (), tell)  # its images are done
         drawn = stage.drawn
-        assert drawn
         address = found.output.address_of(found.directory) if is_url(run) else Path(run)  # as it was given
         pages = address / drawn.unit.name if drawn.unit else None
         return TopSummary(address, address / CSV_FILE, pages, drawn.pictures, drawn.images, drawn.lost, tuple(told))
@@ -171,21 +168,6 @@ def _check_types(**given: object) -> None:
     for name, value in given.items():
         kind, hint = _TYPES[name]
         check_type(name, value, kind, hint=hint)
-
-
-class _RequestedTop(Stage):
-    """Draws top images as they were requested, unless that is done."""
-
-    aggregates = (KIND,)
-
-    def __init__(self, options: TopOptions, layers: Sequence[str] | None, *, force: bool) -> None:
-        self._options, self._layers, self._force = options, layers, force
-        self.drawn: Drawn | None = None
-
-    def after(self, session: Session, on_event: Callable[[Event], None]) -> int:
-        """Draw the top images; return the number of pages."""
-        self.drawn = draw_top_images(session, on_event, options=self._options, layers=self._layers, force=self._force)
-        return self.drawn.pictures
 
 
 def _choose_layers(session: Session, layers: Sequence[str], exclude: Sequence[str]) -> Sequence[Layer]:

@@ -30,7 +30,12 @@ def test_a_comparison_with_a_run_that_is_being_written_says_so(images, tmp_path)
     def compare(event):
         if getattr(event, "path", "").endswith("1.png"):
             config = RunConfig(
-                str(tmp_path / "out/run"), [str(other)], out=tmp_path / "diffs", to="numbers", on_event=told.append
+                str(tmp_path / "out/run"),
+                [str(other)],
+                views="diff",
+                out=tmp_path / "diffs",
+                to="numbers",
+                on_event=told.append,
             )
             compared.append(run_diff(config, against=None).done)
 
@@ -48,7 +53,7 @@ def test_a_comparison_of_runs_notices_that_its_files_are_gone(images, tmp_path):
         if getattr(event, "status", "") == "done" and event.path.endswith("2.png"):
             shutil.rmtree(tmp_path / "diffs" / "d" / "0.png")
 
-    config = partial(RunConfig, str(runs[0]), [str(runs[1])], out=tmp_path / "diffs", name="d", to=["numbers"])
+    config = partial(RunConfig, str(runs[0]), [str(runs[1])], views="diff", out=tmp_path / "diffs", name="d", to=["numbers"])
     with pytest.raises(OutputError, match="1 of 3 finished"):
         run_diff(config(on_event=on_event), against=None)
     assert run_diff(config(), against=None).exit_code == 0
