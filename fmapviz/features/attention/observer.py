@@ -9,25 +9,27 @@ import torch
 
 from fmapviz.core import registry
 from fmapviz.errors import RequestError, first_few
-from fmapviz.features.attention import ROLLOUT
-from fmapviz.features.attention.capture.blocks import Block
+from fmapviz.features.attention import ROLLOUT, rollout
+from fmapviz.features.attention.capture.blocks import Block, flow_through
 from fmapviz.features.attention.capture.observe import AttentionMode
-from fmapviz.features.attention.capture.placement import TokenInput, has_class_token, map_of
+from fmapviz.features.attention.capture.placement import Query, TokenInput, has_class_token, map_of
 from fmapviz.features.attention.capture.weights import Fused
-from fmapviz.features.attention.flow import SeenAttention, draw_flow, query_of
-from fmapviz.observe.reshape import NotAMapError
+from fmapviz.observe.reshape import NotAMapError, picture_size
+from fmapviz.run.batch_results import LayerBatch
 from fmapviz.run.layer_results import draw_feature_map
 from fmapviz.run.observers import PassObserver
-from fmapviz.types import FeatureMap
+from fmapviz.types import FeatureMap, LayerResult
+from fmapviz.views.base import draw_map
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
     from contextlib import AbstractContextManager
 
-    from torch import nn
+    from torch import Tensor, nn
 
     from fmapviz.config import Style
     from fmapviz.core.members import View
+    from fmapviz.features.attention.capture.blocks import Flow
     from fmapviz.features.attention.capture.observe import Attention
     from fmapviz.observe.layouts.find import LayoutFinder
     from fmapviz.observe.targets import TargetChoice
@@ -106,7 +108,10 @@ class AttentionObserver(PassObserver):
     """Draws the attention of passes."""
 
     def __init__(self, observation: AttentionObservation, model: Model, plan: Plan, style: Style) -> None:
-        self._seen = SeenAttention()
+        self._picture: TokenInput | None = None
+        self._modules: list[str] = []  # that have computed attention, also those of other blocks
+        self._blocks: list[Block] = []
+        self._query = Query(style.position, mean=style.query == "mean")
         self._observation, self._plan, self._style = observation, plan, style
         self._mode = AttentionMode(self._receive)
         self._has_class = has_class_token(model.module)
@@ -127,13 +132,13 @@ class AttentionObserver(PassObserver):
         Raises:
             RequestError: The requested position is outside of the network's input.
         """
-        picture = TokenInput.of(current.record.pixels, has_class=self._has_class)
-        picture.check(query_of(self._style))
-        self._current, self._seen, self._drawn = current, SeenAttention(picture), 0
+        self._picture = TokenInput.of(current.record.pixels, has_class=self._has_class)
+        self._picture.check(self._query)
+        self._current, self._modules, self._blocks, self._drawn = current, [], [], 0
 
     def end(self) -> None:
         """Release the attention of the pass."""
-        self._seen, self._current = SeenAttention(), None
+        self._current, self._blocks = None, []
 
     def _receive(self, attention: Attention) -> None:
         """Draw an attention that has been computed; called within the network's pass."""
@@ -147,15 +152,15 @@ class AttentionObserver(PassObserver):
     @torch.no_grad()
     def _draw_heads(self, attention: Attention, current: RunningPass) -> None:
         name, plan = attention.layer.name, self._plan
-        self._seen.modules.append(name)
+        self._modules.append(name)
         if plan.modules is not None and name not in plan.modules:
             return
         if self._observation.flows:
-            self._seen.blocks.append(Block.of(attention, differentiated=self._observation.differentiates))
+            self._blocks.append(Block.of(attention, differentiated=self._observation.differentiates))
         if views := plan.draws.get(CAPTURED):
-            assert self._seen.picture
+            assert self._picture
             try:
-                maps, query = map_of(attention, self._seen.picture, query_of(self._style))
+                maps, query = map_of(attention, self._picture, self._query)
             except NotAMapError as reason:
                 current.results.note(views, attention.name, str(reason))
                 return
@@ -172,7 +177,7 @@ class AttentionObserver(PassObserver):
         Raises:
             RequestError: The network has computed no attention, or the chosen modules have not.
         """
-        modules, seen = self._plan.modules, self._seen.modules
+        modules, seen = self._plan.modules, self._modules
         if not seen:
             known = [view.name for view in registry.views().values() if view.networks == 1]
             others = [name for name in known if registry.view(name).observe != registry.view("attention").observe]
@@ -183,21 +188,47 @@ class AttentionObserver(PassObserver):
         if modules is not None and modules.isdisjoint(seen):
             raise RequestError("none of the chosen layers computes attention", hint=f"these do: {first_few(seen)}")
         if self._observation.flows and not self._observation.differentiates:
-            draw_flow(self._seen, self._plan, self._style, record=current.record, results=current.results)
+            self._draw_flow(current, lambda flow: rollout.flow(flow.query, flow.matrices()))
 
     def points(self, alike: Collection[TargetChoice]) -> Iterable[Differentiable]:
         """Return the blocks, at which the gradients of a class weigh flows."""
-        return self._seen.blocks if not set(alike).isdisjoint(self._observation.targets) else ()
+        return self._blocks if not set(alike).isdisjoint(self._observation.targets) else ()
 
     def draw_class(self, current: ClassPass, choice: TargetChoice, targets: Sequence[Target | None]) -> None:
         """Draw the flow of a class."""
         if choice in self._observation.targets:
-            draw_flow(
-                self._seen,
-                self._plan,
-                self._style,
-                record=current.record,
-                results=current.results,
-                targets=targets,
-                gradients={id(block): current.gradients.get(id(block)) for block in self._seen.blocks},
-            )
+            gradients = current.gradients
+            self._draw_flow(current, lambda flow: rollout.flow_of_class(flow.query, flow.gradients(gradients)), targets)
+
+    def _draw_flow(
+        self,
+        current: RunningPass | ClassPass,
+        follow: Callable[[Flow], Tensor],
+        targets: Sequence[Target | None] | None = None,
+    ) -> None:
+        """Draw the flow through the blocks of a pass.
+
+        Args:
+            current: The pass; it receives the map, or the reason why there is none.
+            follow: Returns the flow that reaches each token, `(N, 1, L)`.
+            targets: The class of each image, if the flow is weighted by gradients.
+        """
+        record, results, style, plan = current.record, current.results, self._style, self._plan
+        try:
+            assert self._picture
+            flow = flow_through(self._blocks, self._picture, self._query, record.pixels.device)
+            maps = flow.as_maps(follow(flow))
+        except NotAMapError as reason:
+            results.undrawn[ROLLOUT] = str(reason)
+            return
+        centres = record.places.of_grid(ROLLOUT, flow.tokens) if record.places else None
+        shown = flow.shown
+        if len(self._blocks) < len(self._modules):
+            part = f"{len(self._blocks)} of {len(self._modules)} blocks"
+            shown = f"{shown}, through {part}"
+            results.remarks.append(f"{ROLLOUT} goes through the chosen layers only, {part}")
+        layer = LayerResult("", "", call=1, index=0, shape=tuple(maps.shape[1:]), query=shown, centres=centres)
+        common = plan.shared.get((ROLLOUT, "", ""))
+        limits = (common.low, common.high) if common else None
+        content = draw_map(maps, picture_size(record.pixels), style, limits, sharp=True, centres=centres)
+        results.layers.append(LayerBatch(record.images, layer, targets, drawings={ROLLOUT: content}))

@@ -9,7 +9,7 @@ from tiny_runs import runner
 from torch import nn
 
 from fmapviz.config import InputOptions, Style
-from fmapviz.features.attention import flow
+from fmapviz.features.attention import observer
 
 AS_IT_IS = InputOptions(fit="none", mean=(0.0,), std=(1.0,))
 SIZE = (90, 110)
@@ -56,8 +56,10 @@ class Cropped(Patches):
 @pytest.mark.parametrize("before", [7, 14, 24, 33])
 def test_a_rollout_lies_where_its_patches_are_and_marks_what_none_of_them_sees(tmp_path, monkeypatch, before):
     drawn = []
-    plain = flow.draw_map
-    monkeypatch.setattr(flow, "draw_map", lambda *given, **named: drawn.append(named["centres"]) or plain(*given, **named))
+    plain = observer.draw_map
+    monkeypatch.setattr(
+        observer, "draw_map", lambda *given, **named: drawn.append(named["centres"]) or plain(*given, **named)
+    )
     save_pixels(tmp_path / "a.png", np.random.default_rng(0).integers(0, 256, (*SIZE, 3), np.uint8))
     run = runner(partial(Cropped, before), out=tmp_path / "out", preprocessing=AS_IT_IS, to=["png"])
     run([tmp_path / "a.png"], views=["rollout"])

@@ -15,7 +15,7 @@ from fmapviz.observe.gradients import edge_of
 from fmapviz.observe.reshape import NotAMapError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from torch import Tensor
     from torch.autograd.graph import GradientEdge
@@ -99,6 +99,26 @@ class Flow:
         """Return a row of all tokens, `(N, 1, L)`, as maps `(N, h, w)`."""
         assert self.tokens.order is not None
         return row[:, 0, self.tokens.order.tolist()].view(len(row), *self.tokens.grid)
+
+    def matrices(self) -> list[Tensor]:
+        """Return the mean attention of the heads of each block, the last one first, `(N, L, L)`."""
+        return [block.matrix for block in reversed(self.blocks) if block.matrix is not None]
+
+    def gradients(self, gradients: Mapping[int, Tensor | None]) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield the weights of each block, the last one first, and the gradient with respect to them.
+
+        Args:
+            gradients: Of a score with respect to the output of each block, by the block's identity; None adds nothing.
+
+        Raises:
+            NotAMapError: There is no gradient at all.
+        """
+        found = [(block, gradients.get(id(block))) for block in reversed(self.blocks)]
+        if all(gradient is None for _, gradient in found):
+            raise NotAMapError("the class score does not depend on any attention")
+        for block, gradient in found:
+            if gradient is not None:
+                yield block.with_gradient(gradient)
 
 
 def flow_through(blocks: Sequence[Block], picture: TokenInput, query: Query, device: torch.device) -> Flow:
