@@ -148,11 +148,9 @@ def draw_heat_map(heat: HeatMap, seen: NDArray[np.uint8], style: Style, centres:
         below = gray_of(seen) if style.gray_input else seen
         blended = mark_nonfinite(overlay(below, heat.pixels, colormap=colormap, alpha=style.alpha), heat, centres)
         unseen = centres.unseen((blended.shape[0], blended.shape[1])) if centres else None
-        return (
-            blended
-            if unseen is None
-            else np.where(unseen[..., None], below if below.ndim == 3 else below[..., None], blended)
-        )
+        if unseen is None:
+            return blended
+        return np.where(unseen[..., None], below if below.ndim == 3 else below[..., None], blended)
     return mark_nonfinite(heat.pixels if colormap == "gray" else table(colormap)[heat.pixels], heat)
 
 

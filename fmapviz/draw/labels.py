@@ -142,8 +142,7 @@ def number_tiles(
             if place % step == 0:
                 texts.append(_number_at(numbers[at], look, wide, moved.left + place * across, top + line * moved.down))
         return numbered, moved
-    blank = np.empty((rows * tiles.columns - count, *labels.shape[1:]), np.uint8)
-    blank[:] = look.ground.pixel
+    blank = np.full((rows * tiles.columns - count, *labels.shape[1:]), look.ground.pixel, np.uint8)
     written = np.concatenate([labels, blank]).reshape(rows, tiles.columns, high, wide, -1)[:, ::step]
     columns = written.shape[1]
     places = Tiles(moved.left, top, wide, high, step * across, moved.down, columns, rows * columns)
@@ -371,8 +370,7 @@ def _digits(look: Lettering) -> NDArray[np.uint8]:
     drawn = [draw(set_lines([(digit, look.number)]), look.ground) for digit in "0123456789"]
     planes = np.stack([with_channels(digit, look.ground.channels) for digit in drawn])
     inked = np.flatnonzero((planes != look.ground.pixel).any((0, 2, 3)))
-    glyphs = np.empty((128, int(np.ptp(inked)) + 1, *planes.shape[2:]), np.uint8)
-    glyphs[:] = look.ground.pixel
+    glyphs = np.full((128, int(np.ptp(inked)) + 1, *planes.shape[2:]), look.ground.pixel, np.uint8)
     glyphs[ord("0") : ord("9") + 1] = planes[:, inked[0] : inked[-1] + 1]
     return glyphs
 
@@ -386,10 +384,8 @@ def _number_at(number: int, look: Lettering, width: int, left: int, top: int, *,
 def _blank(height: int, width: int, pixels: NDArray[np.uint8], look: Lettering) -> NDArray[np.uint8]:
     """Return a page of the ground's colour, with as many channels as it and pixels on it need."""
     channels = max(look.ground.channels, 1 if pixels.ndim == 2 else pixels.shape[2])
-    ground = with_channels(np.array([[look.ground.pixel]], np.uint8), channels)
-    return (
-        np.broadcast_to(ground, (height, width, channels)).copy() if channels > 1 else np.full((height, width), ground[0, 0])
-    )
+    page = np.full((height, width, channels), with_channels(np.array([[look.ground.pixel]], np.uint8), channels), np.uint8)
+    return page if channels > 1 else page[..., 0]
 
 
 def _as_deep_as(page: NDArray[np.uint8], pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:

@@ -101,11 +101,8 @@ def publish(run: Path, info: RunInfo, summaries: Mapping[str, Any]) -> dict[str,
     finished = {unit.path: unit.finished for unit in images}
     models = [unit for unit in units if unit.kind == "model"]
     model = next((href_of(unit.directory, run) for unit in models), None)
-    films = {
-        unit.directory.parent.relative_to(run).as_posix(): href_of(unit.directory, run)
-        for unit in units
-        if unit.kind == FILMSTRIP
-    }
+    strips = [unit.directory for unit in units if unit.kind == FILMSTRIP]
+    films = {strip.parent.relative_to(run).as_posix(): href_of(strip, run) for strip in strips}
     listed = list_images(images, run, films)
     curves = list_curves(images, listed)
     if model and not listed:  # a run without images shows the model in their place
