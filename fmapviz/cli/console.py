@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from fmapviz.cli.options import as_typed
-from fmapviz.cli.printing import align, count, print_json, print_line, print_message
+from fmapviz.cli.printing import align, print_json, print_line, print_message
 from fmapviz.cli.progress import ProgressLine
 from fmapviz.core import registry
 from fmapviz.core.urls import is_url
+from fmapviz.core.words import counted
 from fmapviz.errors import first_few, printable
 from fmapviz.events import Counted, Notice, Outcome, Staged, Started, describe_left_out
 
@@ -77,7 +78,7 @@ class Console:
         """
         self._progress.stop()
         if summary.not_executed:
-            layers = f"{count(len(summary.not_executed), 'layer')}: {', '.join(summary.not_executed)}"
+            layers = f"{counted(len(summary.not_executed), 'layer')}: {', '.join(summary.not_executed)}"
             self._print_notice(f"not executed: {layers}")
         undrawn: dict[str, list[str]] = {}
         for name, reason in summary.undrawn.items():
@@ -148,7 +149,7 @@ class Console:
             self._print_notice(f"{_short(event.path)}: {message}")
         predictions = ", ".join(map(str, event.predictions))
         if self._verbosity > 0 and event.status != "failed":
-            line = f"{event.status} {_short(event.path)} ({count(event.pictures, 'picture')}, {event.seconds:.2f} s)"
+            line = f"{event.status} {_short(event.path)} ({counted(event.pictures, 'picture')}, {event.seconds:.2f} s)"
             progress.print(printable(f"{line}{predictions and ': '}{predictions}"))
         elif self._verbosity == 0 and predictions and not self._shard:  # predictions of shards are in their index
             self._lines += 1
@@ -229,16 +230,16 @@ def _short(path: str) -> str:
 
 def _sentence(summary: RunSummary) -> str:
     if not summary.found:
-        return f"{count(summary.pictures, 'picture')} of the model in {summary.seconds:.1f} s"
+        return f"{counted(summary.pictures, 'picture')} of the model in {summary.seconds:.1f} s"
     counts = {"done": summary.done, "already done": summary.skipped, "failed": summary.failed}
     parts = {word: number for word, number in counts.items() if number}
-    series = f" at {count(summary.steps, 'checkpoint')}" if summary.steps else ""
+    series = f" at {counted(summary.steps, 'checkpoint')}" if summary.steps else ""
     if len(parts) == 1:
-        images = f"{count(summary.found // max(1, summary.steps), 'image')}{series} {next(iter(parts))}"
+        images = f"{counted(summary.found // max(1, summary.steps), 'image')}{series} {next(iter(parts))}"
     else:
-        of = f"images{series}" if series else count(summary.found, "image")
+        of = f"images{series}" if series else counted(summary.found, "image")
         images = f"{of}: {', '.join(f'{number} {word}' for word, number in parts.items())}"
-    layers = f"{count(summary.layers, 'layer')}, " if summary.layers else ""
-    drawn = f"{';' if len(parts) > 1 else ':'} {layers}{count(summary.pictures, 'picture')}" if summary.done else ""
+    layers = f"{counted(summary.layers, 'layer')}, " if summary.layers else ""
+    drawn = f"{';' if len(parts) > 1 else ':'} {layers}{counted(summary.pictures, 'picture')}" if summary.done else ""
     ended = "; stopped at the first failure (--strict)" if summary.stopped else ""
     return f"{images}{drawn} in {summary.seconds:.1f} s{ended}"

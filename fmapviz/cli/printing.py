@@ -9,7 +9,6 @@ from contextlib import contextmanager, redirect_stdout, suppress
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from fmapviz.cli.options import as_typed
-from fmapviz.core.words import counted
 from fmapviz.errors import FmapvizError, OutputError, printable
 
 if TYPE_CHECKING:
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
 _results: list[TextIO | None] = []
-count = counted
 _ERASE = "\r\x1b[K"
 
 

@@ -30,7 +30,7 @@ from fmapviz.models.load import check_name, hint_for, is_model, model_names
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-COMMANDS = ("run", "layers", "models", "top", "diff", "verify", "runs", "extract", "report", "guide")
+COMMANDS = ("run", "layers", "models", *registry.commands(), "verify", "runs", "extract", "report", "guide")
 _TEXT_BROWSERS = ("www-browser", "links", "elinks", "lynx", "w3m")  # these would occupy the terminal
 
 ModelArgument = Annotated[

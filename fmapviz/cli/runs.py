@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fmapviz.cli.printing import align, count, erase_status, print_json, print_line, print_message, show_status
+from fmapviz.cli.printing import align, erase_status, print_json, print_line, print_message, show_status
 from fmapviz.cli.run import JsonOption  # noqa: TC001  Typer reads it
 from fmapviz.core.files import format_bytes
+from fmapviz.core.words import counted
 from fmapviz.errors import RequestError, printable, quote
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ def _list(directory: str, *, json: bool) -> None:
     rows = ((*_cells(run), _settings(run, references)) for run in listed)
     shown = len(_HEADER) if references else -1  # runs of different models have nothing to compare
     print_line("\n".join(align([each[:shown] for each in (_HEADER, *rows)], right=_RIGHT)))
-    print_message(f"{count(len(listed), 'run')}: {_describe(images, size)}")
+    print_message(f"{counted(len(listed), 'run')}: {_describe(images, size)}")
 
 
 def _remove(names: Sequence[str], out: str, *, yes: bool, json: bool) -> None:
@@ -163,7 +164,7 @@ def _settings(run: ListedRun, references: Collection[str]) -> str:
 
 
 def _describe(images: int, size: int) -> str:
-    return f"{count(images, 'image')}, {format_bytes(size)}"
+    return f"{counted(images, 'image')}, {format_bytes(size)}"
 
 
 def format_age(seconds: float) -> str:
@@ -175,4 +176,4 @@ def format_age(seconds: float) -> str:
     """
     if seconds < _HOUR:
         return f"{max(0, int(seconds))} s" if seconds < _MINUTE else f"{int(seconds // _MINUTE)} min"
-    return f"{int(seconds // _HOUR)} h" if seconds < _DAY else count(int(seconds // _DAY), "day")
+    return f"{int(seconds // _HOUR)} h" if seconds < _DAY else counted(int(seconds // _DAY), "day")

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fmapviz.cli.printing import count, print_bytes, print_json, print_line, print_message, show_status
+from fmapviz.cli.printing import print_bytes, print_json, print_line, print_message, show_status
 from fmapviz.cli.run import JsonOption, running_option
 from fmapviz.core.urls import is_unknown, is_url
+from fmapviz.core.words import counted
 from fmapviz.errors import RequestError, printable, quote
 
 if TYPE_CHECKING:
@@ -52,16 +53,16 @@ def verify(
         counts = {"directories": units, "files": files, "damaged": damaged, "unfinished": len(unfinished), "hidden": hidden}
         print_json({"event": "summary", **counts, "exit_code": code})
     elif damaged:
-        print_message(f"{damaged} of {count(units, 'directory')} {'is' if damaged == 1 else 'are'} damaged")
+        print_message(f"{damaged} of {counted(units, 'directory')} {'is' if damaged == 1 else 'are'} damaged")
         for hint in hints_of(needed):
             print_message(f"hint: {hint}")
     else:
-        checked = f"{count(units, 'directory')}, {count(files, 'file')}: "
+        checked = f"{counted(units, 'directory')}, {counted(files, 'file')}: "
         print_line(checked + ("all finished ones are unchanged" if unfinished else "all complete and unchanged"))
     _notice_unfinished({} if json else unfinished)
     if hidden and not json:
         print_message(
-            f"notice: {count(hidden, 'hidden directory')} of running or killed commands; the next run removes the latter"
+            f"notice: {counted(hidden, 'hidden directory')} of running or killed commands; the next run removes the latter"
         )
     return code
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from fmapviz.core.drawings import Grid, HeatMap, Histogram
 from fmapviz.core.words import are, counted
 from fmapviz.draw.channel_choice import describe_left_out
-from fmapviz.draw.facts import MOST_NAMED, first_of, value_range, why_empty
+from fmapviz.draw.facts import first_of, value_range, why_empty
+from fmapviz.errors import first_few
 from fmapviz.types import EmptyMaps
 
 if TYPE_CHECKING:
@@ -107,9 +108,7 @@ def find_empty_maps(result: ImageResult, *, sheets: Collection[str] = ()) -> lis
             )
     for view, names in cells.items():
         if names:
-            more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-            text = f"cells of the {view} with nothing to see: {', '.join(names[:MOST_NAMED])}{more}"
-            notices.append(EmptyMaps(view, None, text))
+            notices.append(EmptyMaps(view, None, f"cells of the {view} with nothing to see: {first_few(names)}"))
     return notices
 
 
