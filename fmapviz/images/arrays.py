@@ -197,7 +197,7 @@ def scale_volume(samples: Samples) -> NDArray[np.float32]:
 
 
 def is_about_scaling(notice: str) -> bool:
-    """Return True for a notice on how `scale` changes samples, which is of no use where they stay as they are."""
+    """Return True for a notice on how `scale` changes samples; it does not apply to samples as stored."""
     return "scaled to 0..1" in notice or "shown as" in notice
 
 
@@ -213,7 +213,7 @@ def in_pieces(plane: NDArray[Any]) -> Iterator[NDArray[Any]]:
 
 
 def finite_range(plane: NDArray[Any], nodata: float | None = None) -> tuple[float, float] | None:
-    """Return the finite minimum and maximum of rows, without those that are no data, or None if no number is finite.
+    """Return the finite minimum and maximum of rows without no-data values, or None if no number is finite.
 
     Example:
         >>> finite_range(np.array([[1, np.nan], [np.inf, 3]]))
@@ -287,7 +287,7 @@ def _find_layout(shape: tuple[int, ...], channels: int) -> tuple[tuple[int, ...]
 
 
 def _over_black(planes: NDArray[Any], declared: Declared) -> tuple[NDArray[Any], NDArray[Any], tuple[str, ...]]:
-    """Return the colours laid over black, those whose range counts, which are the same without opacity, and notices."""
+    """Return the colours blended with black, the colours that define the range (without opacity the same), and notices."""
     if not declared.alpha:
         return planes, planes, ()
     colours, opacity = planes[:-1], planes[-1]

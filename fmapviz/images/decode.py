@@ -185,7 +185,7 @@ def _decode_tiff(stream: BinaryIO, *, channels: int, expect: Callable[[int], obj
 def _decode_tiff_samples(
     stream: BinaryIO, image: PillowImage.Image, *, channels: int, expect: Callable[[int], object]
 ) -> Image | None:
-    """Decode a TIFF file of other samples than Pillow decodes; None if Pillow is to decode it, from its current page.
+    """Decode a TIFF file whose samples Pillow does not decode; None if Pillow decodes it, from its current page.
 
     Its compressions need another package here; Pillow has its own decoders of these.
     """

@@ -224,7 +224,7 @@ class DecodePool:
 
 
 class DecodeProcess:
-    """A process that runs `fmapviz.images.decode_worker`, as the run sees it."""
+    """The run's side of a process that runs `fmapviz.images.decode_worker`."""
 
     def __init__(self) -> None:
         if getattr(sys, "frozen", False) or not sys.executable:

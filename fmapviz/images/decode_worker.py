@@ -155,7 +155,7 @@ class _Limit:
 
 
 class Films:
-    """Answers questions about films; the film that was asked about last stays open.
+    """Answers questions about films; the last film stays open.
 
     Attributes:
         stream: Of that film; None before the first one.

@@ -52,7 +52,7 @@ def planes_of(image: PillowImage.Image) -> Stored:
 
 
 def uninverted(image: PillowImage.Image) -> Stored | None:
-    """Return the samples of a loaded grey TIFF file of 8 bits or fewer whose zero is white; None if it is of another kind.
+    """Return the samples of a loaded grey TIFF file of 8 bits or fewer whose zero is white; None for other pictures.
 
     Pillow inverts these, but not those of more bits. Samples of fewer bits are stretched to 0..255, as Pillow does it.
     """

@@ -78,7 +78,7 @@ class FrameChoice:
 
 
 def check_readable(inputs: Iterable[object]) -> None:
-    """Check that films that are named can be read here; an iterator, which can be read once, is not looked into.
+    """Check that named films can be read; an iterator is not checked, as it can be read only once.
 
     Raises:
         RequestError: PyAV is missing.
@@ -109,7 +109,7 @@ def list_frames(
     *,
     decode: bool = True,
 ) -> Iterator[ImageFile | Failure]:
-    """Replace each film by its chosen frames, which are decoded meanwhile.
+    """Replace each film by its chosen frames, which are decoded while they are listed.
 
     A film that is damaged yields the frames before the damage, and one failure. What is no film stays.
 

@@ -189,7 +189,7 @@ def _split(values: Array, axis: int) -> list[Array]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _SeenRegion:
-    """The rows and columns of an input that are looked at, without padding.
+    """The rows and columns of an input that are sampled, without padding.
 
     Attributes:
         shape: Shape of the whole input.
@@ -218,7 +218,7 @@ def _repeats(preparation: Preparation) -> bool:
 
 
 def _calibrate(preparation: Preparation, size: Size) -> _SeenRegion:
-    """Find out what black and white become, and where the picture is: padding is the same for both."""
+    """Measure the values of black and white, and where the picture is: padding is the same for both."""
     black, white = (_apply(preparation, _flat(value, size=size, channels=preparation.channels)) for value in (0, 1))
     rows, columns = map(_spread, black.shape[1:])
     low, high = (_sample(prepared, rows, columns, shape=black.shape) for prepared in (black, white))

@@ -291,7 +291,7 @@ def by_callable(
 
 
 def stored_values(samples: Samples) -> PillowImage.Image | Tensor:
-    """Return the values of a file as a preprocessing of the user gets them: nothing is scaled.
+    """Return the values of a file for a preprocessing of the user, unscaled.
 
     Returns:
         For a grey picture, a Pillow image in mode L (then RGB for a network of RGB), I;16, I or F, if one of them holds its

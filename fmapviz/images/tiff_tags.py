@@ -1,4 +1,4 @@
-"""Read the tags of a TIFF file that Pillow has opened: which page is the picture, and whether Pillow decodes it whole."""
+"""Read the tags of a TIFF file that Pillow has opened: which page is the picture, and whether Pillow decodes all of it."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ _BEGUN = ("forward", "__call__")
 
 
 def digest_of_network(network: nn.Module, *, files: Iterable[Path] = (), called: Iterable[object] = ()) -> str:
-    """Return a SHA-256 of what decides what a network computes, hexadecimal.
+    """Return a SHA-256, hexadecimal, of everything that determines the output of a network.
 
     Weights alone are not enough: strides, activations, the forward pass, attributes and hooks decide the feature maps too.
     Covered are parameters and buffers; the source files of the user's classes, or their byte code if they were typed in a
@@ -67,7 +67,7 @@ def digest_of_network(network: nn.Module, *, files: Iterable[Path] = (), called:
 
 
 def digest_of_code(called: Iterable[object]) -> str:
-    """Return a SHA-256 of functions, classes and objects of the user, as `digest_of_network` has it of what is called."""
+    """Return a SHA-256 of functions, classes and objects of the user; see `called` of `digest_of_network`."""
     return digest_of_network(nn.Identity(), called=called)
 
 
@@ -77,7 +77,7 @@ def without_addresses(text: str) -> str:
 
 
 class _Reader:
-    """Puts into words what a network reads, equal in another process as long as it is the same.
+    """Describes what a network reads in words that are equal in another process if it is unchanged.
 
     Args:
         files: Source files that are known already.
@@ -298,7 +298,7 @@ def running_codes(network: nn.Module, called: Iterable[object] = ()) -> set[Code
 
 
 def written_names(codes: Iterable[CodeType]) -> tuple[set[str], set[str]]:
-    """Return names that code writes and never reads, so that they decide nothing of what it computes.
+    """Return names that code writes and never reads, so that its result does not depend on them.
 
     Returns:
         Attributes, globals and variables of closures that it assigns, as in `self.maps = x` and `self.passes += 1`; and of

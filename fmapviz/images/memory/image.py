@@ -71,7 +71,7 @@ _known: WeakValueDictionary[str, MemoryImage] = WeakValueDictionary()
 
 
 def memory_image(file: ImageFile) -> MemoryImage | None:
-    """Return the image in memory that a listed input, or one of a record, is; None if it is a file, or gone."""
+    """Return the image in memory of a listed or recorded input; None if it is a file, or no longer in memory."""
     return file.content if isinstance(file.content, MemoryImage) else _known.get(file.path)
 
 
@@ -93,7 +93,7 @@ def load_picture(picture: Any) -> None:  # Any: a Pillow picture
 
 # Any: see `MemoryImage`.
 def _content_of(kind: Kind, value: Any) -> tuple[object, bytes]:
-    """Return what distinguishes an image from others besides its numbers, and its numbers as bytes."""
+    """Return the properties that distinguish images of equal numbers, and the numbers as bytes."""
     if kind == "picture":
         load_picture(value)
         palette = value.getpalette("RGBA") if value.mode in {"P", "PA"} else None

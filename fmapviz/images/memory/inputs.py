@@ -62,7 +62,7 @@ def resolve_inputs(
 
 
 def values_in(inputs: Inputs) -> list[Any]:  # Any: see `MemoryImage`
-    """Return the images, batches and paths of inputs in a list, without what else a batch or a data set holds.
+    """Return the images, batches and paths of inputs in a list, without labels and the like.
 
     Raises:
         RequestError: See `resolve_inputs`.
@@ -80,7 +80,7 @@ def is_all_prepared(inputs: object) -> bool:
 
 
 def only_files(inputs: Iterable[Listed]) -> Iterable[str | Path]:
-    """Return the inputs of what reads files only: a run on a cluster, and a dry run; a list, if they are one.
+    """Return the inputs of a run on a cluster, or of a dry run, which read only files; a list if the inputs are one.
 
     Raises:
         RequestError: One is in memory; of an iterator when it is reached.
@@ -208,7 +208,7 @@ def _images_of(item: Mapping[Any, Any] | Sequence[Any], remark: Callable[[str], 
 
 
 def _is_batch(given: Sequence[Any]) -> bool:
-    """Return True for a batch `(images, labels)`: images in memory, and behind them only what is no image."""
+    """Return True for a batch `(images, labels)`: images in memory, followed by values that are no images."""
     return len(given) > 1 and (_is_value(given[0]) or isinstance(given[0], Mapping)) and not any(map(_is_image, given[1:]))
 
 

@@ -296,7 +296,7 @@ def _entry(name: str, weights: str) -> Any:
 
 
 def _entry_with_digest(name: str, sha256: str) -> Any:
-    """Return the published entry that a file is, None for other files: an entry's URL ends in the start of its SHA-256."""
+    """Return the published entry of a file, None for other files: an entry's URL ends in the start of its SHA-256."""
     promised = {re.search(r"-([0-9a-f]{8,})\.", entry.url): entry for entry in _entries(name).values()}
     return next((entry for match, entry in promised.items() if match and sha256.startswith(match[1])), None)
 
@@ -312,7 +312,7 @@ def takes_batches(name: str) -> bool:
 
 
 def find_entry(network: nn.Module) -> tuple[str, Any] | None:
-    """Return the name that builds a network, and its best published entry; None if no name builds such a one.
+    """Return the name that builds a network, and its best published entry; None if there is no such model.
 
     The shapes of all tensors are compared, except the number of classes and of input channels.
     """

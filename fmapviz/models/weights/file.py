@@ -27,7 +27,7 @@ _LONGEST_NAME = 255  # bytes, the limit of common file systems
 
 
 def find_weights(weights: str, *, known: Sequence[str] = ()) -> tuple[Path, str | None]:
-    """Return the path of a weights file or index, downloaded if necessary, and the entry that was asked for.
+    """Return the path of a weights file or index, downloaded if necessary, and the requested entry.
 
     Args:
         weights: A file, a folder in Hugging Face's format, or a URL (`http:`, `https:`, `file:`), optionally followed by

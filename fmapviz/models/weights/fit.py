@@ -39,7 +39,7 @@ class LoadedWeights:
 
     Attributes:
         module: The network.
-        name: The origin of the weights, for people; of a file its name, followed by `#ENTRY` if one was asked for.
+        name: The origin of the weights, for people; of a file its name, followed by `#ENTRY` if one was requested.
         sha256: Digest of the file, see `digesting`, or of the state dict; None without one.
         classes: Class names that come with the weights.
         notices: Choices made while loading, for the user.
@@ -164,7 +164,7 @@ def load_state_dict(module: nn.Module, state: StateDict, path: Path) -> tuple[st
 
 
 def _aliases(own: StateDict, state: StateDict) -> StateDict:
-    """Return the weights that the network shares, under those of its names that the file lacks."""
+    """Return shared weights under the names that the file lacks."""
     lacking = [key for key in own if key not in state and own[key].numel()]
     if not lacking:
         return {}

@@ -195,7 +195,7 @@ def strip_prefixes(state: StateDict, expected: StateDict, path: Path) -> tuple[S
     unwrapped = {WRAPPERS.sub("", key): key for key in state}
 
     def fits(prefix: str) -> bool:
-        """Return True if what is under a prefix has the shapes of the network: of encoder and decoder one may."""
+        """Return True if the tensors under a prefix have the network's shapes; of encoder and decoder, often one does."""
         held = ((expected[key].shape, unwrapped.get(f"{prefix}{key}")) for key in needed)
         return all(key is None or state[key].shape == shape for shape, key in held)
 
