@@ -73,39 +73,33 @@ class FilmStage(Stage):
     """Writes films when the images of a run are drawn."""
 
     def after(self, session: Session, on_event: Callable[[Event], None]) -> int:
-        """Write films, unless that is done; they are no pictures."""
-        write_films(session, on_event)
+        """Write the films of a run's formats, unless that is done; they are no pictures.
+
+        Raises:
+            OutputError: They could not be written.
+        """
+        config, run, fingerprint = session.config, session.directory, session.info.fingerprint
+        writers: dict[str, WriteFilm] = {
+            form.name: load(form.write_film) for form in map(registry.form, config.to) if form.write_film
+        }
+        if not writers:
+            return 0
+        is_intact = session.output.is_intact if config.repair else None
+        for shown in _find_shown(run, fingerprint):
+            key = UnitKey(KIND, f"film:{shown.source or run.name}", shown.name, {"records": shown.digest})
+            if not config.force and find_done(run, key, fingerprint, is_intact=is_intact):
+                continue
+            rate, times, name = _rate_of(shown), _times_of(shown), quote(shown.source) if shown.source else "the images"
+            units = counted(len(shown.units), "frame")
+            speed = "at the times of the film, whose rate varies" if times else f"{float(rate):.4g} each second"
+            on_event(Notice(f"writing a film of each picture of {name}: {units}, {speed}"))
+            with writing_to(run), stage(run) as staging:
+                damaged = _write(staging, shown, writers, rate=rate, times=times, workers=session.workers)
+                unit = finish_unit(session, staging, key, {"rate": [rate.numerator, rate.denominator]})
+            if damaged:
+                left_out = f"{counted(damaged, 'picture')} {are(damaged)} damaged, and not in {quote(unit)}"
+                on_event(Notice(f"{left_out}: see fmapviz verify"))
         return 0
-
-
-def write_films(session: Session, on_event: Callable[[Event], None]) -> None:
-    """Write the films of a run's formats, unless that is done.
-
-    Raises:
-        OutputError: They could not be written.
-    """
-    config, run, fingerprint = session.config, session.directory, session.info.fingerprint
-    writers: dict[str, WriteFilm] = {
-        form.name: load(form.write_film) for form in map(registry.form, config.to) if form.write_film
-    }
-    if not writers:
-        return
-    is_intact = session.output.is_intact if config.repair else None
-    for shown in _find_shown(run, fingerprint):
-        key = UnitKey(KIND, f"film:{shown.source or run.name}", shown.name, {"records": shown.digest})
-        if not config.force and find_done(run, key, fingerprint, is_intact=is_intact):
-            continue
-        rate, times, name = _rate_of(shown), _times_of(shown), quote(shown.source) if shown.source else "the images"
-        units = f"{len(shown.units)} {'frame' if len(shown.units) == 1 else 'frames'}"
-        speed = "at the times of the film, whose rate varies" if times else f"{float(rate):.4g} each second"
-        on_event(Notice(f"writing a film of each picture of {name}: {units}, {speed}"))
-        with writing_to(run), stage(run) as staging:
-            damaged = _write(staging, shown, writers, rate=rate, times=times, workers=session.workers)
-            unit = finish_unit(session, staging, key, {"rate": [rate.numerator, rate.denominator]})
-        if damaged:
-            on_event(
-                Notice(f"{counted(damaged, 'picture')} {are(damaged)} damaged, and not in {quote(unit)}: see fmapviz verify")
-            )
 
 
 def _find_shown(run: Path, fingerprint: str) -> Iterator[_Shown]:

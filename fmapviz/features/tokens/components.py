@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn.functional import normalize, pad
 
 from fmapviz.draw.colormaps import checkerboard
+from fmapviz.features.tokens.vectors import silent_channels
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -129,9 +130,7 @@ def paint(maps: Tensor, basis: Basis) -> Tensor:
     mean, components, deviations = (part.to(maps.device) for part in (basis.mean, basis.components, basis.deviations))
     weights = components / deviations.where(deviations > 0, 1)[:, None] * (127.5 / _REACH)
     values = maps.detach().float().flatten(2)
-    known = values.isfinite().any(2, keepdim=True)
-    known |= ~known.any(1, keepdim=True)  # without any finite value all positions become the checkerboard
-    levels = weights @ torch.where(known, values - mean[:, None], 0)
+    levels = weights @ (values - mean[:, None]).masked_fill(silent_channels(values.isfinite()), 0)
     # A value that is not finite makes all components non-finite: even zero times it is NaN.
     finite = levels.isfinite().all(1, keepdim=True)
     board = checkerboard(maps.shape[2], maps.shape[3], maps.device).flatten()
@@ -140,10 +139,7 @@ def paint(maps: Tensor, basis: Basis) -> Tensor:
 
 
 def _finite_vectors(maps: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the channel vectors whose values are all finite, `(C, n)`, and their mean, float64 `(C)`.
-
-    A channel without a finite value would exclude every position, so it counts as zero.
-    """
+    """Return the channel vectors whose values are all finite, `(C, n)`, and their mean, float64 `(C)`."""
     maps = maps.detach()
     vectors = maps.movedim(1, 0).flatten(1) if maps.ndim == 4 else maps
     if vectors.device.type == "mps":  # Apple's GPUs lack float64
@@ -151,9 +147,8 @@ def _finite_vectors(maps: Tensor) -> tuple[Tensor, Tensor]:
     mean = vectors.mean(1, dtype=torch.float64)
     if not bool(mean.isfinite().all()):
         finite = vectors.isfinite()
-        known = finite.any(1, keepdim=True)
-        known |= ~known.any()
-        vectors = vectors.where(known, 0)[:, (finite | ~known).all(0)]
+        silent = silent_channels(finite[None])[0]
+        vectors = vectors.masked_fill(silent, 0)[:, (finite | silent).all(0)]
         mean = vectors.sum(1, dtype=torch.float64) / max(1, vectors.shape[1])
     return vectors, mean
 
@@ -272,9 +267,7 @@ def scores_of(values: Tensor, basis: Basis) -> Tensor:
     Channels without any finite value count as the mean, unless there is no other.
     """
     mean, direction = basis.mean.to(values.device), basis.components[0].to(values.device)
-    silent = ~values.isfinite().any(2, keepdim=True)
-    silent &= ~silent.all(1, keepdim=True)
-    return direction @ torch.where(silent, 0, values - mean[:, None])
+    return direction @ (values - mean[:, None]).masked_fill(silent_channels(values.isfinite()), 0)
 
 
 def _otsu(scores: Tensor) -> float:

@@ -19,6 +19,7 @@ from fmapviz.draw.facts import channel_facts
 from fmapviz.draw.heatmap import interpolate_colours, nearest_values
 from fmapviz.features.tokens.components import border, fit, paint, separate
 from fmapviz.features.tokens.shared import size_of, told_sample, vectors_in
+from fmapviz.features.tokens.vectors import silent_channels
 from fmapviz.observe.reshape import NotAMapError
 from fmapviz.types import CustomContent
 from fmapviz.views.base import BatchContent
@@ -97,7 +98,7 @@ def draw(maps: LayerMaps, style: Style) -> BatchContent:
         raise NotAMapError("is a vector, not a map")
     tensors = _foreground(maps) if style.foreground else {"pixels": _everything(maps)}
     if maps.ranges.bad is not None:
-        tensors["nonfinite"] = _count_nonfinite(maps.values)
+        tensors["nonfinite"] = _nonfinite(maps.values).sum((1, 2))
     split = vectors_in(maps.ranges.shared).foreground if style.foreground else None
     return BatchContent(partial(Rgb, sampled=split.positions if split else None), tensors)
 
@@ -121,14 +122,7 @@ def _foreground(maps: LayerMaps) -> dict[str, Tensor]:
     return {"pixels": torch.cat(pixels), "foreground": torch.stack(counts)}
 
 
-def _count_nonfinite(maps: Tensor) -> Tensor:
-    counts: Tensor = _nonfinite(maps).sum((1, 2))
-    return counts
-
-
 def _nonfinite(maps: Tensor) -> Tensor:
-    """Return which positions have a value that is not finite, but for channels without any finite value: `(N, h, w)`."""
-    bad = ~maps.isfinite()
-    silent = bad.flatten(2).all(2)
-    silent &= ~silent.all(1, keepdim=True)
-    return (bad & ~silent[..., None, None]).any(1)
+    """Return which positions have a value that is not finite, but for silent channels: boolean `(N, h, w)`."""
+    finite = maps.isfinite().flatten(2)
+    return (~(finite | silent_channels(finite))).any(1).view(-1, *maps.shape[2:])

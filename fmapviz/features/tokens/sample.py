@@ -54,22 +54,22 @@ class Sample:
             digest: Of the image, hexadecimal.
         """
         samples, _, height, width = maps.shape
-        self.seen += _count_finite(maps)
+        finite = np.isfinite(maps)
+        usable: NDArray[np.bool_] = np.ones((samples, height, width), np.bool_)
+        if not finite.all():
+            known = np.logical_or.reduce(finite, (2, 3), keepdims=True)
+            silent = ~known & known.any(1, keepdims=True)
+            maps, usable = np.where(silent, np.float32(0), maps), np.logical_and.reduce(finite | silent, 1)
+        self.seen += int(np.count_nonzero(usable))
         numbers = np.random.default_rng(int(digest, 16)).integers(0, 2**64, samples * height * width, np.uint64)
         chosen = np.flatnonzero(numbers < self._limit) if self._limit < 2**64 else np.arange(len(numbers))
         if len(chosen) > self.most:
             chosen = np.sort(chosen[np.argpartition(numbers[chosen], self.most - 1)[: self.most]])
+        chosen = chosen[usable.flat[chosen]]
         if not len(chosen):
             return
         sample, row, column = np.unravel_index(chosen, (samples, height, width))
         vectors = maps[sample, :, row, column].astype(np.float32)
-        finite = np.isfinite(vectors)
-        if not finite.all():
-            spoken = np.logical_or.reduce(np.isfinite(maps), (2, 3))
-            silent = (~spoken & spoken.any(1, keepdims=True))[sample]
-            vectors[silent] = 0
-            whole = (finite | silent).all(1)
-            chosen, row, column, vectors = chosen[whole], row[whole], column[whole], vectors[whole]
         borders = (row == 0) | (row == height - 1) | (column == 0) | (column == width - 1)
         self._sorted = False
         self._pieces.append((numbers[chosen], vectors, borders))
@@ -99,13 +99,3 @@ class Sample:
             if self._count == self.most:
                 self._limit = int(self._pieces[0][0][-1])
         return self._pieces[0]
-
-
-def _count_finite(maps: NDArray[np.float32]) -> int:
-    """Return the number of vectors without a value that is NaN or infinite, but for channels without any finite value."""
-    finite = np.isfinite(maps)
-    if finite.all():
-        return maps[:, 0].size
-    spoken = np.logical_or.reduce(finite, (2, 3), keepdims=True)
-    silent = ~spoken & spoken.any(1, keepdims=True)
-    return int(np.count_nonzero((finite | silent).all(1)))

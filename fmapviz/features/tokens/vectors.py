@@ -41,12 +41,20 @@ def vectors_of(maps: Tensor) -> Vectors:
     lengths: Tensor = torch.linalg.vector_norm(values, dim=1)
     if lengths.is_cpu and bool(((lengths > _LEAST) & (lengths < _MOST)).all()):  # asking a GPU would mean waiting for it
         return Vectors(values, lengths)
-    silent = ~values.isfinite().any(2, keepdim=True)
-    values = values.masked_fill(silent & ~silent.all(1, keepdim=True), 0)
+    values = values.masked_fill(silent_channels(values.isfinite()), 0)
     known = values.isfinite().all(1)
     peaks = values.abs().amax(1, keepdim=True)
     values = (values / peaks.where(peaks > 0, 1)).where(known[:, None], 0)
     return Vectors(values, torch.linalg.vector_norm(values, dim=1).where(known, torch.nan))
+
+
+def silent_channels(finite: Tensor) -> Tensor:
+    """Return which channels have no finite value while another has, of `(N, C, n)`: boolean `(N, C, 1)`.
+
+    They count as zero: a NaN in each vector would exclude all positions.
+    """
+    none = ~finite.any(2, keepdim=True)
+    return none & ~none.all(1, keepdim=True)
 
 
 def direction_at(maps: Tensor, row: int, column: int) -> Tensor:

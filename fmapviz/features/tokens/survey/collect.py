@@ -26,7 +26,6 @@ from fmapviz.store.shards.grouping import Failed
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from numpy.typing import NDArray
     from torch import Tensor
 
     from fmapviz.config.positions import Anchor
@@ -38,15 +37,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SurveyRequest:
-    """What is to be found out besides ranges.
+    """What a survey computes besides ranges.
 
     Attributes:
         ranges: Whether ranges are needed at all.
-        components: Whether all images share their principal components.
+        components: Whether principal components of all images are needed.
         foreground: Whether these are of the foreground.
         clusters: Number of clusters; 0: none.
-        anchor: What the pictures are compared with, if that is an image.
-        path: Path of that image; empty if there is none.
+        anchor: The image that the pictures are compared with; None: no image.
+        path: Path of that image; empty: none.
     """
 
     ranges: bool = False
@@ -58,12 +57,12 @@ class SurveyRequest:
 
     @property
     def of_all(self) -> bool:
-        """Whether every image must be read."""
+        """True if every image must be read."""
         return bool(self.ranges or self.components or self.clusters)
 
     @property
     def maps(self) -> bool:
-        """Whether the channels themselves are needed."""
+        """True if the values of channels are needed."""
         return bool(self.components or self.clusters or self.anchor)
 
 
@@ -74,7 +73,7 @@ class Survey:
     Attributes:
         images: Number of images surveyed.
         shared: By feature map.
-        path: Path of the anchor's image; empty if there is none.
+        path: Path of the anchor's image; empty: none.
     """
 
     images: int
@@ -86,36 +85,35 @@ class Surveyor:
     """Collects what images share; its methods may be called by several threads at once.
 
     Args:
-        wanted: What to find out.
+        request: What to compute.
         preparation_of: Returns the preprocessing of an image, to draw the anchor's.
     """
 
-    def __init__(self, wanted: SurveyRequest, preparation_of: Callable[[Tensor], Preparation]) -> None:
+    def __init__(self, request: SurveyRequest, preparation_of: Callable[[Tensor], Preparation]) -> None:
         self.paths: set[str] = set()
         self.failure = ""  # why the anchor's image could not be drawn
-        self._wanted = wanted
+        self._request = request
         self._preparation_of = preparation_of
         self._lock = Lock()
         self._ranges: dict[Key, tuple[float, float]] = {}
         self._covariances: dict[Key, Covariance] = {}
         self._samples: dict[Key, Sample] = {}
-        self._maps: dict[Key, NDArray[np.float32]] = {}  # of the anchor's image
-        self._centres: dict[Key, Centres | None] = {}  # likewise
-        self._frames: dict[Key, float | None] = {}  # likewise
-        self._picture: Seen | None = None  # likewise
-        self._size = (0, 0)  # likewise, of the network's input
-        self._image = ""  # likewise, its name
+        # Of the anchor's image: layers, input, size and name.
+        self._layers: dict[Key, LayerResult] = {}
+        self._picture: Seen | None = None
+        self._size = (0, 0)
+        self._image = ""
 
     def note(self, result: Result) -> None:
         """Add the results of an image."""
-        wanted = self._wanted
+        request = self._request
         if isinstance(result, Failed):
-            if result.member.file.path == wanted.path:
+            if result.member.file.path == request.path:
                 self.failure = result.failure.message
             return
         file = result.image.member.file
-        is_anchor = bool(wanted.path) and file.path == wanted.path
-        digest = digest_of(result.image.values) if wanted.clusters or wanted.foreground else ""
+        is_anchor = bool(request.path) and file.path == request.path
+        digest = digest_of(result.image.values) if request.clusters or request.foreground else ""
         with self._lock:
             self.paths.add(file.path)
             if is_anchor:
@@ -126,7 +124,7 @@ class Surveyor:
             for layer, view, heat in result.drawn.heat_maps:
                 finite = heat.raw[np.isfinite(heat.raw)]
                 of_class = heat.limits is None
-                finite = finite.clip(min=0) if of_class else finite  # only what speaks for the class is drawn
+                finite = finite.clip(min=0) if of_class else finite  # negative values are not drawn
                 label = layer.target.label if layer.target and of_class else ""
                 if finite.size:
                     self._widen((view, layer.layer, label), float(finite.min()), float(finite.max()))
@@ -135,23 +133,22 @@ class Surveyor:
         if not layer.statistics:
             return
         key = (layer.of, layer.layer, layer.target.label if layer.target else "")
-        self._widen(key, layer.statistics.minimum, layer.statistics.maximum)
+        if layer.statistics.minimum is not None and layer.statistics.maximum is not None:
+            self._widen(key, layer.statistics.minimum, layer.statistics.maximum)
         if layer.maps is None:
             return
-        if self._wanted.components:
+        if self._request.components:
             self._covariances.setdefault(key, Covariance()).add(torch.from_numpy(layer.maps))
         if digest:
             if key not in self._samples:
-                self._samples[key] = Sample(layer.maps.shape[1], large=self._wanted.foreground)
+                self._samples[key] = Sample(layer.maps.shape[1], large=self._request.foreground)
             self._samples[key].add(layer.maps, digest=digest)
         if is_anchor:
-            self._maps[key], self._centres[key] = layer.maps[:1], layer.centres
-            self._frames[key] = layer.frame
+            self._layers[key] = layer
 
-    def _widen(self, key: Key, low: float | None, high: float | None) -> None:
-        if low is not None and high is not None:
-            before = self._ranges.get(key, (low, high))
-            self._ranges[key] = min(before[0], low), max(before[1], high)
+    def _widen(self, key: Key, low: float, high: float) -> None:
+        before = self._ranges.get(key, (low, high))
+        self._ranges[key] = min(before[0], low), max(before[1], high)
 
     def finish(self) -> Survey:
         """Return the survey of all images that were added.
@@ -159,34 +156,35 @@ class Surveyor:
         Raises:
             RequestError: The anchor's image was not drawn, or the anchor is outside it.
         """
-        if self._wanted.path and self._picture is None:
+        if self._request.path and self._picture is None:
             raise RequestError(
-                f"the image of the anchor could not be drawn: {self.failure or quote(self._wanted.path)}",
+                f"the image of the anchor could not be drawn: {self.failure or quote(self._request.path)}",
                 hint="choose another image of the inputs, Style(anchor='photo.jpg:112,80')",
             )
         shared = {key: Shared(low, high, self._share(key)) for key, (low, high) in sorted(self._ranges.items())}
-        return Survey(len(self.paths), shared, self._wanted.path)
+        return Survey(len(self.paths), shared, self._request.path)
 
     def _share(self, key: Key) -> SharedVectors:
         """Return what the images share of a feature map besides its range."""
-        shared, wanted, sample = SharedVectors(), self._wanted, self._samples.get(key)
+        shared, request, sample = SharedVectors(), self._request, self._samples.get(key)
         if key in self._covariances:
             shared = replace(shared, basis=self._covariances[key].basis())
-        if sample and len(sample.vectors) and wanted.foreground:
+        if sample and len(sample.vectors) and request.foreground:
             vectors = torch.from_numpy(sample.vectors).mT
             split = separate(vectors, torch.from_numpy(sample.at_border), shared.basis)
             shared = replace(shared, foreground=replace(split, positions=_part(vectors.shape[1], sample.seen)))
-        if sample and len(sample.vectors) and wanted.clusters:
+        if sample and len(sample.vectors) and request.clusters:
             some = torch.from_numpy(sample.vectors[: sample.fewer])
-            shared = replace(shared, centres=find_centres(some, wanted.clusters), clustered=_part(len(some), sample.seen))
-        if key in self._maps and wanted.anchor and self._picture is not None:
-            maps = torch.from_numpy(self._maps[key])
-            centres = self._centres[key] or Centres.spread((maps.shape[2], maps.shape[3]), self._size)
-            if wanted.anchor.at:
-                shared = replace(shared, anchor=direction_at(maps, *centres.cell(wanted.anchor.at)))
+            shared = replace(shared, centres=find_centres(some, request.clusters), clustered=_part(len(some), sample.seen))
+        layer = self._layers.get(key)
+        if layer and layer.maps is not None and request.anchor and self._picture:
+            maps = torch.from_numpy(layer.maps[:1])
+            centres = layer.centres or Centres.spread((maps.shape[2], maps.shape[3]), self._size)
+            if request.anchor.at:
+                shared = replace(shared, anchor=direction_at(maps, *centres.cell(request.anchor.at)))
             reduced = averaged(maps)[0]
             places = centres.averaged((reduced.shape[1], reduced.shape[2]))
-            picture = self._picture.at(self._frames[key])
+            picture = self._picture.at(layer.frame)
             shared = replace(shared, reference=Reference(reduced, self._image, picture, places))
         return shared
 

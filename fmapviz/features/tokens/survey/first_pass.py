@@ -49,8 +49,8 @@ class SurveyStage(Stage):
         return replace(session, plan=replace(plan, shared=known.shared, anchor_path=known.path)), listed
 
 
-def wanted_of(session: Session) -> SurveyRequest:
-    """Return what the images of a run share."""
+def request_of(session: Session) -> SurveyRequest:
+    """Return what must be computed of all images before they are drawn."""
     settings, style = session.info.settings, session.config.style
     anchor = style.start if style.start and style.start.image else None
     components = session.plan.drawn and shares_components(settings)
@@ -78,30 +78,30 @@ def survey(session: Session, found: Sequence[ImageFile | Failure], on_event: Cal
         RequestError: The image of the anchor is not among the inputs, or cannot be drawn, or the anchor is outside it.
         RefusedError: The survey of the images that were drawn is lost, and the images given now are others.
     """
-    wanted = wanted_of(session)
+    request = request_of(session)
     known = load(session.directory, session.info.fingerprint)
     if known is not None:
         failed = {str(row.get("path")) for row in read_failures(session.directory)}  # not surveyed
         given = sum(each.path not in failed for each in found)
-        if wanted.of_all and known.images < given:
+        if request.of_all and known.images < given:
             on_event(Notice(f"the survey of {counted(known.images, 'image')} also holds for new ones: {given} are given"))
         return known
-    if wanted.anchor:
-        file = find_anchor(wanted.anchor, found)
-        wanted = replace(wanted, path=file.path)
-        found = found if wanted.of_all else [file]
-    if wanted.of_all:
+    if request.anchor:
+        file = find_anchor(request.anchor, found)
+        request = replace(request, path=file.path)
+        found = found if request.of_all else [file]
+    if request.of_all:
         number = f"{len(found)} images" if len(found) > 1 else "the image"
         on_event(Notice(f"surveying {number} first, for what all images of the run share"))
-    surveyor = Surveyor(wanted, session.preparation_of)
-    surveyed = replace(session, plan=session.plan.to_survey(whole=wanted.maps, ranges=wanted.ranges))
+    surveyor = Surveyor(request, session.preparation_of)
+    surveyed = replace(session, plan=session.plan.to_survey(whole=request.maps, ranges=request.ranges))
     with closing(work(surveyed, found, progress=Progress(), on_drawn=surveyor.note)) as events:
         for event in events:
             if isinstance(event, Notice):
                 on_event(event)
     if session.kept:
         session.kept.end()
-    if not surveyor.paths and not wanted.anchor:
+    if not surveyor.paths and not request.anchor:
         return Survey(0, {})
     # Read before the survey, which is saved before the first image is drawn.
     drawn = {image.path for unit in find_units(session.directory) for image in images_of(read_unit(unit))}
@@ -109,7 +109,7 @@ def survey(session: Session, found: Sequence[ImageFile | Failure], on_event: Cal
     if known is not None:  # another process was faster
         return known
     is_same = drawn <= surveyor.paths if session.config.force else drawn in (set(), surveyor.paths)
-    if wanted.of_all and not is_same:
+    if request.of_all and not is_same:
         raise RefusedError(
             f"the survey of the {counted(len(drawn), 'image')} drawn so far is lost, {SURVEY_FILE} is missing or "
             f"damaged, and {len(surveyor.paths)} of these or others are given now",
