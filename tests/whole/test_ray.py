@@ -122,8 +122,9 @@ def cluster(interpreter, _store, patience):
     class Nodes(Cluster):
         def add_node(self, **options):
             with started_with(interpreter):
-                # Nobody reads what workers print, or asks for more nodes.
-                options = {"object_store_memory": 100 * 2**20, "include_log_monitor": False, "no_monitor": True, **options}
+                # No test reads what workers print or the dashboard, or asks for more nodes.
+                unused = {"include_log_monitor": False, "include_dashboard": False, "no_monitor": True}
+                options = {"object_store_memory": 100 * 2**20, **unused, **options}
                 return super().add_node(**options)
 
     before = dict(os.environ)
