@@ -196,28 +196,27 @@ def show_estimate(estimate: Estimate, *, json: bool) -> None:
 
 def _changes(layers: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the lines of a table of the layers of a comparison that change most; empty if there are none."""
-    ranked: dict[str, Mapping[str, Any]] = {}
-    others: dict[str, Mapping[str, Any]] = {}
-    for each in sorted(layers, key=lambda each: -(each["relative_l2"] or 0) if each["rank"] else 0):
-        (ranked if each["rank"] else others).setdefault(each["layer"], each)
-    others = {name: each for name, each in others.items() if name not in ranked}
-    lines = []
+    largest: dict[str, Mapping[str, Any]] = {}  # by layer, ranked ones first
+    for each in sorted(layers, key=lambda each: (not each["rank"], -each["relative_l2"] if each["rank"] else 0)):
+        largest.setdefault(each["layer"], each)
+    ranked, lines = [each for each in largest.values() if each["rank"]], []
     if ranked:
-        series = any(each["step"] is not None for each in ranked.values())
+        series = any(each["step"] is not None for each in ranked)
         heading = ("layer", "relative L2", "SQNR", "max |B - A|", *(("at step",) if series else ()), "")
         rows = [
             (
-                printable(name), f"{each['relative_l2']:.3g}", f"{each['sqnr']:.1f} dB", f"{each['max_abs']:.3g}",
+                printable(each["layer"]), f"{each['relative_l2']:.3g}", f"{each['sqnr']:.1f} dB", f"{each['max_abs']:.3g}",
                 *((str(each["step"]),) if series else ()), each["note"],
             )
-            for name, each in list(ranked.items())[:_MOST_LAYERS]
+            for each in ranked[:_MOST_LAYERS]
         ]  # fmt: skip
         more = f"; {len(ranked) - _MOST_LAYERS} more are in layers.csv" if len(ranked) > _MOST_LAYERS else ""
         lines = [f"layers that change most{more}", *align([heading, *rows], right={1, 2, 3, *((4,) if series else ())})]
         lines.append("relative L2: norm of B - A over that of A, over all images; 0.1 is 20 dB")
     notes: dict[str, list[str]] = {}
-    for name, each in others.items():
-        notes.setdefault(each["note"], []).append(name)
+    for name, each in largest.items():
+        if not each["rank"]:
+            notes.setdefault(each["note"], []).append(name)
     return [*lines, *(f"{note}: {first_few(names)}" for note, names in notes.items())]
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import PurePath
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -106,12 +106,19 @@ def _step(unit: ListedUnit) -> int:
     return unit.step.number if unit.step else frames.first if frames else 0
 
 
-def identify(unit: ListedUnit, run: Path) -> tuple[PurePath, PurePath]:
-    """Return the name of an image's unit and its file; of a frame those of its film; of a series its name, twice."""
+class Identity(NamedTuple):
+    """The name of an image's unit, and the path of its file; of a series its name, twice."""
+
+    unit: PurePath
+    file: PurePath
+
+
+def identify(unit: ListedUnit, run: Path) -> Identity:
+    """Return the identity of an image or a series; of a frame that of its film."""
     if unit.step:
-        return PurePath(unit.step.series), PurePath(unit.step.series)
+        return Identity(PurePath(unit.step.series), PurePath(unit.step.series))
     name, frames = unit.directory.relative_to(run), frames_of(unit.path)
-    return (name.parent, PurePath(frames.film)) if frames else (name, PurePath(unit.path))
+    return Identity(name.parent, PurePath(frames.film)) if frames else Identity(name, PurePath(unit.path))
 
 
 def describe_steps(steps: Sequence[ListedUnit], run: Path) -> dict[str, Any]:
@@ -127,11 +134,11 @@ def describe_steps(steps: Sequence[ListedUnit], run: Path) -> dict[str, Any]:
     return {"href": href, **({"word": "frame"} if is_film else {}), "steps": listed}
 
 
-def name_images(images: Sequence[tuple[PurePath, PurePath]]) -> list[str]:
+def name_images(images: Sequence[Identity]) -> list[str]:
     """Name images after their files, with as many parent folders as make the names differ.
 
     Args:
-        images: For each image its directory relative to the run, and its file.
+        images: Their identities.
     """
     lengths = [len(unit.parts) for unit, _ in images]
     while True:

@@ -10,8 +10,9 @@ from fmapviz.images.find import in_natural_order
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path, PurePath
+    from pathlib import Path
 
+    from fmapviz.formats.html.listing import Identity
     from fmapviz.store.aggregates.images import ListedUnit
 
 
@@ -35,7 +36,7 @@ def pair_images(
     partners = _match(first, second)
     rows: list[_Pair] = [(image, second[partners[at]] if at in partners else None) for at, image in enumerate(first)]
     alone: list[_Pair] = [(None, image) for at, image in enumerate(second) if at not in partners.values()]
-    pairs = sorted([*rows, *alone], key=lambda pair: in_natural_order(_one_of(pair).identity[0].parts))
+    pairs = sorted([*rows, *alone], key=lambda pair: in_natural_order(_one_of(pair).identity.unit.parts))
     names = name_images([_one_of(pair).identity for pair in pairs])
     return [_entry(name, pair) for name, pair in zip(names, pairs, strict=True)]
 
@@ -50,13 +51,13 @@ class _Image:
     """An image or a series of one run.
 
     Attributes:
-        identity: Name of its unit, and its file; see `identify`.
+        identity: Its unit and its file.
         name: Its name in the report of its run.
         is_series: Whether it is a series.
         about: Its entry in the list.
     """
 
-    identity: tuple[PurePath, PurePath]
+    identity: Identity
     name: str
     is_series: bool
     about: Mapping[str, Any]
@@ -83,9 +84,9 @@ def _match(first: Sequence[_Image], second: Sequence[_Image]) -> dict[int, int]:
     """Return the positions of images in the second run by those of the same images in the first run."""
     partners: dict[int, int] = {}
     keys: tuple[Callable[[_Image], object], ...] = (
-        lambda image: (image.identity[1], image.is_series),  # the file
+        lambda image: (image.identity.file, image.is_series),
         lambda image: image.name,
-        lambda image: image.identity[0],
+        lambda image: image.identity.unit,
     )
     for key in keys:
         taken = {*partners.values()}
