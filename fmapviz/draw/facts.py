@@ -101,14 +101,15 @@ def channel_facts(
     statistics = layer.statistics
     assert statistics is not None
     bad = statistics.nonfinite
-    samples = f"the layer saw {counted(layer.samples, 'sample')} for this image; the first is drawn"
     return {
         "Scaling": scaling,
         **more,
         _tiles_of(layer).capitalize(): list_numbers(channels),
         "Dead channels": list_numbers(statistics.constant),
         "Not finite": f"{counted(bad, 'value')} {are(bad)} NaN or infinite, {nonfinite}" if bad else None,
-        "Samples": samples if layer.samples > 1 else None,
+        "Samples": f"the layer saw {layer.samples} samples for this image; the first is drawn"
+        if layer.samples > 1
+        else None,
     }
 
 

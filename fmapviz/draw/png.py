@@ -62,13 +62,16 @@ def encode(
     colours = [] if palette is None else [_chunk(b"PLTE", palette.tobytes())]
     header = struct.pack(">IIBBBBB", width, height, 8, color_type, 0, 0, 0)
     texts = map(_encode_text, text, text.values())
-    return b"".join((_SIGNATURE, _chunk(b"IHDR", header), *colours, *texts, _chunk(b"IDAT", data), _chunk(b"IEND", b"")))
+    return b"".join((_SIGNATURE, _chunk(b"IHDR", header), *colours, *texts, _chunk(b"IDAT", data), _END))
 
 
 def _chunk(name: bytes, content: bytes) -> bytes:
     """Return a chunk: length, name, content and checksum."""
     checksum = isal_zlib.crc32(content, isal_zlib.crc32(name))
     return b"".join((struct.pack(">I", len(content)), name, content, struct.pack(">I", checksum)))
+
+
+_END = _chunk(b"IEND", b"")
 
 
 def _filter_rows(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:

@@ -70,14 +70,9 @@ def heat_records(result: ImageResult) -> list[dict[str, Any]]:
     return records
 
 
-def notices_of(result: ImageResult, *, sheets: Collection[str] = ()) -> list[str]:
-    """Return notices about heat maps that show nothing, and raw values that overflowed float16.
-
-    Args:
-        result: The results of an image.
-        sheets: The views whose maps are cells of one picture.
-    """
-    return [*summarize_empty(find_empty_maps(result, sheets=sheets)), *_overflow_notices(result)]
+def notices_of(result: ImageResult, empty_maps: Sequence[EmptyMaps]) -> list[str]:
+    """Return notices about pictures that show nothing, and raw values that overflowed float16."""
+    return [*summarize_empty(empty_maps), *_overflow_notices(result)]
 
 
 def find_empty_maps(result: ImageResult, *, sheets: Collection[str] = ()) -> list[EmptyMaps]:

@@ -84,23 +84,22 @@ class Seen:
         Returns:
             uint8: `(H, W)`, the first of one or two channels, or `(H, W, 3)`, the first three of more.
         """
-        number = self._number(frame)
+        number = 0 if self._axis is None else self._number(frame)
         if number not in self._frames:
             self._frames[number] = self._draw(number)
         return self._frames[number]
 
     def describe(self, frame: float | None) -> str:
         """Return in words which frame `at` returns; empty of a picture."""
-        what = "slice" if self._is_volume else "frame"
-        return f"{what} {self._number(frame)} of {self.frames}, from 0" if self.frames > 1 else ""
+        if self._axis is None or self.frames == 1:
+            return ""
+        return f"{'slice' if self._is_volume else 'frame'} {self._number(frame)} of {self.frames}, from 0"
 
     @property
     def _is_volume(self) -> bool:
         return self._preparation.volume and self._preparation.frames == 1
 
     def _number(self, frame: float | None) -> int:
-        if self._axis is None:
-            return 0
         if frame is None:
             return self.frames // 2 if self._is_volume else 0
         return min(max(int(frame + 0.5), 0), self.frames - 1)

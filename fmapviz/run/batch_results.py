@@ -16,7 +16,6 @@ from fmapviz.types import Drawing, LayerResult, RawValues, Statistics
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from numpy.typing import NDArray
     from torch import Tensor
 
     from fmapviz.draw.grid import Ranges
@@ -74,7 +73,7 @@ class LayerBatch:
         of_channels = of_channels or any(not isinstance(each[0], HeatMap) for each in contents.values())
         statistics = statistics_of(self.ranges, single=self.single) if self.ranges and of_channels else absent
         measures = measures_of(self.moments) if self.moments else absent
-        maps = None if self.maps is None else _numbers(self.maps)
+        maps = None if self.maps is None else self.maps.cpu().numpy()
         results: list[LayerResult | None] = []
         for image, target in enumerate(self.targets or absent):
             result = replace(
@@ -144,37 +143,28 @@ def _contents(batch: BatchContent | None, images: int) -> Sequence[Content | Non
     """Return the content of each image; None if no pictures are requested."""
     if batch is None:
         return [None] * images
-    arrays = map(_numbers, batch.tensors.values())
+    arrays = [values.cpu().numpy() for values in batch.tensors.values()]
     parts = [array.tolist() if array.ndim == 1 else array for array in arrays]
     return [batch.make(**dict(zip(batch.tensors, own, strict=True))) for own in zip(*parts, strict=True)]
 
 
 def statistics_of(ranges: Ranges, *, single: bool) -> list[Statistics]:
     """Summarize each image's feature map; `single` if its maps are of a single pixel."""
-    low, high, means = (_numbers(values) for values in (ranges.low, ranges.high, ranges.mean))
+    low, high, means = ranges.low.cpu().numpy(), ranges.high.cpu().numpy(), ranges.mean.cpu().numpy()
     constant = low == high
     nonfinite = [0] * len(low)
     if ranges.bad is not None:
-        bad = _numbers(ranges.bad)
-        constant &= bad == 0
-        nonfinite = bad.sum(1).tolist()
+        counts = ranges.bad.cpu().numpy()
+        constant &= counts == 0
+        nonfinite = counts.sum(1).tolist()
     if single or not constant.any():
         channels: list[tuple[int, ...]] = [()] * len(low)
     else:
         channels = [tuple(row.nonzero()[0].tolist()) for row in constant]
-    lowest = np.fmin.reduce(low, 1).tolist()  # skips NaN, of a channel without a finite value
-    highest = np.fmax.reduce(high, 1).tolist()
-    return [
-        Statistics(_finite(lowest), _finite(highest), _finite(mean), channels, nonfinite)
-        for lowest, highest, mean, channels, nonfinite in zip(
-            lowest, highest, means.tolist(), channels, nonfinite, strict=True
-        )
-    ]
-
-
-def _numbers(values: Tensor) -> NDArray[Any]:
-    return (values if values.is_cpu else values.cpu()).numpy()
-
-
-def _finite(value: float) -> float | None:
-    return value if isfinite(value) else None
+    # fmin and fmax skip NaN, of a channel without a finite value.
+    ends = np.stack([np.fmin.reduce(low, 1), np.fmax.reduce(high, 1), means], 1).tolist()
+    results = []
+    for row, dead, bad in zip(ends, channels, nonfinite, strict=True):
+        lowest, highest, mean = [value if isfinite(value) else None for value in row]
+        results.append(Statistics(lowest, highest, mean, dead, bad))
+    return results

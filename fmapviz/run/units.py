@@ -44,16 +44,16 @@ def draw_pictures(drawn: Processed, session: Session) -> Iterator[Picture]:
 def describe_result(drawn: Processed, session: Session) -> UnitImage:
     """Return an image and its results as a format's writer gets them."""
     image, result, plan = drawn.image, drawn.drawn, session.plan
-    member = image.member
+    member, empty_maps = image.member, tuple(find_empty_maps(result, sheets=plan.sheets))
     return UnitImage(
         name=plain_name(member.file.unit, member.file.path),
         path=member.file.path,
         result=result,
-        notices=(*image.notices, *result.notices, *notices_of(result, sheets=plan.sheets)),
+        notices=(*image.notices, *result.notices, *notices_of(result, empty_maps)),
         info=session.info,
         key=member.group.key(member.position),
         input=digest_of(image.values) if plan.moments else "",
-        empty_maps=tuple(find_empty_maps(result, sheets=plan.sheets)),
+        empty_maps=empty_maps,
     )
 
 

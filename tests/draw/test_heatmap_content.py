@@ -16,7 +16,7 @@ from fmapviz.core.drawings import Grid, HeatMap
 from fmapviz.draw.colormaps import table
 from fmapviz.draw.facts import describe
 from fmapviz.draw.picture import header_of, make_pictures
-from fmapviz.draw.records import heat_records, layer_records, notices_of
+from fmapviz.draw.records import find_empty_maps, heat_records, layer_records, notices_of
 from fmapviz.types import Statistics, Target
 
 # --- what is drawn
@@ -104,6 +104,10 @@ def test_a_class_without_a_name_is_called_by_its_number():
 # --- empty maps
 
 
+def notices_about(result, **options):
+    return notices_of(result, find_empty_maps(result, **options))
+
+
 @pytest.mark.parametrize(
     ("raw", "said"),
     [
@@ -119,22 +123,22 @@ def test_a_class_without_a_name_is_called_by_its_number():
 def test_an_empty_map_is_told_with_its_range(raw, said):
     empty = heat(raw=raw)
     assert content(empty).empty
-    assert notices_of(drawn(empty, heat())) == [f"gradcam of layer4 for star is {said}"]
+    assert notices_about(drawn(empty, heat())) == [f"gradcam of layer4 for star is {said}"]
     (picture,) = pictures(empty)
     gray = np.asarray(Image.fromarray(SEEN).convert("L"))[..., None]
     assert picture.facts["Scaling"] == said.partition(" (raw")[0]
     assert len(np.unique(picture.pixels.astype(int) - np.rint(gray * 0.5).astype(int))) < 12  # one colour over all
-    assert notices_of(drawn(heat("saliency", "", raw=raw, target=FOURTH))) == [f"saliency for class 4 is {said}"]
-    assert notices_of(drawn(heat("eigencam", raw=raw, target=None))) == [f"eigencam of layer4 is {said}"]
+    assert notices_about(drawn(heat("saliency", "", raw=raw, target=FOURTH))) == [f"saliency for class 4 is {said}"]
+    assert notices_about(drawn(heat("eigencam", raw=raw, target=None))) == [f"eigencam of layer4 is {said}"]
 
 
 def test_the_empty_cells_of_a_sheet_are_told_in_one_line():
     cells = [heat("sheet", f"layer{number}", raw=[[-1.0]]) for number in range(6)]
-    (notice,) = notices_of(drawn(*cells[:2], heat("sheet")), sheets=["sheet"])
+    (notice,) = notices_about(drawn(*cells[:2], heat("sheet")), sheets=["sheet"])
     assert notice == "cells of the sheet with nothing to see: layer0 for star, layer1 for star"
-    (notice,) = notices_of(drawn(*cells), sheets=["sheet"])
+    (notice,) = notices_about(drawn(*cells), sheets=["sheet"])
     assert notice.endswith("layer3 for star and 2 more")
-    assert notices_of(drawn(heat(), heat("sheet")), sheets=["sheet"]) == []
+    assert notices_about(drawn(heat(), heat("sheet")), sheets=["sheet"]) == []
 
 
 # --- what unit.json tells
