@@ -187,7 +187,7 @@ def _place(each: tuple[int | None, Mapping[str, Any]]) -> str:
 
 
 def _counted(chosen: list[tuple[int | None, Any]], found: list[tuple[int | None, Any]]) -> str:
-    """Return how many of the layers are chosen, in words; of a series, at how many steps."""
+    """Return the number of chosen layers in words; for a series, the number of steps."""
     steps, all_steps = ({step for step, _ in each} for each in (chosen, found))
     if len(all_steps) > 1:
         return f"layers of {len(steps)} of {len(all_steps)} steps"
@@ -235,7 +235,7 @@ def align(summary: ComparedUnits, step: int | None) -> tuple[list[str], list[str
 
 
 def _stack(units: list[Path]) -> list[dict[str, NDArray[np.float64]]]:
-    """Return, of A and of B, the features of each layer that all images of a batch have, `(N, C)`."""
+    """Return the features of each layer that all images of a batch have, `(N, C)`, for A and for B."""
     known: list[dict[str, list[NDArray[np.float64]]]] = [defaultdict(list), defaultdict(list)]
     for unit in units:
         differences = read_unit_differences(unit)
@@ -249,7 +249,7 @@ def _stack(units: list[Path]) -> list[dict[str, NDArray[np.float64]]]:
 
 
 def steps_of(summary: ComparedUnits) -> list[int | None]:
-    """Return the steps of a series, ascending; None alone if there is no series."""
+    """Return the steps of a series, ascending; `[None]` without a series."""
     return sorted({step for _, _, step in summary.units}, key=lambda step: step or 0)
 
 

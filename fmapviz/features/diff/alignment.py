@@ -97,7 +97,7 @@ class AlignmentStage(Stage):
         return 1
 
     def report(self, session: Session, summary: RunSummary, on_event: Callable[[Event], None]) -> RunSummary:  # noqa: ARG002
-        """Report the results as notices: of a comparison they are no result for scripts."""
+        """Report the results as notices, not as the results of the command."""
         compared = summary.done + summary.skipped
         if not self._at and 0 < compared < LEAST:
             on_event(Notice(f"no CKA: it needs {LEAST} images"))
@@ -151,7 +151,7 @@ def draw_matrix(
 
 
 def _names(names: Sequence[str], cell: int, *, x: int = 1) -> Box:
-    """Return names below each other, at the left (0) or right (1), beside their cells; where these are low, not all."""
+    """Return names below each other beside their cells, left (0) or right (1) aligned; every k-th where cells are low."""
     every = -(-_NAME.leading // cell)
     texts = {at: set_lines(wrap(names[at], _NAME, _ROOM)) for at in range(0, len(names), every)}
     width = max((text.width for text in texts.values()), default=0)

@@ -1,4 +1,4 @@
-"""Compare two layers by what they say of the same images: linear centred kernel alignment.
+"""Compare two layers by their outputs for the same images: linear centred kernel alignment.
 
 Kornblith et al., "Similarity of Neural Network Representations Revisited", 2019, with the unbiased estimator of HSIC in
 Song et al., "Feature Selection via Dependence Maximization", 2012, equation 5. The plain estimator approaches 1 where there

@@ -62,7 +62,7 @@ class LayerDifference:
     channels: NDArray[np.float64] | None
 
     def __repr__(self) -> str:
-        """Return one line."""
+        """Summarize it in one line."""
         numbers = ", ".join(f"{name}={self.numbers[name]:.4g}" for name in ("max_abs", "rms", "cosine", "sqnr"))
         return f"LayerDifference({self.layer!r}, {self.image!r}, {numbers})"
 
@@ -93,7 +93,7 @@ class Differences(Iterator[LayerDifference]):
 
     @property
     def layers(self) -> tuple[LayerChange, ...]:
-        """The layers by how much they change over the images so far, the largest first; then those without a rank."""
+        """The layers ranked by their change over the images so far, the largest first; then those without a rank."""
         return tuple(rank_layers(self._powers, why_apart(self._alone), None))
 
 
@@ -165,7 +165,7 @@ def diff(
 def _iterate(
     drawer: PairDrawer, images: Inputs, model: Model, powers: dict[str, Powers], alone: list[tuple[str, bool]]
 ) -> Iterator[LayerDifference]:
-    """Compute the layers of each image, and add what they are ranked by."""
+    """Compare the layers of each image; add their sums to `powers`, and the others to `alone`."""
     device = next(model.module.parameters(), torch.empty(0)).device
     found = None
     inputs = resolve_inputs(images, volumes=model.preparation.volume)

@@ -126,7 +126,7 @@ def _add(sums: Sums, first: NDArray[np.generic], second: NDArray[np.generic], bu
 
 
 def _count_differing(first: NDArray[np.generic], second: NDArray[np.generic]) -> Sums | int:
-    """Return how many values of each row differ; usually it is all of them, which is found out faster."""
+    """Return how many values of each row differ; usually all, which is faster to check."""
     differ = first != second
     if np.count_nonzero(differ) == differ.size:
         return len(differ[0])
@@ -194,5 +194,5 @@ def _numbers(sums: Sums) -> Sums:
     numbers = np.stack([sums[_LARGEST], rms, relative, cosine, sums[_CENTRED], sqnr])
     numbers[:, count == 0] = np.nan
     differing = sums[_DIFFERING] / np.maximum(count + sums[_BAD], 1)
-    # Contiguous: it is kept, and written.
+    # Contiguous: it is stored and written.
     return np.concatenate([numbers, [differing, sums[_BAD]]]).T.copy()

@@ -94,7 +94,7 @@ def draw_pair(
 
 
 def _range(maps: Tensor, means: NDArray[np.float64] | None, difference: Difference, style: Style) -> Ranges:
-    """Return the extremes of the first sample; that all values are finite, and their mean, may be known already."""
+    """Return the extremes of the first sample; measure its mean only if `means` does not give it."""
     floats = as_floats(maps[:1])
     moments = style.rank in {"mean", "std"}
     is_finite = difference.whole is not None and not difference.numbers["nonfinite"]
@@ -106,7 +106,7 @@ def _range(maps: Tensor, means: NDArray[np.float64] | None, difference: Differen
 
 
 def pair_drawer(setup: PairSetup, session: Session, pair: nn.Module, check: Callable[[], object]) -> PairDrawer:
-    """Return what draws the networks of a session, or copies of them.
+    """Return a drawer of the networks of a session, or of copies of them.
 
     Args:
         setup: Both networks, and the layers of the second.
@@ -196,7 +196,7 @@ class PairDrawer:
         return self
 
     def __exit__(self, *_error: object) -> None:
-        """Remove the hooks, and set back what the networks have changed of themselves."""
+        """Remove the hooks, and restore the state of the networks."""
         self._hooks.close()
         for each in self.lasting:
             each.restore()
@@ -229,11 +229,11 @@ class PairDrawer:
             self._held, self._pixels = {}, torch.empty(0)
 
     def draw_kept(self, image: Tensor, kept: object) -> ImageResult:
-        """Nothing is kept."""
+        """Not called: passes of two networks are not stored."""
         raise NotImplementedError
 
     def _run(self, at: int, model: Model, batch: Tensor) -> bool:
-        """Run a network; return whether it drew random numbers."""
+        """Run a network; return True if it drew random numbers."""
         self._last = ""
         try:
             given = batch.to(self._types[at], copy=True)  # it may change its input in place
@@ -331,7 +331,7 @@ class PairDrawer:
 
 
 def _measure_all(first: FeatureMap, second: FeatureMap) -> Difference:
-    """Measure all values of a layer; of one that is no map, its channels are not known."""
+    """Measure all values of a layer; without channels if it is no map."""
     a, b = first.values, second.values
     with suppress(NotAMapError):
         frames = [frames_of(each, each.values) for each in (first, second)]

@@ -1,4 +1,4 @@
-"""Read what the unit of an image keeps of the outputs of layers, in one of the formats of raw values."""
+"""Read the outputs of layers that the unit of an image stores in one of the formats of raw values."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KeptValues:
-    """What a unit keeps of a layer.
+    """The stored output of a layer.
 
     Attributes:
         array: What the layer returned, without the batch axis.
@@ -55,7 +55,7 @@ def list_types(unit: Path) -> dict[str, str]:
 
 
 def read_values(unit: Path, config: RunConfig) -> dict[str, KeptValues]:
-    """Read what a unit keeps of the chosen layers, by their names.
+    """Read the stored outputs of the chosen layers, by their names.
 
     Raises:
         RequestError: It keeps no values.
@@ -81,7 +81,7 @@ def is_chosen(name: str, type_: str, config: RunConfig) -> bool:
 
 @contextmanager
 def _open(unit: Path) -> Iterator[tuple[list[Described], Callable[[str], NDArray[Any]]]]:
-    """Open the values of a unit: what describes the outputs of layers, and a function that reads one by its key."""
+    """Open the values of a unit; yield the descriptions of outputs, and a function that reads one by its key."""
     formats = [form for form in registry.formats() if "values" in needs_of(form)]
     name = next((each for form in formats for each in unit_patterns(form) if (unit / each).is_file()), None)
     if name is None:

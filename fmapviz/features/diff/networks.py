@@ -1,4 +1,4 @@
-"""Load the second network of a comparison, and find out what it has in common with the first."""
+"""Load the second network of a comparison, and compare its layers and weights with those of the first."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Compared:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PairSetup:
-    """What a run has loaded of two networks, besides the session of the first.
+    """The second network of a run, besides the session of the first.
 
     Attributes:
         compared: Both networks.
@@ -81,7 +81,7 @@ class PairSetup:
 
 
 def check_other(against: Other) -> None:
-    """Check, before anything is loaded, that there may be such a second network.
+    """Check the name of the second network before anything is loaded.
 
     Raises:
         RequestError: There is no such network or type.
@@ -97,7 +97,7 @@ def check_other(against: Other) -> None:
 
 
 def load_second(first: Model, against: Other, *, weights: Weights, preprocessing: InputOptions) -> Model:
-    """Load what a network is compared with.
+    """Load the second network.
 
     Args:
         first: The network, loaded.
@@ -162,7 +162,7 @@ def choose_layers(
 
 
 def remark_on_weights(compared: Compared, chosen: Sequence[Layer]) -> str:
-    """Return that all weights are equal, or that layers which were not chosen have others; empty if neither is the case."""
+    """Return a remark if all weights are equal, or if layers that are not compared differ; else an empty text."""
     first, second = (each.module for each in (compared.first, compared.second))
     own, theirs = dict(first.state_dict()), dict(second.state_dict())
     if own and own.keys() == theirs.keys() and all(_are_equal(own[name], theirs[name]) for name in own):
@@ -193,8 +193,8 @@ def _are_equal(values: object, other: object) -> bool | None:
 def are_related(first: nn.Module, second: nn.Module) -> bool:
     """Return True if the weights of two networks have something in common, as those before and after a training have.
 
-    It is the mean cosine of all tensors of weights of one name and shape, weighted by their sizes; of a large tensor, every
-    k-th weight tells enough. Of two networks with independent weights it is about `1 / sqrt(n)` for n weights. Without any
+    It is the mean cosine of all tensors of weights of one name and shape, weighted by their sizes; for a large tensor, every
+    k-th weight suffices. Of two networks with independent weights it is about `1 / sqrt(n)` for n weights. Without any
     weights to compare the answer is True.
     """
     others = dict(second.named_parameters())

@@ -1,4 +1,4 @@
-"""Lay out the grids of two networks, and of what the second adds, beside each other under their captions."""
+"""Lay out the grids of A, B and B - A beside each other under their captions."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _ALONE = 160  # pixels: a single map is enlarged to about that
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Panels(CustomContent):
-    """Content of a drawing: grids of two networks beside each other, and of what the second adds.
+    """Content of a drawing: grids of A, B and B - A beside each other.
 
     Attributes:
         pixels: Of one size: uint8 `(H, W)`, numbers of colours: first `SHADES` greys from black to white, then as many

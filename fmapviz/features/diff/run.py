@@ -64,7 +64,7 @@ def run_diff(config: RunConfig, *, against: Other | None, reference: str | None 
 
 
 def _hint(config: RunConfig) -> str:
-    """Return how to say what to compare with."""
+    """Return a hint on how to name the second network."""
     inputs = [config.inputs] if isinstance(config.inputs, str | Path) else config.inputs
     given = [str(each) for each in inputs if isinstance(each, str | Path)] if isinstance(inputs, list | tuple) else []
     if any(each.endswith(_CHECKPOINTS) for each in given):

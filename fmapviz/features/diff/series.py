@@ -161,7 +161,7 @@ class Series:
 
 
 def _add_step(session: Session, reference: Session, step: SeriesStep, *, is_loaded: bool) -> tuple[Session, PairSetup]:
-    """Return the session of a checkpoint and of what it is compared with; the first one is loaded already.
+    """Return the session of a checkpoint and its reference; load it unless it is the first one.
 
     Raises:
         RequestError: It cannot be loaded, or compared.
@@ -181,14 +181,14 @@ def _at(item: ImageFile | Failure, at: Version) -> ImageFile | Failure:
 
 
 def _with_pictures(formats: Sequence[str]) -> tuple[str, ...]:
-    """Add the format of plain pictures, if one is there that collects those of all steps."""
+    """Add the format of plain pictures if another format collects those of all steps."""
     plain = [name for name, form in registry.formats().items() if form.plain]
     collects = any(registry.form(form).write_series for form in formats)
     return tuple(dict.fromkeys((*formats, *(plain if collects else ()))))
 
 
 def _is_damaged(config: RunConfig, error: FmapvizError) -> bool:
-    """Return True if it is the weights that are wrong, not the request."""
+    """Return True if the weights are wrong, not the request."""
     return isinstance(config.model, str) and isinstance(error, RequestError) and type(error) is not RequestError
 
 

@@ -55,7 +55,7 @@ def load_pair(config: RunConfig, *, against: Other) -> tuple[Session, list[str]]
 def add_second(
     session: Session, second: Model, *, step: int | None = None, against: dict[str, Any] | None = None
 ) -> tuple[Session, PairSetup]:
-    """Return the session of a network with a second one, and both networks.
+    """Add a second network to a session; return the session and both networks.
 
     Args:
         session: Of the first network.

@@ -48,7 +48,7 @@ def _beginnings(layer: str, count: int) -> list[bytes]:
 
 
 def encode(text: str) -> bytes:
-    r"""Encode text as UTF-8; of a file name that is no text, the bytes are written as `\udc..`."""
+    r"""Encode text as UTF-8; bytes of a file name that are no text become `\udc..`."""
     return text.encode("utf-8", "backslashreplace")
 
 
@@ -59,7 +59,7 @@ def _layers(unit: Path) -> Iterator[tuple[str, Numbers]]:
 
 
 def _written(numbers: Numbers) -> list[bytes]:
-    """Return rows of numbers as text, with the digits that tell values of float32 apart; the last number is a count.
+    """Return rows of numbers as text, with enough digits for float32; the last number is a count.
 
     Most of the time is what it takes to turn numbers into text, of which orjson needs a twentieth of Python's. It writes
     null for what is not finite, so infinity is written as the largest number of float32.

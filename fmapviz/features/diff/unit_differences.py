@@ -1,4 +1,4 @@
-"""The file that holds how the layers of two networks differ for one image."""
+"""The file of the differences between the layers of two networks for one image."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class ComparedLayer:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class UnitDifferences:
-    """What a unit keeps of all its layers.
+    """The numbers that a unit stores of all layers.
 
     Attributes:
         layers: In the order of execution.

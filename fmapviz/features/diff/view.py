@@ -118,7 +118,7 @@ def _draw_bars(first: Tensor, second: Tensor, shared: Ranges, style: Style) -> t
 def _draw_grids(
     values: tuple[Tensor, Tensor], ranges: list[Ranges], end: float, tiles: Tiles, style: Style
 ) -> tuple[NDArray[np.uint8], ...]:
-    """Draw three grids, whatever the values and the style are."""
+    """Draw three grids of any values in any style."""
     shared = _joined(ranges)
     limits = grid.scale_limits(shared, style)
     shown = []
@@ -132,7 +132,7 @@ def _draw_grids(
 
 
 def _is_plain(ranges: list[Ranges], limits: tuple[Tensor, Tensor], end: float, style: Style) -> bool:
-    """Return True if all values are finite, between ends of their own that are not close to each other and far from zero."""
+    """Return True if all values are finite, and no range is narrow and far from zero."""
     low, high = limits
     if any(each.bad is not None for each in ranges) or style.palette or style.signed:
         return False
@@ -148,7 +148,7 @@ def _is_plain(ranges: list[Ranges], limits: tuple[Tensor, Tensor], end: float, s
 def _draw_plain(
     first: Tensor, second: Tensor, limits: tuple[Tensor, Tensor], end: float, tiles: Tiles
 ) -> tuple[NDArray[np.uint8], ...]:
-    """Draw three grids of plain values, see `_is_plain`: as `_draw_grids`, but for the last digit of the levels.
+    """Draw three grids of plain values, see `_is_plain`: as `_draw_grids` up to the last digit of the levels.
 
     A few rows of tiles at a time, which a core's cache holds: that takes half of the time.
     """
@@ -177,7 +177,7 @@ def _draw_plain(
 
 
 def _signed_levels(first: Tensor, second: Tensor, end: float, *, finite: bool) -> Tensor:
-    """Return numbers of colours, blue for -end to red for end; of what is not finite, a checkerboard of black and white."""
+    """Return numbers of colours, from blue for -end to red for end; values that are not finite are a checkerboard."""
     levels = second.float() - first.float()
     good = None if finite else levels.isfinite()
     levels.div_(end or 1.0).mul_(SHADES / 2 - 0.25).add_(1.5 * SHADES)
@@ -188,7 +188,7 @@ def _signed_levels(first: Tensor, second: Tensor, end: float, *, finite: bool) -
 
 
 def _ranked(maps: PairMaps, ranges: list[Ranges], style: Style) -> Tensor:
-    """Return what ranks the channels, `(1, C)`: of both networks the larger value."""
+    """Return the values that rank the channels, `(1, C)`: the larger one of both networks."""
     if style.rank == "change":
         return torch.from_numpy(maps.change)[None]
     if style.rank == "max":
@@ -199,7 +199,7 @@ def _ranked(maps: PairMaps, ranges: list[Ranges], style: Style) -> Tensor:
 
 
 def _joined(ranges: list[Ranges]) -> Ranges:
-    """Return the extremes of both networks; a channel that is finite in one of them has that one's."""
+    """Return the extremes of both networks; NaN in one of them is ignored."""
     first, second = ranges
     low, high = torch.fmin(first.low, second.low), torch.fmax(first.high, second.high)
     if not (first.whole and second.whole):

@@ -137,14 +137,14 @@ def _show(run: Path, source: str, units: list[tuple[int, Path]]) -> _Shown:
 
 
 def _rate_of(shown: _Shown) -> Fraction:
-    """Return the frames per second: those of the film, less the frames that are left out."""
+    """Return the frames per second: those of the film, divided by the step between frames."""
     steps = Counter(after - before for before, after in zip(shown.numbers, shown.numbers[1:], strict=False))
     step = max(1, steps.most_common(1)[0][0]) if steps and shown.source else 1
     return (rate_of(shown.source) or RATE if shown.source else RATE) / step
 
 
 def _times_of(shown: _Shown) -> list[float]:
-    """Return when each unit begins and the last one ends, in seconds, if the rate of the film varies; else none."""
+    """Return the time at which each unit begins and the last one ends, in seconds; empty if the rate is constant."""
     times = times_of(shown.source) if shown.source else []
     if not times or shown.numbers[-1] >= len(times) - 1:
         return []
@@ -184,13 +184,13 @@ def _write(
 
 
 def _divided(times: Sequence[float], parts: int) -> list[float]:
-    """Return times at which each of several parts of a unit begins, and the last one ends."""
+    """Return the times at which the parts of all units begin and the last one ends."""
     begins = (before + (after - before) * part / parts for before, after in pairwise(times) for part in range(parts))
     return [*begins, times[-1]] if times else []
 
 
 class _Pictures:
-    """The same picture of several images, each of which is read when it is shown.
+    """The same picture of several images, read one by one.
 
     Attributes:
         size: Width and height of the largest one as it is shown; None if there is none.
@@ -214,7 +214,7 @@ class _Pictures:
             self.size = self._shown((width, height))
 
     def pictures(self) -> Iterator[PillowImage.Image]:
-        """Yield the picture of each image; where there is none, the one before it, or the first."""
+        """Yield the picture of each image; where it is missing, the previous one, or the first."""
         last = self._read(next(path for path in self._paths if path))
         for path in self._paths:
             last = self._read(path) if path else last

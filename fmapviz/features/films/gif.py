@@ -32,7 +32,7 @@ def write_film(
     rate: Fraction,
     times: Sequence[float] = (),
 ) -> None:
-    """Write one frame after the other, each with a palette of its own; Pillow's writer keeps all of them in memory."""
+    """Write frame by frame, each with its palette; Pillow's writer keeps all frames in memory."""
     files.write_pieces(target, _pieces(pictures, size, rate, times))
 
 

@@ -19,7 +19,7 @@ from fmapviz.core.drawings import Rendered
 from fmapviz.draw.colormaps import checkerboard
 from fmapviz.draw.facts import channel_facts
 from fmapviz.draw.heatmap import nearest_values
-from fmapviz.features.tokens.shared import size_of, told_sample, vectors_in
+from fmapviz.features.tokens.shared import sample_note, size_of, vectors_in
 from fmapviz.features.tokens.vectors import vectors_of
 from fmapviz.observe.reshape import NotAMapError
 from fmapviz.types import CustomContent
@@ -67,19 +67,19 @@ class Labels(CustomContent):
     def describe(self, layer: LayerResult, _style: Style, /) -> dict[str, str | None]:
         """See `CustomContent`."""
         of_what = "clusters of all images of the run: k-means of vectors of length one"
-        scaling = f"each colour is one of {self.count} {of_what}{told_sample(self.sampled)}"
+        scaling = f"each colour is one of {self.count} {of_what}{sample_note(self.sampled)}"
         shown = "and their places drawn as a checkerboard"
         return channel_facts(layer, scaling=scaling, nonfinite=shown, more={"Clusters": self._shares()})
 
     def _shares(self) -> str:
-        """Return which part of the image each cluster is."""
+        """Return the share of each cluster in the image."""
         counts = np.bincount(self.numbers[self.numbers >= 0], minlength=self.count)
         shares = (f"{number}: {count / self.numbers.size:.1%}" for number, count in enumerate(counts))
         return ", ".join(shares).replace("%", " %")
 
 
 def draw(maps: LayerMaps, _style: Style) -> BatchContent:
-    """Find the cluster of each position, of those that all images of the run share.
+    """Assign each position to one of the clusters of all images of the run.
 
     Raises:
         NotAMapError: A vector, or a layer that no image of the run had when the clusters were found.
@@ -166,7 +166,7 @@ def _choose(points: Tensor, clusters: int, chance: torch.Generator) -> Tensor:
 
 
 def _refine(points: Tensor, centres: Tensor, steps: int, tolerance: float) -> tuple[Tensor, float]:
-    """Move centres to the means of their points; return them, and the sum of squared distances, less a constant."""
+    """Move centres to the means of their points; return them and the sum of squared distances, up to a constant."""
     for _ in range(steps):
         labels = _nearness(points, centres).argmax(1)
         members = torch.zeros(len(centres), len(points))
@@ -181,7 +181,7 @@ def _refine(points: Tensor, centres: Tensor, steps: int, tolerance: float) -> tu
 
 
 def _nearness(points: Tensor, centres: Tensor) -> Tensor:
-    """Return how near points are to centres: half of the negative squared distance, but for a constant of each point."""
+    """Return half of the negative squared distance of points to centres, up to a constant of each point."""
     return points @ centres.mT - centres.square().sum(1) / 2
 
 
@@ -208,7 +208,7 @@ def cluster_colours() -> NDArray[np.uint8]:
 
 
 def colour_labels(labels: NDArray[np.int16], size: Size, centres: Centres | None = None) -> NDArray[np.uint8]:
-    """Draw clusters in their colours, each value as a rectangle, uint8 `(H, W, 3)`; a checkerboard where there is none.
+    """Draw clusters in their colours, each value as a rectangle, uint8 `(H, W, 3)`; negative ones as a checkerboard.
 
     Args:
         labels: Number of the cluster of each position of a map, int16 `(h, w)`; negative where there is none.

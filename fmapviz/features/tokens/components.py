@@ -81,7 +81,7 @@ class Covariance:
         self._count = total
 
     def basis(self) -> Basis:
-        """Return the principal components of what has been added, one piece at least."""
+        """Return the principal components of the maps that were added, at least one."""
         return _make_basis(self._mean, *_leading(self._scatter), self._count)
 
 
@@ -189,7 +189,7 @@ def _leading(matrix: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _make_basis(mean: Tensor, values: Tensor, vectors: Tensor, count: int) -> Basis:
-    """Make a basis of a scatter matrix's eigenvalues and eigenvectors, without those that are rounding errors."""
+    """Make a basis of a scatter matrix's eigenvalues and eigenvectors, leaving out rounding errors."""
     deviations = (values.clamp(min=0) / max(1, count)).sqrt()
     noise = (vectors * mean).norm(dim=1).maximum(deviations[:1]) * _NOISE
     real = deviations > noise
@@ -205,14 +205,14 @@ def _make_basis(mean: Tensor, values: Tensor, vectors: Tensor, count: int) -> Ba
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Foreground:
-    """What separates foreground from background.
+    """The split of positions into foreground and background.
 
     Attributes:
         first: Components of all positions; the first one separates.
         threshold: Of the first component.
         above: Whether the foreground is above the threshold.
         basis: Components of the foreground.
-        positions: How many positions of how many it was found of; None: of all.
+        positions: Number of positions in the sample and in all images; None: all were used.
     """
 
     first: Basis
@@ -222,14 +222,14 @@ class Foreground:
     positions: tuple[int, int] | None = None
 
     def mask(self, maps: Tensor) -> Tensor:
-        """Return where the foreground is, boolean `(N, h, w)`, of maps `(N, C, h, w)`."""
+        """Return the foreground of maps `(N, C, h, w)`, boolean `(N, h, w)`."""
         scores = scores_of(maps.detach().float().flatten(2), self.first)
         inside = scores > self.threshold if self.above else scores <= self.threshold
         return inside.view(-1, *maps.shape[2:])
 
 
 def separate(vectors: Tensor, at_border: Tensor, first: Basis | None = None) -> Foreground:
-    """Find the foreground of vectors.
+    """Split vectors into foreground and background.
 
     Args:
         vectors: `(C, n)`, any floating type. Vectors with a value that is NaN or infinite do not count.

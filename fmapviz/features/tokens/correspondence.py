@@ -168,7 +168,7 @@ def _at(point: tuple[float, float], factor: int, across: int = 0) -> tuple[float
 
 
 def _rank_colours(count: int) -> list[tuple[int, int, int]]:
-    """Return the colours of matches, from the best to the worst: red to blue, without the dark ends; yellow of one."""
+    """Return the colours of matches, best to worst: red to blue without the dark ends; yellow for a single one."""
     levels = np.linspace(225, 30, count).round().astype(np.uint8) if count > 1 else np.array([150], np.uint8)
     return [(int(red), int(green), int(blue)) for red, green, blue in table("turbo")[levels[:count]]]
 

@@ -1,4 +1,4 @@
-"""Find the positions of two maps that match best: nearest neighbours by cosine, and those that are so mutually."""
+"""Find the positions of two maps that match best: nearest neighbours by cosine, and which are mutual."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Reference:
 
 
 def averaged(maps: Tensor) -> Tensor:
-    """Return maps `(N, C, h, w)` of at most 64 x 64 positions or as many, averaged if there are more.
+    """Return maps `(N, C, h, w)` averaged to at most about 64 x 64 positions.
 
     Example:
         >>> averaged(torch.zeros(1, 3, 112, 112)).shape, averaged(torch.zeros(1, 3, 14, 14)).shape
@@ -178,7 +178,7 @@ def _match(own: Tensor, other: Tensor, known: Tensor) -> tuple[Tensor, Tensor, T
 
 
 def _point(place: int, centres: Centres) -> tuple[float, float]:
-    """Return where a position, counted row by row, lies in its picture, pixels; one in the padding at the border."""
+    """Return row and column in the picture, pixels, of a position counted row by row; clipped to the picture."""
     row, column = divmod(place, centres.grid[1])
     height, width = centres.picture
     return min(max(float(centres.rows[row]), 0.0), height), min(max(float(centres.columns[column]), 0.0), width)

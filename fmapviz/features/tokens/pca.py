@@ -18,7 +18,7 @@ from fmapviz.core.drawings import Rendered
 from fmapviz.draw.facts import channel_facts
 from fmapviz.draw.heatmap import interpolate_colours, nearest_values
 from fmapviz.features.tokens.components import border, fit, paint, separate
-from fmapviz.features.tokens.shared import size_of, told_sample, vectors_in
+from fmapviz.features.tokens.shared import sample_note, size_of, vectors_in
 from fmapviz.features.tokens.vectors import silent_channels
 from fmapviz.observe.reshape import NotAMapError
 from fmapviz.types import CustomContent
@@ -79,7 +79,7 @@ class Rgb(CustomContent):
         places = self.pixels[..., 0].size
         of_what = "" if self.foreground is None else " of the foreground"
         scaling = f"the first three principal components{of_what}, of {_COMPONENTS_OF[style.pca]}, are red, green and blue"
-        scaling += f", each from 2.5 deviations below its mean to 2.5 above{told_sample(self.sampled)}"
+        scaling += f", each from 2.5 deviations below its mean to 2.5 above{sample_note(self.sampled)}"
         shown = f"at {self.nonfinite} of {places} places, drawn as a checkerboard"
         foreground = None if self.foreground is None else f"{self.foreground} of {places} places: {_SIDE}"
         return channel_facts(layer, scaling=scaling, nonfinite=shown, more={"Foreground": foreground})
@@ -123,6 +123,6 @@ def _foreground(maps: LayerMaps) -> dict[str, Tensor]:
 
 
 def _nonfinite(maps: Tensor) -> Tensor:
-    """Return which positions have a value that is not finite, but for silent channels: boolean `(N, h, w)`."""
+    """Return which positions have a value that is not finite, silent channels aside: boolean `(N, h, w)`."""
     finite = maps.isfinite().flatten(2)
     return (~(finite | silent_channels(finite))).any(1).view(-1, *maps.shape[2:])

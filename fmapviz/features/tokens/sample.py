@@ -1,4 +1,4 @@
-"""A random sample of channel vectors of many images: the same whatever their order is, bounded for any number of them."""
+"""A random sample of the channel vectors of many images: bounded in size, independent of their order."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LARGER = 4  # times as much for a foreground, which needs no search
 
 
 class Sample:
-    """Keeps the vectors with the smallest of random numbers, which depend on the image and the position alone.
+    """Keeps the vectors with the smallest random numbers, which depend only on the image and the position.
 
     Every vector of all images is kept with the same probability; all of them while there are few.
 
@@ -24,7 +24,7 @@ class Sample:
         large: Whether to keep more.
 
     Attributes:
-        most: Number of vectors that are kept of any number.
+        most: Largest number of vectors that are kept.
         fewer: Number of vectors of a sample that is not large.
         seen: Number of finite vectors that were added.
 

@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SharedVectors:
-    """What the views here share, each only if requested; it is `more` of `fmapviz.draw.grid.Shared`.
+    """What the views of tokens share, if requested: `more` of `fmapviz.draw.grid.Shared`.
 
     Attributes:
         basis: Principal components of all images.
         foreground: What separates their foreground from the background.
         centres: Centres of the clusters of all images, float32 `(K, C)`.
-        clustered: How many positions of how many these were found of; None: of all.
+        clustered: Number of positions in the sample and in all images; None: all were used.
         anchor: Direction of the anchor in its image, float32 `(1, C)`.
         reference: The map of the anchor's image.
     """
@@ -39,7 +39,7 @@ class SharedVectors:
 
 
 def vectors_in(shared: Shared | None) -> SharedVectors:
-    """Return what images share of a layer's vectors; nothing if they share nothing."""
+    """Return what images share of a layer's vectors; empty if they share nothing."""
     more = shared and shared.more
     return more if isinstance(more, SharedVectors) else SharedVectors()
 
@@ -50,6 +50,6 @@ def size_of(grid: Size, seen: NDArray[np.uint8], style: Style) -> Size:
     return rows, columns
 
 
-def told_sample(part: tuple[int, int] | None) -> str:
-    """Return in words how many positions of how many something was found of; nothing if of all."""
+def sample_note(part: tuple[int, int] | None) -> str:
+    """Return a note on the size of a random sample of positions; empty if all were used."""
     return f", found of a random sample, {part[0]} of {part[1]} positions" if part else ""

@@ -52,7 +52,7 @@ def publish(summary: bytes | None, _info: RunInfo) -> dict[str, bytes]:
 
 
 def report(_run: Path) -> tuple[Mapping[str, Any], list[str]]:
-    """Return nothing: what is noticed about the images is reported when they are drawn."""
+    """Return nothing: notices are reported when the images are drawn."""
     return {}, []
 
 

@@ -1,4 +1,4 @@
-"""Draw the top images of a run into a unit of their own, from which the run's table is made."""
+"""Draw the top images of a run into one unit, from which the run's table is made."""
 
 from __future__ import annotations
 
@@ -34,34 +34,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """What was drawn of the ranked images; nothing if that was done before.
+    """The result of drawing top images; all zero if they were drawn before.
 
     Attributes:
         pictures: Number of pages.
         images: Number of images that went through the network again.
         lost: Names of the images that could not be drawn again.
-        different: Number of values that were not the same when drawn again.
-        difference: The largest relative difference among them.
         unit: Directory of the pages.
     """
 
     pictures: int = 0
     images: int = 0
     lost: tuple[str, ...] = ()
-    different: int = 0
-    difference: float = 0.0
     unit: Path | None = None
-
-    def remarks(self) -> Iterator[str]:
-        """Yield what the user must know."""
-        if self.lost:
-            what = "is gone or has changed" if len(self.lost) == 1 else "are gone or have changed"
-            yield f"top images: {len(self.lost)} of the images {what}: {first_few(self.lost)}"
-        if self.different:
-            yield (
-                f"top images: {self.different} values were not the same when drawn again, "
-                f"by up to {100 * self.difference:.2g} %: the network does not reproduce them"
-            )
 
 
 def draw_ranking(
@@ -82,8 +67,8 @@ def draw_ranking(
         ranking: The ranking of its images.
         options: What is shown of them.
         on_event: Called with notices.
-        layers: Names of the layers that were asked for; None: all.
-        lost: Names of images that should have been ranked but cannot be read as they were.
+        layers: Names of the requested layers; None: all.
+        lost: Names of images that could not be ranked because their files are gone or have changed.
         of: Digest of all images that were ranked.
         force: Whether to draw them again.
 
@@ -124,11 +109,17 @@ def draw_ranking(
         files.write(staging / CSV_FILE, write_rows(_rows(ranking, shown)))
         more = {"options": options.record, "layers": layers and sorted(layers), "lost": missing}
         unit = finish_unit(session, staging, key, more, force=force or session.config.repair or bool(done))
-    different = sum(bool(each.note) for each in second.shown.values())
-    drawn = Drawn(count, len(listed), tuple(missing), different, second.difference, unit)
-    for remark in drawn.remarks():
-        on_event(Notice(remark))
-    return drawn
+    if missing:
+        what = "is gone or has changed" if len(missing) == 1 else "are gone or have changed"
+        on_event(Notice(f"top images: {len(missing)} of the images {what}: {first_few(missing)}"))
+    if different := sum(bool(each.note) for each in second.shown.values()):
+        on_event(
+            Notice(
+                f"top images: {different} values were not the same when drawn again, "
+                f"by up to {100 * second.difference:.2g} %: the network does not reproduce them"
+            )
+        )
+    return Drawn(count, len(listed), tuple(missing), unit)
 
 
 def _write_pages(session: Session, staging: Path, key: UnitKey, pages: Pages, ranking: Ranking) -> int:
@@ -156,7 +147,7 @@ def _make_key(ranking: Ranking, winners: Sequence[Winner], options: TopOptions, 
 
 
 def _not_drawn(ranking: Ranking, winners: Sequence[Winner], second: SecondPass) -> Mapping[Slot, Shown]:
-    """Return what is shown in place of the images that could not be drawn again."""
+    """Return the entries of images that could not be drawn again."""
     values, rows = ranking.values, {info: own.start for info, own in ranking.slices()}
     shown = {}
     for winner in winners:

@@ -1,4 +1,4 @@
-"""Find the position of a channel's value in its feature map, and what the unit there sees."""
+"""Find the position of a channel's value in its feature map, and the receptive field there."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Position:
 
 
 def first_maximum(values: Map, by: By) -> tuple[int, int]:
-    """Return row and column of the largest finite value, or of the smallest; of equal values the first one, row by row.
+    """Return row and column of the largest finite value, or of the smallest; among equal values the first one, row by row.
 
     Args:
         values: float32 `(h, w)`, with a finite value.
@@ -87,7 +87,7 @@ def inside_values(layer: LayerResult, by: By, field: ReceptiveField | None) -> M
 
 
 def measured(layer: LayerResult, options: TopOptions, field: ReceptiveField | None, channel: int) -> np.float32:
-    """Return the ranked value of a channel, as it is in this forward pass."""
+    """Return the ranked value of a channel in this forward pass."""
     assert layer.measures
     if not options.inside:
         return np.float32(getattr(layer.measures, COLUMNS[options.by])[channel])
@@ -127,7 +127,7 @@ def locate(
 
 
 def fitting(field: ReceptiveField | None, layer: LayerResult) -> ReceptiveField | None:
-    """Return the fields of a map's positions; None if they are those of the windows that it is put together of."""
+    """Return the fields of a map's positions; None if the map is put together from windows with other fields."""
     if field is None or layer.maps is None or field.is_whole:
         return field
     return field if (field.rows.shape[1], field.columns.shape[1]) == layer.maps.shape[2:] else None

@@ -96,7 +96,7 @@ def draw_top_images(
         What was drawn.
 
     Raises:
-        RequestError: The run keeps no statistics, its shards rank fewer images than are asked for, or no layer has the
+        RequestError: The run keeps no statistics, its shards rank fewer images than requested, or no layer has the
             channels.
         NothingToDoError: None of the images can be read any more.
         OutputError: The output could not be written.
@@ -145,7 +145,7 @@ def rank_run(run: Path, options: TopOptions) -> Ranking:
     """Rank the images of a run by the statistics that it keeps.
 
     Raises:
-        RequestError: It is no run, keeps no statistics, or its shards rank fewer images than are asked for.
+        RequestError: It is no run, keeps no statistics, or its shards rank fewer images than requested.
     """
     return _rank(find_units(run), run, options, settings=load_run(run)["settings"])
 

@@ -1,4 +1,4 @@
-"""Rank images in a loop of one's own, or from the statistics of a finished run, without drawing anything."""
+"""Rank images in a user's loop, or from the statistics of a finished run, without drawing anything."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ class Pages:
             facts = self._facts(info, layer, channels)
             pixels, tiles = draw_strips(
                 strips,
-                columns=max([1, *(len(strip.cells) for strip in strips)]),  # a run may have fewer images than wanted
+                columns=max([1, *(len(strip.cells) for strip in strips)]),  # a run may have fewer images than requested
                 side=self._tiles.side,
                 title=f"{info.layer}  {info.type}  {shape_of(layer)}",
                 note=f"{facts['Shows'].capitalize()}. {facts['Field']}. {self._info.label}",
@@ -130,7 +130,7 @@ class Pages:
         return f"{shown} of {images}{share}{without}"
 
     def _images(self, info: FeatureMapInfo, channel: int) -> Iterator[dict[str, Any]]:
-        """Yield what the report is told of each image: its address and name, the ranked value, and what the unit sees."""
+        """Yield the report's data of each image: address, name, ranked value and receptive field."""
         for rank in range(self._ranking.k):
             if shown := self._shown.get((info, channel, rank)):
                 yield {

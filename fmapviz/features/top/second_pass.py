@@ -179,7 +179,7 @@ class SecondPass:
 
     def field_of(self, name: str) -> ReceptiveField | None:
         """Return the receptive field of a feature map as it is shown in the first image; None if it is not known."""
-        return self._field_of(name, self._shapes[self._first[name]]) if name in self._first else None
+        return self._fields.shown(name, self._shapes[self._first[name]]) if name in self._first else None
 
     def note(self, result: Result) -> None:
         """Draw the tiles of an image."""
@@ -202,12 +202,9 @@ class SecondPass:
             layer = layers.get(info.layer)
             if layer is None or layer.measures is None or len(layer.measures.low) != info.channels:
                 continue
-            field = fitting(self._field_of(info.layer, shape), layer)
+            field = fitting(self._fields.shown(info.layer, shape), layer)
             for channel, rank in slots:
                 self._show(winner, (info, channel, rank), layer, field, view)
-
-    def _field_of(self, name: str, shape: tuple[int, ...]) -> ReceptiveField | None:
-        return self._fields.shown(name, shape)
 
     def _show(self, winner: Winner, slot: Slot, layer: LayerResult, field: ReceptiveField | None, view: _View) -> None:
         info, channel, rank = slot

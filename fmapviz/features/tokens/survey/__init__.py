@@ -1,1 +1,1 @@
-"""What all images of a run share is found out before the first is drawn."""
+"""Survey all images of a run before the first is drawn."""

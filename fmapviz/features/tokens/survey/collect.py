@@ -190,5 +190,5 @@ class Surveyor:
 
 
 def _part(used: int, count: int) -> tuple[int, int] | None:
-    """Return how many positions of how many were used; None if all were."""
+    """Return the numbers of positions used and of all; None if all were used."""
     return (used, count) if used < count else None

@@ -1,4 +1,4 @@
-"""Survey all images before the first is drawn, for what their pictures share; the run stores the result."""
+"""Survey all images before the first is drawn; the run stores the result."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def survey(session: Session, found: Sequence[ImageFile | Failure], on_event: Cal
     Raises:
         OutputError: The output could not be written.
         RequestError: The image of the anchor is not among the inputs, or cannot be drawn, or the anchor is outside it.
-        RefusedError: The survey of the images that were drawn is lost, and the images given now are others.
+        RefusedError: The survey of the images drawn so far is lost, and other images are given.
     """
     request = request_of(session)
     known = load(session.directory, session.info.fingerprint)

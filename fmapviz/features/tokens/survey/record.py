@@ -63,7 +63,7 @@ def save(run: Path, fingerprint: str, survey: Survey, *, sync: bool) -> None:
 
 
 def load(run: Path, fingerprint: str) -> Survey | None:
-    """Return a run's survey; None if there is none, or it is damaged."""
+    """Return a run's survey; None if it is missing or damaged."""
     document = checksummed_json.load(run / SURVEY_FILE, intact=True)
     if document is None or document.get("run") != fingerprint:
         return None
@@ -72,7 +72,7 @@ def load(run: Path, fingerprint: str) -> Survey | None:
         picture = None if common is None else (str(common["image"]), _read_array(common, "|u1").astype(np.uint8))
         shared = {(each["of"], each["layer"], each["class"]): _shared(each, picture) for each in document["layers"]}
         return Survey(int(document["images"]), shared, str(document.get("anchor", "")))
-    except (KeyError, TypeError, ValueError, RuntimeError, OverflowError):  # sealed, but by another program
+    except (KeyError, TypeError, ValueError, RuntimeError, OverflowError):  # checksummed, but by another program
         return None
 
 
