@@ -274,7 +274,10 @@ def _holds_frames(path: str) -> bool:
 
 
 def _nothing_chosen(file: ImageFile, choice: FrameChoice) -> Failure:
-    length = next(number for number in count() if not _has(file.path, number))
+    length = 0
+    with suppress(InputError):
+        while ask(file.path, "has", length)[0]:
+            length += 1
     if choice.clip > 1 and (choice.every, choice.start, choice.stop) == (1, 0, None):
         message = f"the film has {counted(length, 'frame')}, a clip needs {choice.clip}: {quote(file.path)}"
         return Failure(file.path, "E_NOTHING", message, hint="a single frame, FILM/000000, is repeated for a whole clip")
@@ -282,13 +285,6 @@ def _nothing_chosen(file: ImageFile, choice: FrameChoice) -> Failure:
     chosen = f"every={choice.every}, frames={choice.start}:{'' if choice.stop is None else choice.stop}"
     message = f"no {what} of the film are chosen by {chosen}; it has {counted(length, 'frame')}: {quote(file.path)}"
     return Failure(file.path, "E_NOTHING", message, hint="other every= or frames=")
-
-
-def _has(path: str, number: int) -> bool:
-    try:
-        return bool(ask(path, "has", number)[0])
-    except InputError:
-        return False
 
 
 @cache

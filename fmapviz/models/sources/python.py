@@ -60,8 +60,9 @@ def find_call(home: ModuleType) -> Callable[[nn.Module, Tensor], object] | None:
         RequestError: It does not take a network and a batch of images, and nothing else.
     """
     found: Any = getattr(home, "call", None)
-    is_own = isinstance(found, partial) or (isinstance(found, FunctionType) and not _is_of_python(found))
-    if not is_own:  # `unittest.mock.call`, for example
+    if isinstance(found, FunctionType) and found.__module__.partition(".")[0] in sys.stdlib_module_names:
+        return None  # `subprocess.call`
+    if not isinstance(found, FunctionType | partial):  # `unittest.mock.call`, for example
         return None
     signature = inspect.signature(found)
     try:
@@ -72,11 +73,6 @@ def find_call(home: ModuleType) -> Callable[[nn.Module, Tensor], object] | None:
             hint="def call(network, images): return network(images, ...)",
         ) from error
     return cast("Callable[[nn.Module, Tensor], object]", found)
-
-
-def _is_of_python(function: FunctionType) -> bool:
-    """Return True for a function that a module imports from the standard library, such as `subprocess.call`."""
-    return function.__module__.partition(".")[0] in sys.stdlib_module_names
 
 
 def _build(name: str) -> tuple[ModuleType, nn.Module, Callable[[nn.Module, Tensor], object] | None]:
