@@ -11,12 +11,11 @@ from fmapviz.core.drawings import HeatMap
 from fmapviz.draw.colormaps import HEAT_COLORMAP
 from fmapviz.draw.heatmap import heat_and_ends
 from fmapviz.features.cam import CamView
-from fmapviz.features.cam.cam_layers import Chosen, NoMapError, find_maps
-from fmapviz.features.cam.exact_cam import Pooling
-from fmapviz.features.cam.layers import choose_layers, chosen_points, requested_points
+from fmapviz.features.cam.cam_layers import Chosen, NoMapError, choose_rows, find_last, find_maps
+from fmapviz.features.cam.exact_cam import Pooling, refuse
 from fmapviz.features.cam.method import Method
 from fmapviz.observe.gradients import edge_of
-from fmapviz.observe.reshape import frames_of, picture_size
+from fmapviz.observe.reshape import NotAMapError, frames_of, picture_size
 from fmapviz.run.batch_results import LayerBatch
 from fmapviz.run.class_gradients import NOT_FINITE
 from fmapviz.run.observers import PassObserver
@@ -33,13 +32,13 @@ if TYPE_CHECKING:
 
     from fmapviz.config import Style
     from fmapviz.core.members import View
-    from fmapviz.features.cam.layers import Points
     from fmapviz.observe.forward_record import GraphPoint
     from fmapviz.observe.targets import TargetChoice
     from fmapviz.run.observers import ClassPass, Differentiable, Indices
     from fmapviz.run.plan import Plan
     from fmapviz.types import Model, Target
 
+    Points = Mapping[str, Sequence[GraphPoint]]  # by view
     Targets = Sequence[Target | None]  # of a class in each image; None if the image does not have it
 
 _OF_CLIPS = "a class activation map of a clip or volume is the mean over its frames or slices, laid over a single one"
@@ -171,11 +170,34 @@ class CamObserver(PassObserver):
         return is_intact
 
     def _choose_layers(self, current: ClassPass, indices: Indices) -> Chosen:
-        """Choose layers, and release the others; a choice that another thread has made meanwhile wins."""
-        record, scores = current.record, current.scores
+        """Choose layers after a pass that recorded all of them, and release the others.
+
+        A choice that another thread has made meanwhile wins.
+
+        Args:
+            current: The pass.
+            indices: A class for each image, whose gradient decides.
+
+        Raises:
+            NoMapError: No layer can be chosen.
+        """
+        record, scores, methods = current.record, current.scores, self.of_layers.values()
         assert scores
-        chosen, is_certain = choose_layers(self.of_layers.values(), self.pooling, current, indices)
-        if is_certain:
+        chosen, is_certain = Chosen(), True
+        if any(not method.exact for method in methods):
+            last = find_last(record, scores, indices)
+            chosen, is_certain = Chosen(layer=last.point.name), last.certain
+            record.known[last.point.identity, tuple(indices)] = last.gradient
+        if any(method.sheet for method in methods):
+            maps = [point for point in find_maps(record, scores) if point.edge is not None][::-1]
+            maps = maps[: [point.name for point in maps].index(chosen.layer) + 1]
+            rows = choose_rows([point for point in maps if point.intact or point is maps[-1]], record)
+            chosen = replace(chosen, rows=tuple(point.name for point in rows))
+        if self.pooling:
+            chosen = replace(chosen, pooled=self.pooling.choose(find_maps(record, scores)).name)
+        elif any(method.exact for method in methods):
+            is_certain = False  # the scores of other images may be finite
+        if is_certain:  # for all images of this shape
             chosen = self.observation.chosen.setdefault(record.pixels.shape[1:], chosen)
         record.keep_only(chosen.names, find_maps(record, scores))
         return chosen
@@ -196,14 +218,47 @@ class CamObserver(PassObserver):
             RequestError: No chosen layer has a map.
         """
         self._pixels = InputPoint(edge_of(current.record.pixels) if self._of_pixels else None)
-        if self.automatic:
-            chosen = self._chosen if current.present else Chosen()
-            self._points = chosen_points(self.of_layers, self.pooling, current, chosen)
-        else:
-            self._points = requested_points(self.of_layers, self.pooling, current)
+        self._points = self._chosen_points(current) if self.automatic else self._requested_points(current)
         for view, method in self.of_layers.items():
             for point in () if method.targets else self._points[view]:
                 self._draw_layer(current, view, point, [None] * current.record.images)
+
+    def _requested_points(self, current: ClassPass) -> Points:
+        """Return the layers that the user chose, for each view; note those without a map.
+
+        Raises:
+            RequestError: None of them enters the pooling, see `fmapviz.features.cam.exact_cam`.
+        """
+        record, results, pooling = current.record, current.results, self.pooling
+        maps = []
+        for point in record.outputs if self.of_layers else ():
+            try:
+                record.maps(point, point.values)
+                maps.append(point)
+            except NotAMapError as reason:
+                results.note(self.of_layers, point.name, str(reason))
+        points: dict[str, Sequence[GraphPoint]] = {}
+        for view, method in self.of_layers.items():
+            points[view] = maps
+            if method.exact:
+                points[view] = fitting = [point for point in maps if pooling and pooling.maps_of(point) is not None]
+                if pooling and maps and not fitting:
+                    raise refuse(maps[-1].name)
+                for point in maps:
+                    if point not in fitting:
+                        results.note([view], point.name, "the class scores are not averages of its maps")
+        return points
+
+    def _chosen_points(self, current: ClassPass) -> Points:
+        """Return the recorded layers that were chosen automatically, for each view."""
+        kept = {point.name: point for point in current.record.kept}
+        chosen = self._chosen if current.present else Chosen()
+        pooled = chosen.pooled if self.pooling else ""  # the scores of these images may not be finite
+        points = {}
+        for view, method in self.of_layers.items():
+            names = chosen.rows if method.sheet else [pooled if method.exact else chosen.layer]
+            points[view] = [kept[name] for name in names if name in kept]
+        return points
 
     def points(self, alike: Collection[TargetChoice]) -> Iterable[Differentiable]:
         """Return the layers, and the input, at which some view needs the gradient of a class."""
