@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
 
-GRACE_SECONDS = 1.7  # the README promises two
+GRACE_SECONDS = 1.7  # the guide promises two
 RETRY_SECONDS = 0.02  # until a callback in which a signal was ignored has ended
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _freeze = cache(gc.freeze)  # once: a second call would also keep garbage
@@ -69,6 +69,9 @@ def importing() -> Iterator[None]:
 
 def handle_signals(report: Callable[[Interrupted], int] | None = None) -> None:
     """Raise `Interrupted` at the first Ctrl-C, SIGTERM or SIGHUP, from now on; exit immediately at the second.
+
+    The exception ends the command: `fmapviz.run.pipeline.scheduler` stops its threads, `fmapviz.store.unfinished` records
+    the interruption, and `fmapviz.cli.app` removes staged files and exits with 130 after Ctrl-C.
 
     Python ignores what is raised in a finalizer or the callback of a weak reference: there the signal is sent once more. The
     process exits after `GRACE_SECONDS` in any case: foreign code may block or catch the exception.

@@ -97,11 +97,11 @@ def test_a_look_without_effect_is_reported_and_makes_no_other_run(samples, tmp_p
 
 def test_a_plan_sorts_views_by_what_they_need():
     names = [view.name for view in CONTRIBUTION.views]
-    assert {*names} == {"kernels", *DRAWN, *REDUCED}
+    assert {*names} >= {"kernels", *DRAWN, *REDUCED}
     plan = make_plan(names, targets=["top2", "star"], classes=("circle", "star"), output="out", automatic=True)
     for need in set(DRAWN.values()):
-        drawn = {name: draw for name, draw in plan.draws[need].items() if name not in REDUCED}
-        assert drawn == {name: load(VIEWS[name].draw) for name, needed in DRAWN.items() if needed == need}
+        drawn = {name: plan.draws[need].get(name) for name, needed in DRAWN.items() if needed == need}
+        assert drawn == {name: load(VIEWS[name].draw) for name in drawn}
     assert plan.draws["output"].keys() >= REDUCED
     assert plan.reductions == REDUCED
     assert (plan.unscaled, plan.sheets.keys()) == ({"histogram"}, {"contact"})

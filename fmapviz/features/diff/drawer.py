@@ -1,4 +1,4 @@
-"""Run two networks on the same image, and draw how their layers differ.
+"""Run two networks on the same image, pair their layers by name, call and shape, and draw how each pair differs.
 
 What the layers of A return is copied in their hooks: a later layer may change it in place. B is compared as it runs.
 """
@@ -111,7 +111,7 @@ def pair_drawer(setup: PairSetup, session: Session, pair: nn.Module, check: Call
     Args:
         setup: Both networks, and the layers of the second.
         session: The first network and its layers.
-        pair: Both networks, or a copy of both; see `fmapviz.features.diff.networks.Pair`.
+        pair: Both networks, or a copy of both; see `fmapviz.features.diff.networks.NetworkPair`.
         check: Called at each layer; raises if the run has ended.
     """
     assert isinstance(pair, NetworkPair)

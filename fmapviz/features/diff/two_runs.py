@@ -22,7 +22,7 @@ from fmapviz.core.members import load as load_member
 from fmapviz.core.urls import is_url
 from fmapviz.core.version import __version__
 from fmapviz.errors import InputError, NothingToDoError, RequestError, first_few, quote
-from fmapviz.features.diff.alignment import AlignmentStage
+from fmapviz.features.diff.cka_stage import AlignmentStage
 from fmapviz.features.diff.difference import compare, means_of
 from fmapviz.features.diff.drawer import draw_pair
 from fmapviz.features.diff.kept_values import is_chosen, list_types, read_values

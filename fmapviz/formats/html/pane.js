@@ -2,6 +2,7 @@
 // A pane: a picture that can be zoomed, moved and pointed at.
 
 import { newCamera, place, refit, setScale } from "./camera.js";
+import { numbersTable } from "./channel_table.js";
 import { besideView, changeSide, chooseBeside } from "./choose.js";
 import { click, doubleClick, point } from "./pins.js";
 import { report } from "./registry.js";
@@ -9,7 +10,7 @@ import { besides, comparing, labelOf, panes, pointer, state, swiping, viewLabel,
 import { hasSeries } from "./steps.js";
 import { around, clamp, count, cutName, factOf, factPair, find, LETTERS, paired, run, visible } from "./text.js";
 import {
-  channelOf, channelOverall, channelWord, deadNote, numbersTable, statistics, tileAt, tileBox, tileNumbers, tileOf,
+  channelOf, channelOverall, channelWord, deadNote, statistics, tileAt, tileBox, tileNumbers, tileOf,
 } from "./tiles.js";
 import { valueNote } from "./values.js";
 

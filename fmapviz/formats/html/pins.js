@@ -3,12 +3,13 @@
 
 import { writeAddress } from "./address.js";
 import { fit, place } from "./camera.js";
+import { numbersTable } from "./channel_table.js";
 import { inputOf, pictureAddress } from "./data.js";
 import { report } from "./registry.js";
 import { besides, comparing, panes, pointer, state } from "./state.js";
 import { around, clamp, count, find, LETTERS, make, narrow, say, visible } from "./text.js";
 import {
-  channelOf, channelOverall, channelWord, deadNote, numbersTable, positionOf, sameChannels, spokenNumbers, statistics,
+  channelOf, channelOverall, channelWord, deadNote, positionOf, sameChannels, spokenNumbers, statistics,
   tileBox, tileNumbers, tileOf,
 } from "./tiles.js";
 import { valueUnder } from "./values.js";

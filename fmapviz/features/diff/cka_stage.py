@@ -1,4 +1,4 @@
-"""Draw how the layers of two networks are aligned, over all images: a picture of layers by layers."""
+"""Draw the CKA of all layers of two networks with each other, over all images, as a matrix."""
 
 from __future__ import annotations
 

@@ -1,0 +1,33 @@
+// @ts-check
+// The table of channels: the numbers of pointed-at and pinned channels, in the image and over the run.
+
+import { make, number, share } from "./text.js";
+
+/** @import { Format, Measure, Numbers } from "./page.d.ts" */
+
+/** @type {[Measure, Format][]} */
+const MEASURES = [
+  ["minimum", number], ["maximum", number], ["mean", number], ["deviation", number], ["zeros", share], ["strange", share],
+];
+/** @type {Partial<Record<Measure, string>>} */
+const MEASURE_NAMES = { strange: "not finite" };
+
+// A table with a column for each [heading, numbers]; columns without numbers are left out.
+/** @type {(columns: [string, Numbers | null][], caption?: string) => HTMLElement} */
+export function numbersTable(columns, caption) {
+  const shown = columns.filter(([, numbers]) => numbers);
+  const table = make("table", "numbers");
+  if (caption) table.createCaption().append(make("b", "", caption));
+  if (shown.length > 1 || columns.length > 2) {
+    const head = table.createTHead().insertRow();
+    head.append(make("td"), ...shown.map(([heading]) => Object.assign(make("th", "", heading), { scope: "col" })));
+  }
+  const body = table.createTBody();
+  for (const [key, format] of shown.length ? MEASURES : []) {
+    if (key === "strange" && !shown.some(([, numbers]) => numbers.strange > 0)) continue;
+    const row = body.insertRow();
+    row.append(Object.assign(make("th", "", MEASURE_NAMES[key] ?? key), { scope: "row" }));
+    for (const [, numbers] of shown) row.append(make("td", "", format(numbers[key])));
+  }
+  return table;
+}
