@@ -265,7 +265,8 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     decided = {below for module in modules if _has_own_modes(module) for below in module.modules()}
     own = [module for module in modules if module.training and _has_own_modes(module)]
     inner = {below for module in own for below in module.modules() if below is not module}
-    kept = [(values, values._version, values.detach().clone()) for values in chain(*_values_of(own))]
+    held = chain.from_iterable((*module.parameters(), *module.buffers()) for module in own)
+    kept = [(values, values._version, values.detach().clone()) for values in held]
     try:
         for module in own:
             if module not in inner:
@@ -299,13 +300,6 @@ def describe_training(network: nn.Module) -> str:
 def _has_own_modes(module: nn.Module) -> bool:
     """Return True if a module's class defines `train` or `eval` itself."""
     return any(getattr(type(module), name) is not getattr(nn.Module, name) for name in ("train", "eval"))
-
-
-def _values_of(modules: Iterable[nn.Module]) -> Iterator[Iterable[Tensor]]:
-    """Yield the parameters and buffers of some modules and those below them."""
-    for module in modules:
-        yield module.parameters()
-        yield module.buffers()
 
 
 def _set_flags(flags: Mapping[nn.Module, bool]) -> None:

@@ -106,10 +106,6 @@ def _restride(call: Call) -> list[Operand]:
     return one(call, {dim: Place(dim, mixed=True) for dim in range(call.operand.ndim)})
 
 
-def _choose(call: Call) -> list[Operand]:
-    return one(call, {dim: Place(dim, mixed=True) for dim in call.dims("dim")})
-
-
 def _matrix_product(call: Call) -> list[Operand]:
     *bias, left, right = tensors_of(call.given.values())
     last = call.result.ndim - 1
@@ -141,7 +137,6 @@ _RULES: dict[str, Rule] = {
     "aten.repeat": _repeat,
     "aten.cat": _concatenate,
     "aten.stack": _stack,
-    "aten.index_select": _choose,
 }
 
 

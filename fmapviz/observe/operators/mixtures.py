@@ -58,7 +58,7 @@ _BATCH_NORMS = (
     "native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_no_training cudnn_batch_norm miopen_batch_norm "
     "_batch_norm_no_update"
 )
-_ALONG = "_softmax _log_softmax _safe_softmax glu cumsum cumprod logcumsumexp"
+_ALONG = "_softmax _log_softmax _safe_softmax glu cumsum cumprod logcumsumexp index_select"
 
 RULES: dict[str, Rule] = {
     **dict.fromkeys(_REDUCTIONS.split(), _reduce),
