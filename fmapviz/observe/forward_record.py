@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -15,41 +15,16 @@ from fmapviz.observe.gradients import begin_graph_in_place, edge_of
 from fmapviz.observe.reshape import NotAMapError, frames_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Iterable
 
     from torch import Tensor
     from torch.autograd.graph import GradientEdge
 
-    from fmapviz.core.centres import Centres
     from fmapviz.core.layout import Layout
     from fmapviz.observe.class_scores import ClassScores
     from fmapviz.observe.endings import Endings
-    from fmapviz.observe.layouts.tokens import TokenGrid
+    from fmapviz.observe.places import Places
     from fmapviz.types import FeatureMap, Layer
-
-
-class Places(Protocol):
-    """Where the maps of a network's layers lie in the input, see `fmapviz.run.places`."""
-
-    @property
-    def unknown(self) -> Mapping[str, str]:
-        """Why the place of a map is unknown, by the name of the map."""
-
-    @property
-    def unframed(self) -> dict[str, None]:
-        """Names of maps of clips that are of several frames, or of an unknown one."""
-
-    def upright(self, feature_map: FeatureMap, maps: Tensor, /) -> Tensor:
-        """Return maps with rows that are rows of the picture."""
-
-    def of(self, feature_map: FeatureMap, grid: tuple[int, int], suffix: str = "", /) -> Centres | None:
-        """Return where the positions of a feature map lie; None if it spans the input."""
-
-    def of_grid(self, name: str, tokens: TokenGrid, /) -> Centres | None:
-        """Return where the patches that tokens stand for lie."""
-
-    def remarks(self, *names: str) -> list[str]:
-        """Return notices on maps, all or some, that are transposed, or whose place in the input is unknown."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -31,12 +31,13 @@ from fmapviz.observe.hooks import describe_training, observe, undisturbed
 from fmapviz.observe.lasting_state import LastingState
 from fmapviz.observe.layers import unwrap
 from fmapviz.observe.layouts.find import LayoutFinder, MissingLayoutError
+from fmapviz.observe.places import Places
 from fmapviz.observe.score_reader import ScoreReader
 from fmapviz.observe.targets import INDEX, TargetChoice, parse
 from fmapviz.run.batch import make_batch
 from fmapviz.run.class_gradients import NOT_FINITE, ClassGradients
 from fmapviz.run.findings import findings_of
-from fmapviz.run.places import PlaceCache, Places
+from fmapviz.run.places import PlaceCache
 from fmapviz.run.plan import Plan
 from fmapviz.types import Layer, Model
 
