@@ -10,8 +10,7 @@ WORKERS := $(shell cores=$$(getconf _NPROCESSORS_ONLN); echo $$((cores < 16 ? co
 PYTEST = $(BIN)/pytest -n $(WORKERS) --dist worksteal --store-durations
 BROWSERS := chromium-headless-shell chromium chromium-browser google-chrome google-chrome-stable
 
-# Tests start many interpreters, each of which would compile the package anew where the environment forbids to keep what it
-# has compiled.
+# Tests start many interpreters. Each of them would compile the package again where the environment forbids compiled files.
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
@@ -28,7 +27,7 @@ INSTALL = found=$$($(PYTHON) -c 'import platform; print(platform.python_version(
 			"name another, as in make $(or $(firstword $(MAKECMDGOALS)),demo) PYTHON=python3.12."; exit 1; }; \
 	$(PYTHON) .ci/install.py
 
-# Installed anew only when one of these files changes: the runtime for `make demo`, for the tests everything.
+# Installed again only when one of these files changes: the runtime for `make demo`, everything for the tests.
 $(RUNTIME) $(DEV) $(VENV)/.fuzz: pyproject.toml .constraints.txt .ci/install.py
 	@$(INSTALL) $(VENV) $(filter-out runtime,$(@:$(VENV)/.%=%))
 	@touch $@
@@ -38,7 +37,7 @@ $(DEV) $(VENV)/.fuzz: $(RUNTIME)
 demo: $(RUNTIME) ## draw what a trained network sees in six sample pictures, offline, and say where to look
 	$(BIN)/fmapviz shapesnet sample_images/shapes --out runs --to tensorboard,html
 
-# What a test gives back to the system the next one wants again, and a virtual machine takes its time to hand it out.
+# Keep freed memory in the process: the next test needs it, and a virtual machine is slow to provide it.
 test thorough torture: export MALLOC_TRIM_THRESHOLD_ := 1073741824
 test thorough torture: export MALLOC_MMAP_THRESHOLD_ := 33554432
 
@@ -78,7 +77,7 @@ browser: ## install Chromium and GNU parallel for the tests, unless they are the
 		$$as_root apt-get install -qq -y --no-install-recommends $${each%-headless-shell} > /dev/null || exit 1; \
 	done
 
-# A fresh clone's tests are compiled meanwhile, or each of pytest's workers would do it.
+# In a fresh clone the tests are compiled meanwhile; otherwise each of pytest's workers would do it.
 check: $(DEV) ## ruff, mypy, deno, the order of imports and the measures of the architecture
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
@@ -91,13 +90,13 @@ all-models: $(DEV) ## draw one picture with every torchvision model (some minute
 	PYTHONPATH=tests/support $(BIN)/python tests/all_models.py
 	$(PYTEST) -m zoo
 
-samples: $(DEV) ## paint the pictures in sample_images/ anew
+samples: $(DEV) ## paint the pictures in sample_images/ again
 	$(BIN)/python sample_images/make.py
 
-shapesnet: $(DEV) ## train the network that comes with the package anew (some minutes); WATCH=DIR draws it while it learns
+shapesnet: $(DEV) ## train the network that comes with the package again (some minutes); WATCH=DIR draws it while it learns
 	$(BIN)/python sample_images/train_shapesnet.py $(if $(WATCH),--watch $(WATCH))
 
-pictures: $(DEV) ## draw the README's pictures anew
+pictures: $(DEV) ## draw the README's pictures again
 	$(BIN)/python tests/support/readme_pictures.py build/pictures .readme
 
 benchmark: $(DEV) ## time a run beside the tutorials' way and the forward pass alone; QUICK=1: one minute; SCALE=1: many images

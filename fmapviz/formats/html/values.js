@@ -51,7 +51,7 @@ function levelsAt({ levels }, bitmap, x, y) {
   return same.length ? [same[0], same.at(-1)] : null;  // a checkerboard
 }
 
-// In words, of a position in a tile as shares of its width and height; empty if the pixels tell no value.
+// The value at a position in a tile, in words; the position is in shares of its width and height. Empty if pixels have no values.
 /** @type {(picture: Picture, tile: number, across: number, down: number, ready?: () => void) => string} */
 export function valueAt(picture, tile, across, down, ready = () => {}) {
   if (tile < 0) return "";
