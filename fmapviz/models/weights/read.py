@@ -14,7 +14,7 @@ import pickle
 import struct
 import warnings
 import zipfile
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 _UNPACKED_BYTES = 2**28
 _UNPACKED_TIMES = 20
 
+_PIECE_BYTES = 1 << 20  # that are read at once
 _LENGTHS_AT = 26  # offset of the lengths of the name and the extra field in an entry's local header
 _DIRECTORY = 0x10  # in the attributes of an entry
 GIVEN = Path("the state dict")  # in messages, in place of a file
@@ -163,9 +164,11 @@ def _json_values(header: dict[str, str]) -> Iterator[tuple[str, object]]:
 
 def _read_pickle(path: Path) -> tuple[Any, tuple[str, ...]]:
     is_archive = zipfile.is_zipfile(path)
-    _check_depth(path, is_archive)
     if is_archive:
         _check_archive(path)
+    else:
+        with path.open("rb") as file:
+            _check_depth(path, file.read(_PIECE_BYTES))  # the values follow
     try:
         return torch.load(path, map_location="cpu", weights_only=True), ()
     except pickle.UnpicklingError:
@@ -174,33 +177,21 @@ def _read_pickle(path: Path) -> tuple[Any, tuple[str, ...]]:
         return load_inertly(path)
 
 
-def _check_depth(path: Path, is_archive: bool) -> None:
+def _check_depth(path: Path, piece: bytes) -> None:
     """Refuse a pickle that is mostly marks and empty containers: 5 MB of these take PyTorch 38 s and 873 MB.
 
     Raises:
         WeightsError: It is.
     """
-    with path.open("rb") as file, ExitStack() as stack:
-        stream: IO[bytes] = file
-        if is_archive:
-            archive = stack.enter_context(zipfile.ZipFile(file))
-            entries = [entry for entry in archive.infolist() if entry.filename.endswith("data.pkl")]
-            if not entries:
-                return
-            del entries[0].CRC  # `_check_archive` compares it; one of 0 was not computed
-            stream = stack.enter_context(archive.open(entries[0]))
-        while part := stream.read(1 << 20):
-            if sum(map(part.count, _NESTING)) > 10_000 + len(part) // 4:
-                raise WeightsError(f"refused: {quote(path)} is nested too deeply", hint="no weights are nested like that")
-            if not is_archive:  # the values follow
-                return
+    if sum(map(piece.count, _NESTING)) > 10_000 + len(piece) // 4:
+        raise WeightsError(f"refused: {quote(path)} is nested too deeply", hint="no weights are nested like that")
 
 
 def _check_archive(path: Path) -> None:
-    """Compare every entry of an archive with its CRC-32, which PyTorch does not.
+    """Compare every entry of an archive with its CRC-32, which PyTorch does not, and check its pickle.
 
     Raises:
-        WeightsError: One differs, or the archive unpacks to far more than its size.
+        WeightsError: One differs, the archive unpacks to far more than its size, or see `_check_depth`.
         zipfile.BadZipFile: The archive is incomplete.
     """
     with zipfile.ZipFile(path) as archive, path.open("rb") as file:
@@ -212,24 +203,28 @@ def _check_archive(path: Path) -> None:
             # PyTorch leaves memory uninitialized for an entry that is marked as a directory.
             if entry.file_size and entry.external_attr & _DIRECTORY:
                 raise WeightsError(f"cannot read {quote(path)}: damaged, a tensor is marked as a directory", hint=DAMAGED)
+            value, is_pickle = 0, entry.filename.endswith("data.pkl")
             # A CRC of 0 was not computed: see torch.serialization.set_crc32_options.
-            if entry.CRC and _crc32_of(archive, entry, file) != entry.CRC:
+            for piece in _pieces_of(archive, entry, file) if entry.CRC or is_pickle else ():
+                value = isal_zlib.crc32(piece, value)
+                if is_pickle:
+                    _check_depth(path, piece)
+            if entry.CRC and value != entry.CRC:
                 raise WeightsError(f"cannot read {quote(path)}: damaged, a checksum does not match", hint=DAMAGED)
 
 
-def _crc32_of(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, file: BinaryIO) -> int:
-    """Compute the CRC-32 of an entry; `zipfile` alone takes four times as long for one that is not compressed."""
+def _pieces_of(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, file: BinaryIO) -> Iterator[bytes]:
+    """Yield the content of an entry; `zipfile` alone takes four times as long for one that is not compressed."""
     stream: IO[bytes] = file
     if entry.compress_type == zipfile.ZIP_STORED:
         file.seek(entry.header_offset + _LENGTHS_AT)
         file.seek(sum(struct.unpack("<HH", file.read(4))), os.SEEK_CUR)
     else:
         stream = archive.open(entry)
-    value, size = 0, entry.file_size
-    while size and (chunk := stream.read(min(size, 1 << 20))):
-        value = isal_zlib.crc32(chunk, value)
-        size -= len(chunk)
-    return value
+    size = entry.file_size
+    while size and (piece := stream.read(min(size, _PIECE_BYTES))):
+        yield piece
+        size -= len(piece)
 
 
 def _check_nesting(content: object) -> None:
