@@ -118,7 +118,21 @@ def drawn(network, images, out, **options):
     return values, [notice for notice in run.notices if "code changes" in notice]
 
 
-@pytest.mark.sampled(10)
+def changes_of(network):
+    images, outside = torch.rand(1, 3, 8, 8), OutsideState(network)
+    with torch.no_grad():
+        for _ in range(3):
+            network(images)
+            outside.learn(images.shape)
+    return outside.changes
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_kind_of_state_is_found(kind, make):
+    assert len(changes_of(make(*KINDS[kind]))) >= 1
+
+
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("options", [{}, {"batch_size": 2}])
 def test_state_outside_of_the_network_is_said(kind, options, make, tmp_path):
@@ -130,18 +144,23 @@ def test_state_outside_of_the_network_is_said(kind, options, make, tmp_path):
     assert notice.endswith(" when it runs: an image may depend on those before it")
 
 
-@pytest.mark.sampled(4)
-@pytest.mark.parametrize(
-    ("state", "body"),
-    [
-        (0, "return 1"),
-        ({}, "STATE.setdefault('table', 2); return STATE['table']"),
-        (False, "global STATE; STATE = True; return 1"),  # a warning that is given once
-        ([1, 2], "return STATE[0]"),
-        (torch.full((2,), float("nan")), "return len(STATE)"),
-        (nn.Conv2d(3, 3, 1), "return 1 if STATE else 2"),
-    ],
-)
+CONSTANT = [
+    (0, "return 1"),
+    ({}, "STATE.setdefault('table', 2); return STATE['table']"),
+    (False, "global STATE; STATE = True; return 1"),  # a warning that is given once
+    ([1, 2], "return STATE[0]"),
+    (torch.full((2,), float("nan")), "return len(STATE)"),
+    (nn.Conv2d(3, 3, 1), "return 1 if STATE else 2"),
+]
+
+
+@pytest.mark.parametrize(("state", "body"), CONSTANT)
+def test_a_value_that_changes_once_or_never_is_no_state(state, body, make):
+    assert changes_of(make(state, body)) == ()
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize(("state", "body"), CONSTANT)
 @pytest.mark.parametrize("options", [{}, {"batch_size": 2}])
 def test_a_cache_and_a_constant_are_not_reported(state, body, options, make, tmp_path):
     image = torch.rand(3, 8, 8)
