@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import warnings
+from functools import cache
 
 import pytest
 import torch
 import torchvision
+from cases import thorough
 from tiny_models import Backwards, Recursive, Twins, images, overwritten
 from torch import nn
 
@@ -28,6 +30,12 @@ def names(layers):
     return [layer.name for layer in layers]
 
 
+@cache
+def resnet18():
+    with torch.device("meta"):
+        return torchvision.models.resnet18()
+
+
 def chosen(model, **options):
     return names(select_layers(find_layers(model), **options))
 
@@ -39,7 +47,9 @@ class MyConv(nn.Conv2d):
 # --- finding
 
 
-@pytest.mark.parametrize("name", ["alexnet", "resnet18", "densenet121", "googlenet", "mobilenet_v3_small", "swin_t"])
+@pytest.mark.parametrize(
+    "name", ["alexnet", "googlenet", *thorough("resnet18", "densenet121", "mobilenet_v3_small", "swin_t")]
+)
 def test_every_module_is_found_once_under_the_name_torch_gives_it(name):
     with torch.device("meta"), warnings.catch_warnings(action="ignore"):
         network = torchvision.models.get_model(name)
@@ -171,8 +181,7 @@ def test_a_network_without_any_layer_is_refused_with_a_whole_sentence():
     ],
 )
 def test_globs_span_dots_and_the_order_is_the_networks(options, expected):
-    with torch.device("meta"):
-        assert chosen(torchvision.models.resnet18(), **options) == expected
+    assert chosen(resnet18(), **options) == expected
 
 
 def test_a_glob_is_case_sensitive_and_matches_whole_names():
@@ -194,8 +203,8 @@ def test_a_layer_is_also_left_out_by_its_other_names():
 
 
 def test_a_glob_that_fits_nothing_is_refused_with_the_nearest_name():
-    with torch.device("meta"), pytest.raises(RequestError, match=r"no layer matches 'layer1\.0\.conv3'") as caught:
-        chosen(torchvision.models.resnet18(), include=["conv1", "layer1.0.conv3"])
+    with pytest.raises(RequestError, match=r"no layer matches 'layer1\.0\.conv3'") as caught:
+        chosen(resnet18(), include=["conv1", "layer1.0.conv3"])
     assert "layer1.0.conv2" in caught.value.hint
 
 
@@ -389,7 +398,7 @@ def test_layers_of_other_types_that_a_glob_matches_are_counted_by_type():
 
 
 @pytest.mark.parametrize(
-    "name", ["alexnet", "resnet18", "vgg11_bn", "mobilenet_v3_small", "densenet121", "swin_t", "vit_b_32"]
+    "name", ["resnet18", "vit_b_32", *thorough("alexnet", "vgg11_bn", "mobilenet_v3_small", "densenet121", "swin_t")]
 )
 def test_norms_activations_and_a_linear_head_are_not_missed_without_a_glob(name):
     assert left_out(outline_model(name).module) is None
