@@ -76,12 +76,15 @@ def write_two_runs(runs: Sequence[str | Path], out: str | Path | None = None) ->
         RefusedError: A file of the page's name exists that fmapviz did not make.
         OutputError: A run could not be read, or the page not written.
     """
-    if len(runs) != 2:
-        raise RequestError(f"a page shows two runs, not {len(runs)}", hint="two directories of runs")
     both = [_read(run) for run in runs]
     page = _choose_page([run.directory for run in both], out)
     content = render_page(_describe(both, page.parent))
-    _check_own(page, content)
+    if files.exists(page):
+        try:
+            check_replaceable(page, content)
+        except RefusedError as error:
+            error.advise("move it away, or choose another out=")
+            raise
     with writing_to(page):
         files.make_folders(page.parent)
         files.write_over(page, content)
@@ -144,16 +147,6 @@ def _choose_page(runs: Sequence[Path], out: str | Path | None) -> Path:
             f"the page would lie in a run: {quote(page)}", hint=f"out= takes a file that is not below {quote(run)}"
         )
     return page
-
-
-def _check_own(page: Path, content: bytes) -> None:
-    if not files.exists(page):
-        return
-    try:
-        check_replaceable(page, content)
-    except RefusedError as error:
-        error.advise("move it away, or choose another out=")
-        raise
 
 
 def _above(runs: Sequence[Path]) -> Path:
