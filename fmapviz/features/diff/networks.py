@@ -115,7 +115,10 @@ def load_second(first: Model, against: Other, *, weights: Weights, preprocessing
     if isinstance(against, nn.Module):
         return replace(describe_given(unwrap(against), preprocessing=preprocessing), forward=first.forward)
     if isinstance(against, str) and against.startswith(_DTYPE):
-        return _in_other_type(first, against.removeprefix(_DTYPE))
+        dtype = against.removeprefix(_DTYPE)
+        _check_dtype(dtype)
+        module = copy.deepcopy(first.module).to(getattr(torch, dtype))
+        return replace(first, module=module, weights=f"{first.weights}, {dtype}", notices=())
     if isinstance(against, str) and against.startswith(_MODEL):
         shared = (
             weights if isinstance(weights, str) and (weights == "default" or read_seed(weights) is not None) else "default"
@@ -224,12 +227,6 @@ def _with_other_weights(first: Model, weights: object) -> Model:
         )
     loaded = load_weights(weights, lambda: copy.deepcopy(first.module))
     return replace(first, module=loaded.module, weights=loaded.name, sha256=loaded.sha256, notices=loaded.notices)
-
-
-def _in_other_type(first: Model, name: str) -> Model:
-    _check_dtype(name)
-    module = copy.deepcopy(first.module).to(getattr(torch, name))
-    return replace(first, module=module, weights=f"{first.weights}, {name}", notices=())
 
 
 def _check_dtype(name: str) -> None:

@@ -14,7 +14,7 @@ from fmapviz.store.aggregates.csv_rows import csv_row
 from fmapviz.types import DIFFERENCES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -31,7 +31,10 @@ def write_csv(units: Iterable[Compared], file: BinaryIO) -> None:
     """Write a CSV file; `channel` is empty for the layer as a whole, and so is a number that does not exist."""
     file.write(",".join(_HEADING).encode())
     for unit, image, step in units:
-        known = [*_layers(unit)]
+        known = [
+            (layer.name, np.concatenate([whole[None], channels]))
+            for layer, whole, channels, _ in read_unit_differences(unit).rows
+        ]
         if not known:
             continue
         beginnings = chain.from_iterable(_beginnings(name, len(numbers)) for name, numbers in known)
@@ -50,12 +53,6 @@ def _beginnings(layer: str, count: int) -> list[bytes]:
 def encode(text: str) -> bytes:
     r"""Encode text as UTF-8; bytes of a file name that are no text become `\udc..`."""
     return text.encode("utf-8", "backslashreplace")
-
-
-def _layers(unit: Path) -> Iterator[tuple[str, Numbers]]:
-    """Iterate over the layers of a unit: their names, and the numbers of the whole and of each channel, `(1 + C, 8)`."""
-    for layer, whole, channels, _ in read_unit_differences(unit).rows:
-        yield layer.name, np.concatenate([whole[None], channels])
 
 
 def _written(numbers: Numbers) -> list[bytes]:

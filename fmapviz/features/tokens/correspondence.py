@@ -150,7 +150,9 @@ def draw_matches(
     ends = [(_at(pair.theirs, factor), _at(pair.ours, factor, across)) for pair in pairs]
     colours = _rank_colours(len(ends))
     for colour, (first, second), pair in zip(colours, ends, pairs, strict=True):
-        _draw_line(drawing, first, second, colour, pair)
+        width = 2 * _FINE if pair.mutual else _FINE
+        drawing.line([first, second], (0, 0, 0), width + 2 * _FINE)
+        drawing.line([first, second], colour, width)
     for number, (colour, points) in reversed([*enumerate(zip(colours, ends, strict=True), 1)]):
         for point in points:
             _draw_point(drawing, point, colour, str(number) if len(ends) > 1 else "")
@@ -171,18 +173,6 @@ def _rank_colours(count: int) -> list[tuple[int, int, int]]:
     """Return the colours of matches, best to worst: red to blue without the dark ends; yellow for a single one."""
     levels = np.linspace(225, 30, count).round().astype(np.uint8) if count > 1 else np.array([150], np.uint8)
     return [(int(red), int(green), int(blue)) for red, green, blue in table("turbo")[levels[:count]]]
-
-
-def _draw_line(
-    drawing: ImageDraw.ImageDraw,
-    first: tuple[float, float],
-    second: tuple[float, float],
-    colour: tuple[int, int, int],
-    pair: Pair,
-) -> None:
-    """Draw a line; a thin one if the match is not mutual."""
-    drawing.line([first, second], (0, 0, 0), 4 * _FINE if pair.mutual else 3 * _FINE)
-    drawing.line([first, second], colour, 2 * _FINE if pair.mutual else _FINE)
 
 
 def _draw_point(drawing: ImageDraw.ImageDraw, point: tuple[float, float], colour: tuple[int, int, int], text: str) -> None:

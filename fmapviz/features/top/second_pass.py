@@ -72,7 +72,9 @@ def find_winners(run: Path, ranking: Ranking, channels: Collection[int] = ()) ->
         ranking: The ranking of its images.
         channels: Numbers of the channels that count; empty: all.
     """
-    in_shards = _files_in_shards(run) if any("\0" in name for name in ranking.names) else {}
+    in_shards: dict[str, ImageFile] = {}
+    if any("\0" in name for name in ranking.names):
+        in_shards = {file.path: file for shard in find_shards(run) for file in images_of(read_unit(shard))}
     winners = []
     for identity, copies in zip(ranking.names, ranking.copies.tolist(), strict=True):
         name, _, path = identity.partition("\0")
@@ -97,10 +99,6 @@ def why_lost(file: ImageFile) -> str:
     if now is None:
         return "the file is gone"
     return "" if now.version == file.version else "the file has changed"
-
-
-def _files_in_shards(run: Path) -> dict[str, ImageFile]:
-    return {file.path: file for shard in find_shards(run) for file in images_of(read_unit(shard))}
 
 
 _UNCHANGED = Placement(scale=(1.0, 1.0), offset=(0.0, 0.0))  # of a prepared tensor, which is its own picture
