@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 FORMER = {"--top": "--predictions", "--seed": "--anchor"}  # up to version 0.2; version 0.4 drops them
 
+# What else a former name may have been meant for.
+_NOT_MEANT = {"--seed": "; --weights random:SEED seeds random weights"}
+
 
 class Command(HelpCommand):
     """A command of fmapviz."""
@@ -44,7 +47,7 @@ class Command(HelpCommand):
             name = renamed[former]
             if any(flag == name for flag, _, _ in given):
                 raise RequestError(f"{former} is now {name}, and both are given", hint=f"leave out {former}")
-            print_message(f"{former} is now {name}")
+            print_message(f"{former} is now {name}{_NOT_MEANT.get(former, '')}")
         return ["".join((renamed.get(flag, flag), *rest)) for flag, *rest in given] + args[end:]
 
     # Any: as above.

@@ -292,6 +292,9 @@ def load_run(
         RefusedError: See `check_format`.
     """
     document = read_run(directory)
+    if document is None and (directory / RUN_FILE).is_file():
+        again = f"draw it again into another directory, or restore {RUN_FILE} from a copy"
+        raise RequestError(f"the record of a run is damaged: {quote(directory / RUN_FILE)}", hint=again)
     if document is None:
         raise RequestError(f"no run of fmapviz: {quote(typed or directory)}", hint=hint)
     check_format(document, directory)

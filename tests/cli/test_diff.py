@@ -56,7 +56,7 @@ def test_json_has_the_numbers(fmapviz, tuned, tmp_path):
 @pytest.mark.parametrize(
     ("words", "error", "hint"),
     [
-        (["shapesnet", SHAPES[0]], "what to compare with is missing", "--against b.pth"),
+        (["shapesnet", SHAPES[0]], "the second network or run of the comparison is missing", "--against b.pth"),
         (["shapesnet"], "missing argument", "see fmapviz diff --help"),
         (["shapesnet", SHAPES[0], "--against", "dtype:float16", "--norm", "run"], "no range over all images", "--norm"),
         (["shapesnet", SHAPES[0], "--agains", "x"], "no such option", "did you mean --against?"),

@@ -47,7 +47,7 @@ def list_types(unit: Path) -> dict[str, str]:
     """Return the types of the layers of a unit, by their names; the values themselves are not read.
 
     Raises:
-        RequestError: It keeps no values.
+        RequestError: It stores no values.
         OSError, KeyError, TypeError, ValueError: They are damaged.
     """
     with _open(unit) as (layers, _):
@@ -58,7 +58,7 @@ def read_values(unit: Path, config: RunConfig) -> dict[str, KeptValues]:
     """Read the stored outputs of the chosen layers, by their names.
 
     Raises:
-        RequestError: It keeps no values.
+        RequestError: It stores no values.
         OSError, KeyError, TypeError, ValueError: They are damaged.
     """
     with _open(unit) as (layers, read):
@@ -85,8 +85,8 @@ def _open(unit: Path) -> Iterator[tuple[list[Described], Callable[[str], NDArray
     formats = [form for form in registry.formats() if "values" in needs_of(form)]
     name = next((each for form in formats for each in unit_patterns(form) if (unit / each).is_file()), None)
     if name is None:
-        hint = f"make both with to={formats[0]!r}"
-        raise RequestError(f"a run that keeps no values: {quote(unit.parent)}", hint=hint)
+        hint = f"draw both runs with to={formats[0]!r}"
+        raise RequestError(f"a run without stored values of layers: {quote(unit)}", hint=hint)
     try:
         if name.endswith(".npz"):
             with (unit / name).open("rb") as opened, np.load(opened, allow_pickle=False) as archive:

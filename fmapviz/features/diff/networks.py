@@ -119,6 +119,8 @@ def load_second(first: Model, against: Other, *, weights: Weights, preprocessing
         _check_dtype(dtype)
         module = copy.deepcopy(first.module).to(getattr(torch, dtype))
         return replace(first, module=module, weights=f"{first.weights}, {dtype}", notices=())
+    if isinstance(against, str) and against in DTYPES and not Path(against).exists():
+        raise RequestError(f"no such weights or file: {quote(against)}", hint=f"did you mean '{_DTYPE}{against}'?")
     if isinstance(against, str) and against.startswith(_MODEL):
         shared = (
             weights if isinstance(weights, str) and (weights == "default" or read_seed(weights) is not None) else "default"

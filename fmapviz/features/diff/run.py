@@ -58,7 +58,7 @@ def run_diff(config: RunConfig, *, against: Other | None, reference: str | None 
     if reference is not None:
         raise RequestError("a reference is of a series of checkpoints", hint="weights='ckpt/epoch_*.pt', for example")
     if against is None:
-        raise RequestError("what to compare with is missing", hint=_hint(config))
+        raise RequestError("the second network or run of the comparison is missing", hint=_hint(config))
     check_other(against)
     return run(config, open_session=partial(load_pair, against=against))
 
@@ -71,5 +71,5 @@ def _hint(config: RunConfig) -> str:
         return "a series of checkpoints is one text in quotes, 'epoch_*.pt': without, the shell replaces it by the files"
     if isinstance(config.model, str | Path) and (Path(config.model) / RUN_FILE).is_file():
         others = [each for each in given if not (Path(each) / RUN_FILE).is_file()]
-        return f"two runs; no run: {first_few(others)}" if others else "two runs, not more"
+        return f"no directory of a run: {first_few(others)}" if others else "exactly two runs are compared"
     return "against='b.pth', against='dtype:bfloat16', against='model:resnet34'; or weights='ckpt/epoch_*.pt'"

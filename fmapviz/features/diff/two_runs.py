@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -103,26 +104,28 @@ def compare_runs(config: RunConfig) -> RunSummary:
         NothingToDoError: No image is in both.
         OutputError: The output could not be written.
     """
-    for name, is_set in {
-        "weights": config.weights != RunConfig.weights,
-        "preprocessing": config.preprocessing != InputOptions(),
+    for options, is_set in {
+        "weights=": config.weights != RunConfig.weights,
+        "size=, fit=, mean= and std=": config.preprocessing != InputOptions(),
     }.items():
         if is_set:
-            message = f"two finished runs are compared without their networks, and {name}= is of a network"
-            raise RequestError(message, hint=f"leave {name}= out; a run takes it when it is drawn")
+            message = "two finished runs are compared without their networks, and need neither weights nor preprocessing"
+            raise RequestError(message, hint=f"leave out {options}; a run takes them when it is drawn")
     paths = [str(config.model), *map(str, _inputs_of(config))]
     first, second = (_read(Path(path)) for path in paths)
     prepared = [str(run.settings.get("preparation")) for run in (first, second)]
     if prepared[0] != prepared[1]:
         raise RequestError(
             f"the images of the two runs were preprocessed in different ways: {quote(prepared[0])} and {quote(prepared[1])}",
-            hint="draw both with one preprocessing: InputOptions(size=), InputOptions(fit=)",
+            hint="draw both runs with one size=, fit=, mean= and std= of InputOptions",
         )
     common = [name for name in first.units if name in second.units]
     if not common:
-        raise NothingToDoError("no image of one name is in both runs", hint="images are matched by the names of their units")
-    _check_layers(config, first.units[common[0]], second.units[common[0]])
-    images = [_list_image(first.units[name], second.units[name], config) for name in common]
+        raise NothingToDoError(
+            "no image is in both runs", hint="images are matched by the names of their folders in the runs"
+        )
+    _check_layers(config, [(run.directory, run.units[common[0]]) for run in (first, second)])
+    images = [_list_image((first, second), name, config) for name in common]
 
     def load(config: RunConfig) -> tuple[Session, list[str]]:
         return _make_session(config, first, second), [*_notices(first, second)]
@@ -193,46 +196,62 @@ def _names(first: _FinishedRun, second: _FinishedRun) -> tuple[str, str]:
     return names if names[0] != names[1] else (str(first.directory), str(second.directory))
 
 
-def _check_layers(config: RunConfig, *units: Path) -> None:
-    """Check that an image has some of the chosen layers.
+def _check_layers(config: RunConfig, units: Sequence[tuple[Path, Path]]) -> None:
+    """Check that an image has stored outputs of some of the chosen layers.
+
+    Args:
+        config: The choice of layers.
+        units: The directory of each run, and the unit of the image in it.
 
     Raises:
         RequestError: It has none of them.
     """
-    try:
-        types = {name: type_ for unit in units for name, type_ in list_types(unit).items()}
-    except UNREADABLE:
-        return
+    types = dict[str, str]()
+    for run_directory, unit in units:
+        try:
+            stored = list_types(unit)
+        except UNREADABLE:
+            return
+        if not stored:
+            raise RequestError(
+                f"a run without stored outputs of layers: {quote(run_directory)}",
+                hint="draw it with views='maps' and to='npz': only outputs of layers are compared",
+            )
+        types |= stored
     if types and not any(is_chosen(name, type_, config) for name, type_ in types.items()):
         raise RequestError("none of the chosen layers is in the runs", hint=f"they have {first_few([*types])}")
 
 
-def _list_image(first: Path, second: Path, config: RunConfig) -> ImageFile:
-    """Return the image of two units; its version holds the checksums that end their records."""
-    (file,) = images_of(read_unit(first))
-    version = {**file.version, "first": _checksum(first), "second": _checksum(second)}
-    return replace(file, version=version, content=ReadImage(partial(_read_pair, first, second, config)))
+def _list_image(runs: tuple[_FinishedRun, _FinishedRun], name: str, config: RunConfig) -> ImageFile:
+    """Return an image of two runs; its version holds the checksums that end the records of its units."""
+    (file,) = images_of(read_unit(runs[0].units[name]))
+    version = {**file.version, "first": _checksum(runs[0].units[name]), "second": _checksum(runs[1].units[name])}
+    return replace(file, version=version, content=ReadImage(partial(_read_pair, runs, name, config)))
 
 
 def _checksum(unit: Path) -> str:
     return str(json.loads(files.read(unit / "unit.json")).get("sha256"))
 
 
-def _read_pair(first: Path, second: Path, config: RunConfig) -> tuple[Tensor, Mapping[str, str], _StoredPair]:
-    """Read the input and the values of two units.
+def _read_pair(
+    runs: tuple[_FinishedRun, _FinishedRun], name: str, config: RunConfig
+) -> tuple[Tensor, Mapping[str, str], _StoredPair]:
+    """Read the input and the values of an image in two runs.
 
     Raises:
         RequestError: One of them stores no values.
         InputError: They are damaged.
     """
-    try:
-        pair = _StoredPair(read_values(first, config), read_values(second, config))
-    except UNREADABLE as error:
-        reason = f"its values are damaged: {type(error).__name__}: {quote(first)}"
-        raise InputError("E_VALUES", reason, hint="fmapviz verify lists what is damaged") from error
-    pixels, facts = _read_input((first, second))
+    values = []
+    for run_ in runs:
+        try:
+            values.append(read_values(run_.units[name], config))
+        except UNREADABLE as error:
+            hint = f"`fmapviz verify {shlex.quote(str(run_.directory))}` lists the damaged files"
+            raise InputError("E_VALUES", f"the stored values are damaged: {quote(run_.units[name])}", hint=hint) from error
+    pixels, facts = _read_input([run_.units[name] for run_ in runs])
     channels = pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
-    return torch.from_numpy(channels / np.float32(255)), facts, pair
+    return torch.from_numpy(channels / np.float32(255)), facts, _StoredPair(*values)
 
 
 def _read_input(units: Iterable[Path]) -> tuple[NDArray[np.uint8], dict[str, str]]:

@@ -123,7 +123,7 @@ def top_images(
     _check_types(preprocessing=preprocessing, device=device, workers=workers, on_event=on_event)
     listed = Style(channels=channels).listed
     if channels != "all" and listed is None:
-        raise RequestError(f"no numbers of channels: {quote(channels)}", hint="such as channels='0,3,8-15'")
+        raise RequestError(f"channels must be numbers, not {quote(channels)}", hint="such as channels='0,3,8-15'")
     shown = TopOptions(k=k, by=by, crop=crop, channels=listed or (), inside=inside)
     told: list[str] = []
 
@@ -196,6 +196,8 @@ def _with_formats(session: Session, asked: Sequence[str]) -> Session:
         registry.form(form)
         if "pictures" not in needs_of(form):
             raise RequestError(f"the format {quote(form)} shows no pictures", hint="to='png' or to='tensorboard'")
+        if registry.form(form).write_film:
+            raise RequestError(f"top images are pages, not films: {quote(form)}", hint="to='png' or to='tensorboard'")
         if form in pages:
             raise RequestError(f"the run has no report: {quote(form)} needs one", hint=f"draw the run with to={form!r}")
     forms = asked or [form for form in session.writers if "pictures" in needs_of(form)]

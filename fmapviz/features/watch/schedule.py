@@ -41,7 +41,7 @@ class StepSchedule:
         every = int(given) if isinstance(given, np.integer) else every
         is_number = isinstance(every, int) and not isinstance(every, bool)
         if not (is_number or every in ("epoch", "log") or (callable(every) and not isinstance(every, type))):
-            raise RequestError(f"no such every: {quote(every)}", hint=_FORMS)
+            raise RequestError(f"every must be a number of steps or a word, not {quote(every)}", hint=_FORMS)
         if isinstance(every, int) and every < 1:
             raise RequestError(f"every must be at least 1: {every}", hint=_FORMS)
         self.interval = every if isinstance(every, int) else None

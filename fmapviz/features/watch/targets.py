@@ -245,6 +245,11 @@ class RunTarget:
             raise
 
 
+def place_of(out: str | Path, name: str | None) -> Path:
+    """Return the `place` of a `RunTarget`."""
+    return (Path(expand_home(out)).absolute() / (name or RUN)).resolve()
+
+
 def _takes_summaries(writer: Any) -> Callable[[Any, int], None] | None:
     """Return the method that adds a summary to an `EventLog` or PyTorch's `SummaryWriter`; None for other writers."""
     own: Callable[[Any, int], None] | None = getattr(writer, "add_summary", None)

@@ -22,7 +22,7 @@ from fmapviz.errors import ArgumentError, FmapvizError, RefusedError, RequestErr
 from fmapviz.events import Notice
 from fmapviz.features.watch.recorder import Recorder, configure
 from fmapviz.features.watch.schedule import NEVER, StepSchedule
-from fmapviz.features.watch.targets import RunTarget
+from fmapviz.features.watch.targets import RUN, RunTarget, place_of
 from fmapviz.store.run import check_name
 
 if TYPE_CHECKING:
@@ -37,7 +37,9 @@ if TYPE_CHECKING:
     from fmapviz.types import Inputs
 
 T = TypeVar("T")
-_DRAWING: WeakSet[Recorder] = WeakSet()  # of all that are not closed
+_OPEN: WeakSet[Recorder] = WeakSet()  # of all that are not closed
+_DRAWING: WeakSet[Recorder] = WeakSet()  # those that have begun
+_RENAMED = "another Watch draws there: the name of this one is '{}'; name= chooses another"
 
 
 class Watch:
@@ -113,7 +115,7 @@ class Watch:
         self._schedule = StepSchedule(every)
         self._budget = check_type("budget", budget, float | int, hint="such as 0.05")
         if not self._budget >= 0:
-            raise RequestError(f"no part of the time: {budget}", hint="budget=0.05 is 5 %")
+            raise RequestError(f"budget must be 0 or more, not {budget}", hint="a part of the time: budget=0.05 is 5 %")
         if on_event is not None and not callable(on_event):
             raise RequestError(f"no function: {quote(type(on_event).__name__)}", hint="on_event=print, for example")
         self._strict = check_type("strict", strict, bool, hint="True or False")
@@ -124,8 +126,12 @@ class Watch:
         self._is_first = not _is_other_process()
         if not self._is_first:
             return
-        self._recorder = Recorder(model, images, out, name=name, layers=layers, views=views, style=style, **options)
+        record = partial(Recorder, model, images, out, layers=layers, views=views, style=style, **options)
+        self._recorder, other = _open_recorder(record, out, name)
+        _OPEN.add(self._recorder)
         self._set_directory()
+        if other:
+            self._tell("name", _RENAMED.format(other))
 
     def __call__(self, step: int, *, epoch: int | None = None) -> None:
         """Draw the images if this step is due.
@@ -166,6 +172,7 @@ class Watch:
         self._from, self._until = -sys.maxsize, sys.maxsize
         if not self._is_first:
             return
+        _OPEN.discard(self._recorder)
         if self._step is None:
             return
         _DRAWING.discard(self._recorder)
@@ -200,7 +207,7 @@ class Watch:
         _DRAWING.add(own)
         if name:
             self._set_directory()
-            self._tell("name", f"another Watch draws there: the name of this one is {name!r}; name= chooses another")
+            self._tell("name", _RENAMED.format(name))
 
     def _visit(self, step: int, epoch: int | None) -> None:
         """Draw a step if it is due."""
@@ -291,6 +298,26 @@ class Watch:
                 self._on_event(Notice(message))
             else:
                 sys.stderr.write(f"fmapviz: {message}\n")
+
+
+def _open_recorder(
+    record: Callable[..., Recorder], out: str | Path | SummaryWriter, name: str | None
+) -> tuple[Recorder, str]:
+    """Return a recorder, and its name if an open watch draws a run with other settings under the requested one.
+
+    Raises:
+        RefusedError: The run of this name is of no open watch.
+    """
+    try:
+        return record(name=name), ""
+    except RefusedError:
+        if not isinstance(out, str | os.PathLike) or all(each.target.place != place_of(out, name) for each in _OPEN):
+            raise
+    for number in count(2):
+        other = f"{name or RUN}-{number}"
+        with suppress(RefusedError):
+            return record(name=other), other
+    raise AssertionError("one of all numbers is free")
 
 
 def check_options(options: Mapping[str, Any]) -> None:

@@ -242,15 +242,16 @@ def test_layers_that_only_one_network_has_are_told_once(tmp_path):
 @pytest.mark.parametrize(
     ("options", "match"),
     [
-        ({}, "what to compare with is missing"),
+        ({}, "second network or run of the comparison is missing"),
         ({"against": "dtype:int3"}, "no such type"),
+        ({"against": "bfloat16"}, "no such weights or file"),
         ({"against": ""}, "is empty"),
         ({"against": "missing.pth"}, "no such weights file"),
         ({"against": "dtype:float16", "reference": "first"}, "a reference is of a series"),
         ({"weights": "missing_*.pt"}, "no file of this name"),
         ({"weights": "missing_*.pt", "reference": "last"}, "no such reference"),
         ({"weights": "epoch_*.pt", "against": "dtype:float16"}, "compared with one of its own"),
-        ({"inputs": ["epoch_10.pt", *SHAPES]}, "what to compare with is missing"),
+        ({"inputs": ["epoch_10.pt", *SHAPES]}, "second network or run of the comparison is missing"),
         ({"against": "dtype:float16", "style": Style(norm="run")}, "no range over all images"),
         ({"against": "dtype:float16", "to": "stats"}, "describes one network"),
         ({"against": "model:nothing"}, "no such model"),
@@ -464,8 +465,8 @@ def test_the_page_of_two_runs_has_its_pictures(finished, tmp_path):
 @pytest.mark.parametrize(
     ("options", "match"),
     [
-        ({"weights": "random"}, "weights= is of a network"),
-        ({"preprocessing": InputOptions(size=64)}, "preprocessing= is of a network"),
+        ({"weights": "random"}, "neither weights nor preprocessing"),
+        ({"preprocessing": InputOptions(size=64)}, "neither weights nor preprocessing"),
         ({"against": "random"}, "with each other"),
         ({"layers": "nothing"}, "none of the chosen layers"),
     ],
@@ -478,9 +479,9 @@ def test_options_of_networks_are_not_of_two_runs(finished, tmp_path, options, ma
 
 
 def test_a_run_beside_what_is_none(finished, tmp_path):
-    with pytest.raises(RequestError, match="what to compare with is missing") as caught:
+    with pytest.raises(RequestError, match="second network or run of the comparison is missing") as caught:
         compare(tmp_path / "out", model=finished / "e0", inputs=["nothing"])
-    assert caught.value.hint == "two runs; no run: nothing"
+    assert caught.value.hint == "no directory of a run: nothing"
 
 
 def test_runs_are_compared_as_far_as_they_are_finished(finished, tmp_path):
@@ -498,7 +499,11 @@ def test_damaged_values_are_one_failure(finished, tmp_path):
     file.write_bytes(file.read_bytes()[:100])
     summary, _ = compare(tmp_path / "out", model=str(place / "e0"), inputs=[str(place / "e20")])
     assert (summary.exit_code, summary.done, summary.failed) == (3, 3, 1)
-    assert summary.failures[0].code == "E_VALUES"
+    (failure,) = summary.failures
+    assert failure.code == "E_VALUES"
+    assert str(place / "e20" / "star.jpg") in failure.message
+    assert str(place / "e0") not in failure.message
+    assert f"verify {place / 'e20'}" in failure.hint
 
 
 def test_a_comparison_of_runs_has_the_options_of_any_run(finished, tmp_path):
@@ -514,17 +519,23 @@ def test_a_comparison_of_runs_has_the_options_of_any_run(finished, tmp_path):
 def test_runs_that_cannot_be_compared_are_refused(checkpoints, finished, tmp_path):
     weights = str(checkpoints / "epoch_0.pt")
     fmapviz.visualize("shapesnet", SHAPES, weights=weights, to="png", out=tmp_path, name="pictures")
-    with pytest.raises(RequestError, match="keeps no values") as caught:
+    with pytest.raises(RequestError, match="without stored values") as caught:
         compare(tmp_path / "out", model=str(finished / "e0"), inputs=[str(tmp_path / "pictures")])
     assert "to='npz'" in caught.value.hint
     small = InputOptions(size=(64, 64))
     fmapviz.visualize("shapesnet", SHAPES, weights=weights, to="npz", out=tmp_path, name="small", preprocessing=small)
     with pytest.raises(RequestError, match="preprocessed in different ways"):
         compare(tmp_path / "out", model=str(finished / "e0"), inputs=[str(tmp_path / "small")])
+    fmapviz.visualize("shapesnet", SHAPES, weights=weights, to="npz", out=tmp_path, name="cams", views="gradcam")
+    with pytest.raises(RequestError, match=r"without stored outputs of layers.*cams"):
+        compare(tmp_path / "out", model=str(finished / "e0"), inputs=[str(tmp_path / "cams")])
+    (tmp_path / "pictures" / "run.json").write_text("{")
+    with pytest.raises(RequestError, match="record of a run is damaged"):
+        compare(tmp_path / "out", model=str(finished / "e0"), inputs=[str(tmp_path / "pictures")])
     fmapviz.visualize(
         "shapesnet", ["sample_images/shapes/square.jpg"], weights=weights, to="npz", out=tmp_path, name="square"
     )
-    with pytest.raises(NothingToDoError, match="no image of one name"):
+    with pytest.raises(NothingToDoError, match="no image is in both"):
         compare(tmp_path / "out", model=str(finished / "e0"), inputs=[str(tmp_path / "square")])
 
 

@@ -767,6 +767,19 @@ def test_two_that_watch_other_images_in_a_directory_have_runs_of_their_own(pictu
     assert len([message for message in messages if "another Watch" in message]) == 1
 
 
+def test_two_with_other_views_in_a_directory_have_runs_of_their_own(picture, tmp_path):
+    messages = []
+    one = Watch(Net(), picture, out=tmp_path, preprocessing=AS_IT_IS, on_event=told_by(messages))
+    other = Watch(Net(), picture, out=tmp_path, views="mean", preprocessing=AS_IT_IS, on_event=told_by(messages))
+    draw_together(one, other)
+    assert [watch.directory.name for watch in (one, other)] == ["fmapviz", "fmapviz-2"]
+    assert [message for message in messages if "another Watch" in message] == [
+        "another Watch draws there: the name of this one is 'fmapviz-2'; name= chooses another"
+    ]
+    with pytest.raises(fmapviz.errors.RefusedError):  # both are closed
+        Watch(Net(), picture, out=tmp_path, views="max", preprocessing=AS_IT_IS)
+
+
 def test_a_name_keeps_two_apart(picture, tmp_path):
     writer, messages = SummaryWriter(tmp_path / "writer"), []
     for to in (writer, tmp_path):
