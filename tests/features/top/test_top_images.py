@@ -433,6 +433,13 @@ def test_a_run_in_a_store_draws_them_as_it_ends(bucket, pictures, tmp_path):
     assert all((plain / page).read_bytes() == (saved / page).read_bytes() for page in pages)
 
 
+def test_formats_that_show_no_pages_are_refused(pictures, tmp_path):
+    run = draw(pictures, tmp_path).directory
+    for form, match in {"gif": "pages, not films", "stats": "shows no pictures"}.items():
+        with pytest.raises(RequestError, match=match):
+            top_images(run, model=TwoMaps(), preprocessing=AS_IT_IS, to=form)
+
+
 def test_a_run_without_statistics_is_refused(fmapviz, pictures, tmp_path):
     visualize("shapesnet", pictures, out=tmp_path / "out", to="png")
     refused = fmapviz("top", "out/shapesnet")
