@@ -205,7 +205,8 @@ def _changes(layers: Sequence[Mapping[str, Any]]) -> list[str]:
         heading = ("layer", "relative L2", "SQNR", "max |B - A|", *(("at step",) if series else ()), "")
         rows = [
             (
-                printable(each["layer"]), f"{each['relative_l2']:.3g}", f"{each['sqnr']:.1f} dB", f"{each['max_abs']:.3g}",
+                printable(each["layer"]), f"{each['relative_l2']:.3g}",
+                f"{round(each['sqnr'], 1) + 0.0:.1f} dB", f"{each['max_abs']:.3g}",  # not -0.0
                 *((str(each["step"]),) if series else ()), each["note"],
             )
             for each in ranked[:_MOST_LAYERS]

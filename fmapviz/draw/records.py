@@ -91,6 +91,8 @@ def find_empty_maps(result: ImageResult, *, sheets: Collection[str] = ()) -> lis
     cells: dict[str, list[str]] = {view: [] for view in sheets}
     for layer, view, heat in result.heat_maps:
         is_reduction = heat.limits is not None and not layer.target
+        if is_reduction and not heat.nonfinite and not heat.finite.any():
+            notices.append(EmptyMaps(view, layer, f"{view} of {layer.layer} has no finite value, and the layer has"))
         if is_reduction or not (reason := why_empty(heat)):
             continue
         of_class = f" for {layer.target.title}" if layer.target else ""

@@ -174,6 +174,18 @@ def test_what_fails_is_named_with_file_and_line_and_the_rest_is_drawn(place):
             assert re.search(said, summary.undrawn[f"{view} of {layer}"]), (said, summary.undrawn[f"{view} of {layer}"])
 
 
+def test_a_view_that_draws_nothing_is_named(place):
+    (place / "empty.py").write_text(
+        "def boom(maps):\n    raise ValueError('no')\ndef nothing(maps):\n    return maps.mean(1) * float('nan')\n"
+    )
+    (failure,) = run("0.png", views="empty.py:boom").failures
+    assert failure.hint == "correct the code of 'boom'"
+    record = json.loads((run("0.png", views="empty.py:nothing").directory / "0.png" / "unit.json").read_bytes())
+    assert [notice for notice in record["notices"] if "no finite value" in notice] == [
+        f"nothing of {layer} has no finite value, and the layer has" for layer in "02"
+    ]
+
+
 def test_it_may_fail_for_one_layer_or_for_one_image_of_a_batch(place):
     (place / "some.py").write_text(
         "def layer(maps):\n    assert maps.shape[1] == 4\n    return maps.mean(1)\n"

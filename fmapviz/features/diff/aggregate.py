@@ -168,9 +168,8 @@ def report(run: Path) -> tuple[dict[str, Any], list[str]]:
         )
     images, channels = document.get("images", 0), document.get("channels", 0)
     if LEAST <= images < channels:
-        lines.append(
-            f"CKA is of {counted(images, 'image')}, and layers have up to {counted(channels, 'channel')}: others vary it"
-        )
+        of = f"{counted(images, 'image')} and layers of up to {counted(channels, 'channel')}"
+        lines.append(f"CKA is of {of}: other images give other values")
     return results, lines
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from fmapviz.core.own import OwnName
 from fmapviz.core.user_code import report_of
 from fmapviz.core.words import counted
 from fmapviz.draw.records import remark_on_channels
@@ -271,7 +272,11 @@ class BatchRunner:
             of_views = bool(reasons) and reasons.keys() <= {*self._session.config.views}
             what = "nothing" if of_views else "none of the chosen layers"
             message = f"{what} could be drawn: {listed[-1]}: {quote(path)}"
-            hint = None if of_views else _remedy(listed[-1])  # other layers would not help
+            own = [view for view in self._session.config.views if isinstance(view, OwnName)]
+            if own and all(name.startswith(tuple(f"{view} of " for view in own)) for name in reasons):
+                hint: str | None = f"correct the code of {', '.join(map(quote, own))}"
+            else:
+                hint = None if of_views else _remedy(listed[-1])  # other layers would not help
             return Failed(image.member, Failure(path, "E_NOTHING", message, hint=hint))
         progress.layers.update(call_of(layer.layer) for layer in drawn.layers if layer.layer)
         progress.accepted = True
