@@ -67,7 +67,7 @@ class Presence:
             time.sleep(_PAUSE_SECONDS if attempt else 0)
             with suppress(OSError):
                 present = np.fromiter(map(digest, unit_names(self._run)), np.uint64)
-                missing = len(units) - int(np.isin(units, present).sum())
+                missing = len(units) - int(np.isin(units, present, kind="sort").sum())
             if not missing:
                 break
         return missing

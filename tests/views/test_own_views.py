@@ -100,7 +100,8 @@ def place(tmp_path, monkeypatch):
     (tmp_path / "views.py").write_text(VIEWS)
     for number in range(2):
         paint(tmp_path / f"{number}.png", number, (16, 16))
-    return tmp_path
+    yield tmp_path
+    sys.modules.pop("parts", None)  # other tests have a module of that name in other folders
 
 
 def pictures(directory):
