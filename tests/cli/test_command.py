@@ -59,7 +59,7 @@ def test_a_second_network_is_what_against_takes():
 
 
 def test_words_behind_two_dashes_are_no_options():
-    assert parse("run", "--to", "png", "--", "--name", "a", "--name", "b")["inputs"] == ["--name", "a", "--name", "b"]
+    assert list(parse("run", "--to", "png", "--", "--name", "a", "--name", "b")["inputs"]) == ["--name", "a", "--name", "b"]
 
 
 RENAMED = [(name, former) for name, command in GROUP.commands.items() for former in FORMER if takes(command, FORMER[former])]
@@ -80,6 +80,6 @@ def test_a_former_name_is_accepted_and_reported_and_refused_beside_the_new_one(c
 
 def test_a_former_name_is_none_of_help_and_of_files(capsys):
     assert {command for command, _ in RENAMED} == {"run"}
-    assert parse("run", "--", "--predictions", "--seed")["inputs"] == ["--predictions", "--seed"]
+    assert list(parse("run", "--", "--predictions", "--seed")["inputs"]) == ["--predictions", "--seed"]
     assert capsys.readouterr() == ("", "")
     assert not any(takes(command, former) for command in GROUP.commands.values() for former in FORMER)
