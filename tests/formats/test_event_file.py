@@ -18,6 +18,7 @@ from tensorboard.plugins.image.metadata import parse_plugin_metadata
 
 from fmapviz.core.drawings import Histogram
 from fmapviz.formats.tensorboard import event_file
+from fmapviz.formats.tensorboard.event_file import Record
 from fmapviz.formats.tensorboard.image_summary import summaries
 from fmapviz.types import Drawing, Picture
 
@@ -53,7 +54,7 @@ def test_tensorboard_reads_the_events_back_in_order(tmp_path):
 
 
 def test_an_image_is_the_summary_that_tensorboards_image_plugin_expects():
-    event = Event.FromString(make_image(png=b"\x89PNG"))
+    event = Event.FromString(b"".join(make_image(png=b"\x89PNG")))
     (value,) = event.summary.value
     assert event.step == 0
     assert event.wall_time > 1.7e9
@@ -69,7 +70,7 @@ def test_an_image_is_the_summary_that_tensorboards_image_plugin_expects():
 def test_a_histogram_is_also_the_summary_that_tensorboards_histogram_plugin_expects():
     drawing = Drawing("histogram", Histogram(np.array([3, 1]), 0.0, 1.0, 0))
     _, record = summaries(Picture("histogram", "00 conv", b"", 8, 4, {}, drawing=drawing), {}, step=7)
-    event = Event.FromString(record)
+    event = Event.FromString(b"".join(record))
     (value,) = event.summary.value
     assert event.step == 7
     assert (value.tag, value.metadata.display_name) == ("values/00 conv", "00 conv")
@@ -79,13 +80,19 @@ def test_a_histogram_is_also_the_summary_that_tensorboards_histogram_plugin_expe
     assert [dim.size for dim in value.tensor.tensor_shape.dim] == [2, 3]
 
 
-@pytest.mark.parametrize("step", [0, 300, 2**62])
-def test_an_event_has_its_step_and_its_picture(step):
-    (record,) = summaries(Picture("maps", "00 conv", bytes(16_384), 458, 70_000, {}, title="x"), {"Layer": "é"}, step=step)
-    event = Event.FromString(record)
+@pytest.mark.sampled
+@pytest.mark.parametrize("size", [0, 1, 127, 128, 16_384, 3_000_000])
+@pytest.mark.parametrize("step", [0, 1, 300, 2**62])
+def test_a_record_is_what_protobuf_serializes(size, step):
+    """Every field, in the order in which protobuf writes them: it would write the same bytes."""
+    facts = {"Layer": "é" * (size % 300), "Shape": "64 x 55 x 55"}
+    picture = Picture("maps", "00 conv", bytes(size), 458, 70_000, {}, title="x" * (size % 200))
+    (record,) = summaries(picture, facts, step=step)
+    event = Event.FromString(b"".join(record))
+    assert event.SerializeToString(deterministic=True) == b"".join(record)
     assert event.step == step
-    assert event.summary.value[0].metadata.display_name == "x"
-    assert list(event.summary.value[0].tensor.string_val) == [b"458", b"70000", bytes(16_384)]
+    assert record.picture is picture.png
+    assert list(event.summary.value[0].tensor.string_val) == [b"458", b"70000", picture.png]
 
 
 def test_every_flipped_byte_is_noticed(tmp_path):
@@ -104,7 +111,7 @@ def test_every_flipped_byte_is_noticed(tmp_path):
 def test_the_framing_is_tfrecords(tmp_path, data):
     path = tmp_path / "records"
     with path.open("wb") as file:
-        event_file.write_record(file, data)
+        assert event_file.write_record(file, Record(data[:5], data[5:9], data[9:])) == len(data)
     written = path.read_bytes()
     length = struct.pack("<Q", len(data))
     masked = [struct.pack("<I", pywrap_tensorflow.masked_crc32c(part)) for part in (length, data)]
@@ -146,7 +153,7 @@ def test_an_unfinished_file_of_somebody_else_is_not_overwritten(tmp_path):
 @pytest.mark.parametrize("size", [10, 1_000_000], ids=["noticed when closing", "noticed when writing"])
 def test_a_full_disk_is_an_error(size):
     with pytest.raises(OSError, match="No space left") as caught, Path("/dev/full").open("wb") as file:
-        event_file.write_record(file, bytes(size))
+        event_file.write_record(file, Record(bytes(size)))
     assert caught.value.errno == errno.ENOSPC
 
 

@@ -13,7 +13,7 @@ from torch.utils.tensorboard.summary import histogram_raw
 
 from fmapviz.core import files
 from fmapviz.core.file_names import EVENTS
-from fmapviz.formats.tensorboard.event_file import write_record
+from fmapviz.formats.tensorboard.event_file import Record, write_record
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -59,4 +59,4 @@ class EventLog:
             self._pending.truncate()
 
     def _add(self, event: Event) -> None:
-        write_record(self._pending, event.SerializeToString())
+        write_record(self._pending, Record(event.SerializeToString()))

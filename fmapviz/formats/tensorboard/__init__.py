@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
+    from fmapviz.formats.tensorboard.event_file import Record
     from fmapviz.types import Picture, UnitImage
 
 _FILE = "events.out.tfevents.fmapviz"
@@ -27,7 +28,7 @@ _COMMON = {"Layer", "Type", "Shows", "Scaling", "Model", "Weights", "Software"}
 class TensorBoardRun:
     """Appends the pictures of images to an event file, the number of the image, or of the page, as the step."""
 
-    def __init__(self, append: Callable[[bytes], int], *, many: bool) -> None:
+    def __init__(self, append: Callable[[Record], int], *, many: bool) -> None:
         self.members = {_FILE: 1}  # the file's own header
         self._append = append
         self._many = many
@@ -37,11 +38,10 @@ class TensorBoardRun:
         stored = []
         for picture in pictures:
             facts = {name: fact for name, fact in picture.facts.items() if name in _COMMON} if self._many else picture.facts
-            events = summaries(picture, facts, step=image.key if self._many else picture.page)
-            offset, *_ = map(self._append, events)
+            offset, *others = map(self._append, summaries(picture, facts, step=image.key if self._many else picture.page))
             if self._many:
-                stored.append(StoredAt(_FILE, offset + events[0].index(picture.png)))
-            self.members[_FILE] += len(events)
+                stored.append(StoredAt(_FILE, offset))
+            self.members[_FILE] += 1 + len(others)
         if not self._many:
             self.members[_FILE] += len([self._append(record) for record in scalars(image.result)])
         return stored

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 import google_crc32c
 from tensorboard.compat.proto.event_pb2 import Event
@@ -19,15 +19,29 @@ if TYPE_CHECKING:
 _BEFORE, _AFTER = 12, 4  # bytes around the data of a record: its length and two checksums
 
 
+class Record(NamedTuple):
+    """The data of a record, in parts so that a picture is not copied.
+
+    Attributes:
+        head: What precedes the picture, or everything if there is none.
+        picture: The encoded picture.
+        tail: What follows it.
+    """
+
+    head: bytes
+    picture: bytes = b""
+    tail: bytes = b""
+
+
 @contextmanager
-def create(path: Path) -> Iterator[Callable[[bytes], int]]:
+def create(path: Path) -> Iterator[Callable[[Record], int]]:
     """Write an event file, under a name that TensorBoard ignores until it is complete.
 
     Args:
         path: Its final name, with `tfevents` in it. If the block raises, no file of that name appears.
 
     Yields:
-        A function that appends one event, and returns the offset of its data in the file.
+        A function that appends one event, and returns the offset of its picture in the file.
 
     Raises:
         OSError: The disk is full, for example.
@@ -36,33 +50,36 @@ def create(path: Path) -> Iterator[Callable[[bytes], int]]:
     with files.create(unfinished) as file:
         end = 0  # the file's `tell` releases the interpreter lock: 1 ms for an image of 60 layers
 
-        def append(event: bytes) -> int:
+        def append(record: Record) -> int:
             nonlocal end
             begin = end + _BEFORE
-            write_record(file, event)
-            end = begin + len(event) + _AFTER
-            return begin
+            end = begin + write_record(file, record) + _AFTER
+            return begin + len(record.head)
 
         header = Event(wall_time=time.time(), file_version="brain.Event:2")
         header.source_metadata.writer = "fmapviz"
-        append(header.SerializeToString())
+        append(Record(header.SerializeToString()))
         yield append
     files.rename(unfinished, path)
 
 
-def write_record(file: BinaryIO, data: bytes) -> None:
-    """Append one TFRecord: length and data, each followed by its checksum.
+def write_record(file: BinaryIO, record: Record) -> int:
+    """Append one TFRecord: length and data, each followed by its checksum; return the length.
 
     Format: https://www.tensorflow.org/tutorials/load_data/tfrecord#tfrecords_format_details
     """
-    length = struct.pack("<Q", len(data))
-    file.write(length + _checksum(length))
-    file.write(data)
-    file.write(_checksum(data))
+    size = sum(map(len, record))
+    length = struct.pack("<Q", size)
+    file.write(length + _checksum(length) + record.head)
+    file.write(record.picture)
+    file.write(record.tail + _checksum(*record))
+    return size
 
 
-def _checksum(data: bytes) -> bytes:
+def _checksum(*parts: bytes) -> bytes:
     """Return the masked CRC-32C of TFRecord, which suits data that contains checksums."""
-    crc = google_crc32c.value(data)
+    crc = 0
+    for part in parts:
+        crc = google_crc32c.extend(crc, part)
     masked = ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
     return struct.pack("<I", masked)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+import struct
 import time
 from functools import lru_cache
 from math import isfinite
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,6 +22,8 @@ from fmapviz.core.drawings import Histogram
 from fmapviz.core.file_names import event_tag
 from fmapviz.draw.histogram import bin_edges
 from fmapviz.errors import printable
+from fmapviz.formats.tensorboard import wire
+from fmapviz.formats.tensorboard.event_file import Record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -27,7 +31,25 @@ if TYPE_CHECKING:
     from fmapviz.types import ImageResult, Picture
 
 
-def summaries(picture: Picture, facts: Mapping[str, str], *, step: int = 0) -> list[bytes]:
+# Keys of fields, and what is the same in each event.
+_WALL_TIME = wire.key(Event, "wall_time", wire_type=wire.DOUBLE)
+_STEP = wire.key(Event, "step", wire_type=wire.NUMBER)
+_SUMMARY, _VALUE = wire.key(Event, "summary"), wire.key(Summary, "value")
+_TAG, _TENSOR, _METADATA = (wire.key(Summary.Value, name) for name in ("tag", "tensor", "metadata"))
+_STRING = wire.key(TensorProto, "string_val")
+_TITLE, _DESCRIPTION = wire.key(SummaryMetadata, "display_name"), wire.key(SummaryMetadata, "summary_description")
+_THREE_STRINGS = TensorProto(dtype=DT_STRING, tensor_shape={"dim": [{"size": 3}]}).SerializeToString()
+_IMAGES = (
+    images.create_summary_metadata("", "").SerializeToString(),
+    SummaryMetadata(data_class=DATA_CLASS_BLOB_SEQUENCE).SerializeToString(),
+)
+_HISTOGRAMS = (
+    histograms.create_summary_metadata("", "").SerializeToString(),
+    SummaryMetadata(data_class=DATA_CLASS_TENSOR).SerializeToString(),
+)
+
+
+def summaries(picture: Picture, facts: Mapping[str, str], *, step: int = 0) -> list[Record]:
     """Return the event of a picture, and one of its values if it is a histogram.
 
     They are the tensor-style summaries of `tensorboard.plugins.image` and `tensorboard.plugins.histogram`: unlike those of
@@ -41,27 +63,25 @@ def summaries(picture: Picture, facts: Mapping[str, str], *, step: int = 0) -> l
     Example:
         >>> from fmapviz.types import Picture
         >>> (record,) = summaries(Picture("maps", "00 conv", b"...", 8, 4, {}), {})
-        >>> list(Event.FromString(record).summary.value[0].tensor.string_val)
+        >>> list(Event.FromString(b"".join(record)).summary.value[0].tensor.string_val)
         [b'8', b'4', b'...']
     """
     title = printable(picture.title or picture.name)
-    texts = [str(picture.width).encode(), str(picture.height).encode(), picture.png]
-    tensor = TensorProto(dtype=DT_STRING, tensor_shape={"dim": [{"size": 3}]}, string_val=texts)
-    events = [
-        _event(picture.tag, images.create_summary_metadata(title, _table(facts)), DATA_CLASS_BLOB_SEQUENCE, tensor, step)
-    ]
+    sides = b"".join(wire.delimited(_STRING, b"%d" % side) for side in (picture.width, picture.height))
+    tensor = _THREE_STRINGS + sides + _STRING + wire.varint(len(picture.png))
+    record = _summary(picture.tag, _IMAGES, title, tensor, picture.png, facts=facts, step=step)
     shown = picture.drawing and picture.drawing.content
-    if isinstance(shown, Histogram):  # under another tag, which belongs to one of TensorBoard's plugins
-        edges = bin_edges(shown)
-        values = np.stack([edges[:-1], edges[1:], shown.counts], 1)
-        shape = {"dim": [{"size": size} for size in values.shape]}
-        tensor = TensorProto(dtype=DT_DOUBLE, tensor_shape=shape, double_val=values.flatten())
-        metadata = histograms.create_summary_metadata(title, "")
-        events.append(_event(f"values/{picture.name}", metadata, DATA_CLASS_TENSOR, tensor, step))
-    return events
+    if not isinstance(shown, Histogram):
+        return [record]
+    # A tag belongs to one of TensorBoard's plugins.
+    edges = bin_edges(shown)
+    values = np.stack([edges[:-1], edges[1:], shown.counts], 1)
+    shape = {"dim": [{"size": size} for size in values.shape]}
+    tensor = TensorProto(dtype=DT_DOUBLE, tensor_shape=shape, double_val=values.flatten()).SerializeToString()
+    return [record, _summary(f"values/{picture.name}", _HISTOGRAMS, title, tensor, step=step)]
 
 
-def scalars(result: ImageResult) -> Iterator[bytes]:
+def scalars(result: ImageResult) -> Iterator[Record]:
     """Yield events of how the layers of two networks differ, under the name of each number; an infinite one has none."""
     for layer in result.layers:
         numbers = layer.difference.numbers if layer.difference else {}
@@ -70,14 +90,36 @@ def scalars(result: ImageResult) -> Iterator[bytes]:
                 summary = Summary(
                     value=[Summary.Value(tag=event_tag(f"{name}/{layer.index:02d} {layer.layer}"), simple_value=value)]
                 )
-                yield Event(wall_time=time.time(), summary=summary).SerializeToString()
+                yield Record(Event(wall_time=time.time(), summary=summary).SerializeToString())
 
 
-def _event(tag: str, metadata: SummaryMetadata, data_class: int, tensor: TensorProto, step: int) -> bytes:
-    metadata.data_class = data_class
-    value = Summary.Value(tag=event_tag(tag), metadata=metadata, tensor=tensor)
-    serialized: bytes = Event(wall_time=time.time(), step=step, summary=Summary(value=[value])).SerializeToString()
-    return serialized
+def _summary(
+    tag: str,
+    plugin: tuple[bytes, bytes],
+    title: str,
+    tensor: bytes,
+    png: bytes = b"",
+    *,
+    facts: Mapping[str, str] = MappingProxyType({}),
+    step: int,
+) -> Record:
+    """Return an event whose tensor ends with a picture, all fields in the order of their numbers."""
+    first, last = plugin
+    metadata = b"".join(
+        (
+            first,
+            wire.delimited(_TITLE, title.encode()),
+            wire.delimited(_DESCRIPTION, _table(facts).encode()),
+            last,
+        )
+    )
+    tail = wire.delimited(_METADATA, metadata)
+    value = wire.delimited(_TAG, event_tag(tag).encode()) + _TENSOR + wire.varint(len(tensor) + len(png)) + tensor
+    size = len(value) + len(png) + len(tail)
+    summary = _VALUE + wire.varint(size)
+    event = _WALL_TIME + struct.pack("<d", time.time()) + (_STEP + wire.varint(step) if step else b"")
+    event += _SUMMARY + wire.varint(len(summary) + size)
+    return Record(event + summary + value, png, tail)
 
 
 def _table(facts: Mapping[str, str]) -> str:

@@ -15,6 +15,7 @@ from fmapviz.core import files, registry
 from fmapviz.core.file_names import EVENTS, event_tag
 from fmapviz.core.members import load
 from fmapviz.formats.tensorboard import event_file
+from fmapviz.formats.tensorboard.event_file import Record
 from fmapviz.store.aggregates import base
 from fmapviz.store.unit import read_unit
 from fmapviz.store.unit_key import key_of
@@ -76,6 +77,6 @@ def _pictures(unit: Path) -> Iterator[tuple[int, Summary.Value]]:
         yield step, Summary.Value(tag=tag, image=shown)
 
 
-def _append(append: Callable[[bytes], int], step: int, value: Summary.Value) -> None:
+def _append(append: Callable[[Record], int], step: int, value: Summary.Value) -> None:
     event = Event(wall_time=time.time(), step=step, summary=Summary(value=[value]))
-    append(event.SerializeToString())
+    append(Record(event.SerializeToString()))
