@@ -7,7 +7,7 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Sequence, Sized
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from inspect import cleandoc, signature
 from itertools import chain
@@ -144,7 +144,7 @@ def run(
             stack.callback(destination.discard_run, session.directory)
             stack.enter_context(moved(session.model.module, session.device))
             stack.enter_context(removed_if_refused(session.directory, out_too=is_new))
-            stack.push(_add_hint)
+            stack.enter_context(advising())
             summary = _draw_recorded(session, found, watch, rounds)
         if bar:
             bar.total = summary.found
@@ -461,10 +461,14 @@ def draw_images(
     )
 
 
-def _add_hint(_kind: object, error: object, _traceback: object) -> None:
+@contextmanager
+def advising() -> Iterator[None]:
     """Add a hint to an `OutputError` without one."""
-    if isinstance(error, OutputError):
+    try:
+        yield
+    except OutputError as error:
         error.advise(error.hint or remedy_of(error))
+        raise
 
 
 def require_one(

@@ -274,6 +274,22 @@ def test_failures_are_in_the_store_before_the_run_ends(bucket, inputs):
     assert seen[-1]
 
 
+@pytest.mark.parametrize("beside", ["", "runs/run/0.png/unit.json"], ids=["alone", "beside another command"])
+def test_a_refused_run_leaves_no_record_unless_another_command_uses_it(bucket, inputs, beside):
+    (inputs / "0.png").write_bytes(b"no image")
+
+    def refuse(event):
+        if isinstance(event, Started) and beside:
+            bucket.put(beside, b"of another command")
+        if isinstance(event, Outcome):
+            assert "runs/run/run.json" in bucket.keys("runs/")
+            raise RequestError("no")
+
+    with pytest.raises(RequestError):
+        draw([inputs / "0.png"], OUT, on_event=refuse)
+    assert bucket.keys("runs/") == ([beside, "runs/run/run.json"] if beside else [])
+
+
 @pytest.mark.parametrize(
     "options", [{"to": EVERYTHING}, *thorough({"to": ["tar", "stats"], "shard": 3})], ids=["images", "shards"]
 )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fmapviz.config import InputOptions, Style, check_type, check_weights, explain_arguments, renamed, split
 from fmapviz.core import registry
 from fmapviz.core.urls import is_url
-from fmapviz.errors import OutputError, RequestError, quote
+from fmapviz.errors import RequestError, quote
 from fmapviz.events import Notice
 from fmapviz.features.top.aggregate import CSV_FILE, KIND
 from fmapviz.features.top.of_run import TopStage
@@ -18,8 +18,7 @@ from fmapviz.features.top.options import TopOptions
 from fmapviz.observe.layers import select_layers
 from fmapviz.run.finished_run import open_finished_run
 from fmapviz.run.load import needs_of, open_writers
-from fmapviz.run.loop import draw_all
-from fmapviz.store.run import remedy_of
+from fmapviz.run.loop import advising, draw_all
 
 if TYPE_CHECKING:
     from torch import nn
@@ -139,11 +138,8 @@ def top_images(
     ) as found:
         chosen = _choose_layers(found, split(layers), split(exclude))
         stage = TopStage(shown, None if chosen is found.layers else [layer.name for layer in chosen], force=force)
-        try:
+        with advising():
             draw_all(replace(_with_formats(found, split(to)), stages=[stage]), (), tell)  # its images are done
-        except OutputError as error:
-            error.advise(error.hint or remedy_of(error))
-            raise
         drawn = stage.drawn
         address = found.output.address_of(found.directory) if is_url(run) else Path(run)  # as it was given
         pages = address / drawn.unit.name if drawn.unit else None
