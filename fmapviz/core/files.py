@@ -369,21 +369,28 @@ def is_left_over(staging: Path) -> bool:
 
 
 def is_running(pid: int) -> bool:
-    """Return True if this machine has a process of this number."""
+    """Return True if a process of this number runs on this machine; a zombie has ended."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
     except (OSError, OverflowError):
         return True
-    return True
+    return _status(pid)[:1] not in ([b"Z"], [b"X"])
+
+
+def _status(pid: int) -> list[bytes]:
+    """Return the fields of Linux's `/proc/PID/stat` from the third on, the state; none on other systems."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+    return []
 
 
 def _began_later(pid: int, staging: Path) -> bool:
     """Return True if a process began after a directory was last changed: its number was reused."""
     try:
         age = time.time() - staging.lstat().st_mtime
-        ticks = int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[19])  # since the system was started
+        ticks = int(_status(pid)[19])  # when it began, since the system was started
         running = float(Path("/proc/uptime").read_bytes().split()[0]) - ticks / os.sysconf("SC_CLK_TCK")
     except (OSError, ValueError, IndexError):  # no Linux
         return False

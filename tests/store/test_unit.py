@@ -7,6 +7,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -764,3 +765,16 @@ def test_where_nothing_can_be_made_that_is_said():
 
 def test_units_does_not_load_torch():
     assert run_python("import sys, fmapviz.store.unit; sys.exit('torch' in sys.modules)").returncode == 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not report it")
+def test_what_a_process_left_whose_parent_does_not_reap_it_is_swept(run):
+    """As in a container whose first process is no init."""
+    process = subprocess.Popen(["true"])
+    try:
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        (run / f".fmapviz-{HOST}-{process.pid}-abcdef-00000000").mkdir()
+        sweep(run)
+        assert list(run.iterdir()) == []
+    finally:
+        process.wait()
