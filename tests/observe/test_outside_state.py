@@ -110,7 +110,8 @@ def make(monkeypatch):
 
 
 def drawn(network, images, out, **options):
-    run = fmapviz.visualize(network, images, out=out, to="npz", progress=False, **options)
+    # With more threads, the networks of two of them would read the same value before either changes it.
+    run = fmapviz.visualize(network, images, out=out, to="npz", workers=1, progress=False, **options)
     values = []
     for path in sorted(run.directory.rglob("*.npz")):
         with np.load(path) as held:
