@@ -251,12 +251,14 @@ class ReportPart:
 
     Attributes:
         script: Path of its JavaScript module in the package, which exports `register`; see `formats/html/registry.js`.
-        data: Reference of a function that returns what it adds to the data of the page, by name: of the run's directory, its
-            units (see `fmapviz.store.aggregates.images`) and the summaries of its aggregates by their names.
+        data: Reference of a function that returns further data of the page, by name. It takes the run's directory, its units
+            (see `fmapviz.store.aggregates.images`) and the summaries of its aggregates by their names.
+        style: Path of its style sheet in the package, which follows `formats/html/report.css`; empty without one.
     """
 
     script: str
     data: str
+    style: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -112,4 +112,4 @@ def test_the_page_works_without_the_scripts_of_capabilities(open_report, runs, t
         report = open_report(root)
         for key in KEYS:
             report.press(key)
-            assert report.page.locator(".stage > :is(img, canvas):visible").count() >= 1, key
+            assert report.page.locator(".viewport > :is(img, canvas):visible").count() >= 1, key

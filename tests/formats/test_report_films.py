@@ -37,10 +37,10 @@ def test_a_film_is_one_image_with_a_slider_of_its_frames(open_report, run):
     names.filter(has_text="4 frames").click()
     report.settled()
     assert report.text("#step-shown") == "frame 12 (4 of 4)"
-    shown = report.page.locator(".stage > img").get_attribute("src")
+    shown = report.page.locator(".viewport > img").get_attribute("src")
     report.press(",")
     assert report.text("#step-shown") == "frame 9 (3 of 4)"
-    assert report.page.locator(".stage > img").get_attribute("src") != shown
+    assert report.page.locator(".viewport > img").get_attribute("src") != shown
     assert "frame 9" in report.page.locator(".pane h3").first.inner_text()
     slider = report.page.locator("#step")
     assert (slider.get_attribute("max"), slider.get_attribute("aria-label")) == ("3", "Frame of the film")
@@ -54,7 +54,7 @@ def test_each_frame_has_its_own_input(open_report, run):
     report.look_at("input")
     sources = set()
     for _ in range(4):
-        sources.add(report.page.locator(".stage > img").get_attribute("src"))
+        sources.add(report.page.locator(".viewport > img").get_attribute("src"))
         report.press(",")
     assert len(sources) == 4
 

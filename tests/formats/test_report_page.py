@@ -167,7 +167,7 @@ def test_an_image_and_a_layer_are_picked(open_report, run):
     assert report.text("#title") == "01 features.3"
     assert report.text(".pane h3") == "more/c.png"
     assert report.loaded()[-1] == "more/c.png/01_features.3.maps.png"
-    size = report.page.locator(".stage > img").evaluate("image => [image.naturalWidth, image.naturalHeight]")
+    size = report.page.locator(".viewport > img").evaluate("image => [image.naturalWidth, image.naturalHeight]")
     assert size == list(pixels_of(run / "more/c.png/01_features.3.maps.png").T.shape)
     chosen = report.page.locator("[aria-selected=true]")
     assert chosen.locator(".name").all_inner_texts() == ["c.png", "features.3"]
@@ -568,13 +568,13 @@ def test_any_layer_of_any_size_tells_its_numbers(open_report, net_run):
         for column, values in enumerate((channels[1], np.concatenate(channels, 1))):
             expected = measured(values)[:4, last]
             assert told(report, ".tip", column) == pytest.approx(expected, rel=1e-4, abs=1e-6), name
-        stage = report.page.locator(".stage").bounding_box()
+        stage = report.page.locator(".viewport").bounding_box()
         left, _, scale = report.picture()
         assert stage["x"] <= left <= left + width * scale <= stage["x"] + stage["width"]
         report.page.mouse.move(1, 1)
         report.press("ArrowDown")
     report.press("[", *"+" * 7, "[")
-    kept, stage = (report.page.locator(part).bounding_box() for part in (".outline.kept", ".stage"))
+    kept, stage = (report.page.locator(part).bounding_box() for part in (".outline.kept", ".viewport"))
     assert report.text("#pin h2") == "Channel 518"
     assert stage["x"] - 1 <= kept["x"] <= kept["x"] + kept["width"] <= stage["x"] + stage["width"] + 1
     report.page.mouse.move(stage["x"] + stage["width"] / 2, stage["y"] + stage["height"] / 2)
@@ -600,7 +600,7 @@ def test_the_widest_picture_fits(open_report, tmp_path):
     (tmp_path / "a.png/report.js").write_bytes(script("unit", record))
     write_index(tmp_path, [{"unit": "a.png", "href": "a.png/", "predictions": [], "thumbnail": False}])
     report = open_report(tmp_path)
-    stage = report.page.locator(".stage").bounding_box()
+    stage = report.page.locator(".viewport").bounding_box()
     left, _, scale = report.picture()
     assert stage["x"] <= left <= left + 200_000 * scale <= stage["x"] + stage["width"]
     assert report.text("#zoom output") == f"{scale * 100:.3g} %"
@@ -691,7 +691,7 @@ def test_a_run_that_grows_while_its_page_is_open(open_report, tmp_path):
 @pytest.mark.thorough
 def test_the_whole_picture_fits_at_a_whole_scale(open_report, run):
     report = open_report(run)
-    stage = report.page.locator(".stage").bounding_box()
+    stage = report.page.locator(".viewport").bounding_box()
     left, top, scale = report.picture()
     height, width = pixels_of(run / "a.png/00_features.0.maps.png").shape
     assert scale == int(scale) > 1
@@ -862,9 +862,9 @@ def test_neighbours_of_a_pinned_channel(open_report, tmp_path):
 @pytest.mark.thorough
 def test_where_there_is_room_the_pinned_channel_is_beside_the_grid(open_report, run):
     report = open_report(run, viewport={"width": 1500, "height": 800})
-    before = report.page.locator(".stage").bounding_box()
+    before = report.page.locator(".viewport").bounding_box()
     report.press("]")
-    stage, panel = (report.page.locator(part).bounding_box() for part in (".stage", "#pin"))
+    stage, panel = (report.page.locator(part).bounding_box() for part in (".viewport", "#pin"))
     assert stage["height"] == before["height"]
     assert stage["x"] + stage["width"] <= panel["x"]
     assert panel["x"] + panel["width"] <= 1500
@@ -872,7 +872,7 @@ def test_where_there_is_room_the_pinned_channel_is_beside_the_grid(open_report, 
     assert stage["x"] < left
     assert left + pixels_of(run / "a.png/00_features.0.maps.png").shape[1] * scale < stage["x"] + stage["width"]
     report.press("c")
-    stage, panel = (report.page.locator(part).first.bounding_box() for part in (".stage", "#pin"))
+    stage, panel = (report.page.locator(part).first.bounding_box() for part in (".viewport", "#pin"))
     assert stage["y"] + stage["height"] <= panel["y"]
 
 
@@ -881,7 +881,7 @@ def test_the_pinned_channel_stays_in_sight(open_report, run):
     report = open_report(run)
     report.press("]", "+", "+", "+", *"]]]]]]]")
     assert report.text("#pin h2") == "Channel 7"
-    kept, stage = (report.page.locator(part).bounding_box() for part in (".outline.kept", ".stage"))
+    kept, stage = (report.page.locator(part).bounding_box() for part in (".outline.kept", ".viewport"))
     for start, size in (("x", "width"), ("y", "height")):
         assert stage[start] - 1 <= kept[start] <= kept[start] + kept[size] <= stage[start] + stage[size] + 1
 
@@ -915,10 +915,10 @@ def test_arrows_walk_through_layers_and_images(open_report, run):
 @pytest.mark.thorough
 def test_what_has_the_focus_keeps_it(open_report, run):
     report = open_report(run)
-    report.page.locator(".stage").focus()
+    report.page.locator(".viewport").focus()
     report.press("ArrowDown", "ArrowRight", "c", "c")
     assert report.text("#title") == "01 features.3"
-    assert report.page.evaluate("document.activeElement.className") == "stage"
+    assert report.page.evaluate("document.activeElement.className") == "viewport"
 
 
 def test_keys_zoom_move_and_fit(open_report, run):
@@ -1012,7 +1012,7 @@ def test_two_images_side_by_side(open_report, run):
         assert number(said) == pytest.approx(values_of(name, "features.3", (12, 6, 6))[7].min(), rel=1e-4)
     report.press("+")
     places = [report.picture(side) for side in (0, 1)]
-    stages = [report.page.locator(".stage").nth(side).bounding_box() for side in (0, 1)]
+    stages = [report.page.locator(".viewport").nth(side).bounding_box() for side in (0, 1)]
     assert places[0][2] == places[1][2]
     assert places[0][0] - stages[0]["x"] == pytest.approx(places[1][0] - stages[1]["x"], abs=1)
     report.press("c")
@@ -1114,7 +1114,7 @@ def test_channels_are_sorted(open_report, tmp_path, order):
         assert told(report, ".tip") == pytest.approx(numbers["a.png"][:4, channel], rel=1e-4)
     report.page.mouse.move(1, 1)
     pixels = pixels_of(tmp_path / "a.png/00_0.maps.png")
-    size = report.page.locator(".stage > canvas").evaluate("one => [one.height, one.width]")
+    size = report.page.locator(".viewport > canvas").evaluate("one => [one.height, one.width]")
     assert size == list(pixels.shape)
     report.press("]", "]")
     assert (report.text("#pin h2"), report.text("#pin .where")) == (f"Channel {expected[1]}", "tile 2 of 8")
@@ -1140,7 +1140,7 @@ def test_histograms_are_sharp(open_report, shapes):
     heights = report.page.locator(".chart .bin").evaluate_all("all => all.map(one => Number(one.getAttribute('height')))")
     assert heights == pytest.approx(np.maximum(1, counts[counts > 0] / counts.max() * max(heights)), rel=1e-6)
     report.page.mouse.move(1, 1)
-    paper = np.asarray(Image.open(BytesIO(report.page.locator(".stage").screenshot())).convert("L")).astype(int)
+    paper = np.asarray(Image.open(BytesIO(report.page.locator(".viewport").screenshot())).convert("L")).astype(int)
     across = abs(np.diff(paper, axis=1))
     assert len(np.unique(paper[across.sum(1).argmax()])) < 40  # few greys between a bar and the paper
     labels = report.page.locator(".chart text")
@@ -1240,7 +1240,7 @@ def test_hostile_names_are_text(open_report, tmp_path):
     for step, name in enumerate(seen):
         assert report.text(".pane h3 > :last-child") == name
         assert report.text("#title") == f"{step:02d} {name}"
-        assert page.locator(".stage > img").evaluate("image => image.naturalWidth") > 0
+        assert page.locator(".viewport > img").evaluate("image => image.naturalWidth") > 0
         report.press("]")
         report.press("ArrowRight", "ArrowDown")
     assert page.evaluate("[...document.querySelectorAll('.thumb')].every(image => image.naturalWidth > 0)")
@@ -1269,7 +1269,7 @@ def test_200_images_of_53_layers(open_report, tmp_path):
     expected = ["image0000.png/report.js", "image0000.png/00_layer0.maps.png", *in_view]
     assert sorted(report.loaded()) == sorted(expected)
     report.page.evaluate("""() => { window.gaps = 0; new MutationObserver(() => {
-        const image = document.querySelector(".stage > img");
+        const image = document.querySelector(".viewport > img");
         if (!image || image.hidden || !image.complete || !image.naturalWidth) window.gaps += 1;
     }).observe(document.querySelector("#panes"), {childList: true, subtree: true, attributes: true}); }""")
     report.requests.clear()
@@ -1421,7 +1421,7 @@ def test_on_a_phone_lists_are_folded(open_report, tmp_path):
     assert not report.page.locator(".row").first.is_visible()
     assert report.text("#images .current") == "image0000.png"
     report.page.get_by_role("button", name="Layers").tap()
-    parts = [report.page.locator(part).bounding_box() for part in (".bar", "#images", "#layers", ".about", ".stage")]
+    parts = [report.page.locator(part).bounding_box() for part in (".bar", "#images", "#layers", ".about", ".viewport")]
     for above, below in pairwise(parts):
         assert above["y"] + above["height"] <= below["y"]
     assert parts[-1]["height"] > 100
@@ -1474,9 +1474,9 @@ def test_everything_is_reached_by_keyboard_in_order(open_report, run):
     report.press("Shift+Tab", "Shift+Tab", "Enter")
     assert report.page.evaluate(ACTIVE) == ["Zoom", True]
     report.press("c")
-    report.page.locator(".stage").nth(1).focus()
+    report.page.locator(".viewport").nth(1).focus()
     report.press("c")
-    assert report.page.evaluate("document.activeElement === document.querySelector('.stage')")
+    assert report.page.evaluate("document.activeElement === document.querySelector('.viewport')")
 
 
 @pytest.mark.thorough
@@ -1515,7 +1515,7 @@ def test_nothing_moves_where_that_is_not_wanted(open_report, run):
 @pytest.mark.thorough
 def test_nothing_is_cut_off_on_a_phone(open_report, net_run):
     report = open_report(net_run, **PHONE)
-    within = """() => [...document.querySelectorAll("button, input, .row, .stage, table, .pinned .box, h3, .range")]
+    within = """() => [...document.querySelectorAll("button, input, .row, .viewport, table, .pinned .box, h3, .range")]
         .filter(one => one.checkVisibility() && !one.closest(".tip")).map(one => [one, one.getBoundingClientRect()])
         .filter(([, {left, right}]) => left < 0 || right > innerWidth + .5).map(([one]) => one.outerHTML)"""
     for keys in (["ArrowDown"], ["]"], ["c"], ["Escape", "i"], ["/"]):

@@ -52,7 +52,7 @@ def test_it_opens_at_the_last_step_and_moves_through_all(open_report, run):
         assert slider.get_attribute("aria-valuetext") == text_of(position)
         assert report.text(".pane h3 > :last-child") == f"cat.png, step {step}"
         assert report.text("#title") == "01 relu"
-    report.page.locator(".stage").focus()
+    report.page.locator(".viewport").focus()
     report.press(".", ".", ".", ",", ",")
     assert shown(report)[0] == text_of(4)
     slide(report, 3)
@@ -66,7 +66,7 @@ def test_it_opens_at_the_last_step_and_moves_through_all(open_report, run):
     assert shown(report)[0] == text_of(3)
 
 
-PLACES = """() => [".about", ".stage", ".stage > img", "#pin", "#steps", "#step", ".track"].flatMap(selector =>
+PLACES = """() => [".about", ".viewport", ".viewport > img", "#pin", "#steps", "#step", ".track"].flatMap(selector =>
     [...document.querySelectorAll(selector)].filter(one => one.checkVisibility()).map(one => {
         const {x, y, width, height} = one.getBoundingClientRect(); return [selector, x, y, width, height]; }))"""
 
@@ -127,7 +127,7 @@ def record_of(run, unit):
 def test_pictures_are_there_before_they_are_shown(open_report, run):
     report = open_report(run, f"#{RELU}&step=20&channel=1")
     report.page.evaluate("""() => { window.gaps = 0; new MutationObserver(() => {
-        for (const image of document.querySelectorAll(".stage > img, #pin img"))
+        for (const image of document.querySelectorAll(".viewport > img, #pin img"))
             if (!image.complete || !image.naturalWidth) window.gaps += 1;
     }).observe(document.body, {childList: true, subtree: true, attributes: true}); }""")
     loads(report, *[f"cat.png/step_{step:06d}/01_relu.maps.png" for step in (10, 50)])
@@ -317,12 +317,12 @@ def test_one_file_holds_each_input_once(open_report, tmp_path):
     for position in (3, 2, 1, 0):
         slide(report, position)
         assert report.text("#step-shown") == text_of(position, STEPS[:4])
-        sources.append(report.page.locator(".stage > img").get_attribute("src"))
+        sources.append(report.page.locator(".viewport > img").get_attribute("src"))
         assert report.page.locator("#pin img").evaluate("one => one.naturalWidth") == 30
     assert len(set(sources)) == 4
     report.look_at("input")
     report.press(".")
-    assert report.page.locator(".stage > img").evaluate("one => one.naturalWidth") == 30
+    assert report.page.locator(".viewport > img").evaluate("one => one.naturalWidth") == 30
     report.until("document.querySelector('#curve-numbers').hidden")
     report.look_at("maps")
     assert report.text("#curve-numbers").startswith("mean ")
@@ -358,7 +358,7 @@ def test_the_filter_and_the_keys(open_report, run):
     report.press("Backspace", "Backspace", "Enter")
     assert shown(report) == (text_of(6), ["dog.png/step_001500/01_relu.maps.png"])
     report.press("Escape", "?")
-    assert report.texts("#help .keys")[0].count("Step of the training") == 1
+    assert report.texts("#help .keys")[0].count("Previous or next step") == 1
 
 
 @pytest.mark.thorough

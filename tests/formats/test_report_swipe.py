@@ -40,7 +40,7 @@ def split(report):
 
 
 def box(report, side):
-    return report.page.locator(".stage").nth(side).locator("> img, > canvas").bounding_box()
+    return report.page.locator(".viewport").nth(side).locator("> img, > canvas").bounding_box()
 
 
 def assert_swiped(report, run, names=PICTURES, *, away=24):
@@ -71,14 +71,14 @@ def test_left_of_the_divider_is_one_and_right_of_it_the_other(open_report, run):
     report.press("c", "w")
     assert (button.get_attribute("aria-pressed"), split(report)[1]) == ("true", "50 %")
     assert report.texts(".pane h3") == ["a.png", "b.png"]
-    stages = [report.page.locator(".stage").nth(side).bounding_box() for side in (0, 1)]
+    stages = [report.page.locator(".viewport").nth(side).bounding_box() for side in (0, 1)]
     assert stages[0] == stages[1]
     assert stages[0]["width"] == report.page.locator("#panes").bounding_box()["width"]
     report.page.mouse.move(1, 1)
     assert min(assert_swiped(report, run)) > 500
     button.click()
     assert not report.page.locator("#divider").is_visible()
-    stages = [report.page.locator(".stage").nth(side).bounding_box() for side in (0, 1)]
+    stages = [report.page.locator(".viewport").nth(side).bounding_box() for side in (0, 1)]
     assert stages[0]["x"] + stages[0]["width"] <= stages[1]["x"]
 
 
@@ -138,7 +138,7 @@ def test_both_are_zoomed_and_moved_together(open_report, run):
         before = report.picture()
         report.page.mouse.move(x, y)
         report.page.mouse.wheel(0, -120)
-        report.until(f"document.querySelector('.stage > img').getBoundingClientRect().left !== {before[0]}")
+        report.until(f"document.querySelector('.viewport > img').getBoundingClientRect().left !== {before[0]}")
         after = report.picture()
         assert after[2] > before[2]
         assert (x - after[0]) / after[2] == pytest.approx((x - before[0]) / before[2], abs=0.5)
@@ -173,7 +173,7 @@ def test_what_is_pointed_at_is_of_the_side_under_the_pointer(open_report, run):
         assert float(said) == pytest.approx(maps[channel].min(), rel=1e-4)
     report.press("w")
     report.point(*middle(TILES, 5))
-    assert report.texts(".stage .tip caption") == ["Channel 5", "Channel 5"]
+    assert report.texts(".viewport .tip caption") == ["Channel 5", "Channel 5"]
     x, y = report.point(*middle(TILES, 2))
     report.page.mouse.click(x, y)
     report.until("!document.querySelector('#pin').hidden")

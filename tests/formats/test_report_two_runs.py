@@ -67,7 +67,7 @@ def opened(open_report, runs, address="", **options):
 
 def files_shown(report):
     """Return the files in both panes, relative to the directory of the runs; None where there is none."""
-    pictures = report.page.locator(".stage > img").evaluate_all("all => all.map(one => one.hidden ? '' : one.src)")
+    pictures = report.page.locator(".viewport > img").evaluate_all("all => all.map(one => one.hidden ? '' : one.src)")
     return [picture.removeprefix(report.root.as_uri() + "/") or None for picture in pictures]
 
 
@@ -139,7 +139,7 @@ def test_channels_are_those_of_the_same_number(open_report, runs):
 
 def test_both_under_the_swipe(open_report, runs):
     report = opened(open_report, runs, "#image=cat.png&view=input&layer=input&swipe=50")
-    left, right = (report.page.locator(".stage").nth(side).bounding_box() for side in (0, 1))
+    left, right = (report.page.locator(".viewport").nth(side).bounding_box() for side in (0, 1))
     assert left == right
     assert report.picture() == report.picture(1)
     report.press("Escape", "Escape")

@@ -135,8 +135,8 @@ def test_a_single_file_and_a_server_need_no_second_copy(open_report, browser, tm
         requested = []
         page.on("request", lambda request: requested.append(request.url))
         page.goto(f"http://127.0.0.1:{server.server_port}/index.html")
-        page.locator(".stage > img").wait_for()
-        bounds = page.locator(".stage > img").bounding_box()
+        page.locator(".viewport > img").wait_for()
+        bounds = page.locator(".viewport > img").bounding_box()
         page.mouse.move(bounds["x"] + 0.2 * bounds["width"], bounds["y"] + 0.2 * bounds["height"])
         assert page.locator(".tip .value").inner_text().startswith("Value \N{ALMOST EQUAL TO}")
         page.close()

@@ -41,7 +41,7 @@ def test_it_shows_every_picture_without_another_file(open_report, run, tmp_path)
             report.look_at(view)
             assert not report.page.locator(".message").is_visible()
             if view != "histogram":
-                whole = report.page.locator(".stage > img").evaluate("one => [one.naturalHeight, one.naturalWidth]")
+                whole = report.page.locator(".viewport > img").evaluate("one => [one.naturalHeight, one.naturalWidth]")
                 title = report.text("#title")
                 pictures = report_of(run / ("_model" if view == "kernels" else image))["pictures"]
                 record = next(each for each in pictures if each["view"] == view and title in {each["title"], each["name"]})
@@ -77,7 +77,7 @@ def test_hostile_names_stay_text(open_report, tmp_path):
     alone.mkdir()
     shutil.copy(root.directory / "index.html", alone)
     report = open_report(alone)
-    assert report.page.locator(".stage > img").evaluate("one => one.naturalWidth") > 0
+    assert report.page.locator(".viewport > img").evaluate("one => one.naturalWidth") > 0
     assert report.page.locator("b").count() == 0
 
 

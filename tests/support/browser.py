@@ -123,7 +123,7 @@ class Report:
     def picture(self, side=0):
         """Return position and scale of a pane's picture: left, top, CSS pixels per pixel."""
         script = "image => [image.getBoundingClientRect(), image.naturalWidth ?? image.width]"
-        bounds, width = self.page.locator(".stage").nth(side).locator("> img, > canvas").evaluate(script)
+        bounds, width = self.page.locator(".viewport").nth(side).locator("> img, > canvas").evaluate(script)
         return bounds["left"], bounds["top"], bounds["width"] / width
 
     def point(self, x, y, side=0):

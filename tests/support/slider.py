@@ -10,7 +10,7 @@ def text_of(position, steps=STEPS):
 
 def shown(report):
     """Return the text at the slider, and the files that the panes show, relative to the run."""
-    files = report.page.locator(".stage > img").evaluate_all("all => all.map(one => decodeURIComponent(one.src))")
+    files = report.page.locator(".viewport > img").evaluate_all("all => all.map(one => decodeURIComponent(one.src))")
     return report.text("#step-shown"), [file.removeprefix(f"{report.root.as_uri()}/") for file in files]
 
 

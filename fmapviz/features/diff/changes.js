@@ -12,9 +12,9 @@ const buttons = findAll("#changes [data-layer]");
 
 /** @type {(name: string) => void} */
 function goToChange(name) {
-  const those = pictures.known.filter(({ layer }) => layer?.name === name);
+  const candidates = pictures.listed.filter(({ layer }) => layer?.name === name);
   /** @type {HTMLDialogElement} */ (find("#changes")).close();
-  const picture = those.find(({ view }) => view === state.view) ?? those[0];
+  const picture = candidates.find(({ view }) => view === state.view) ?? candidates[0];
   if (!picture) return say(`There is no picture of ${name} in this report.`);
   chooseLayer(picture);
 }

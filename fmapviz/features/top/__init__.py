@@ -7,7 +7,11 @@ which tells where in each image the value is.
 from fmapviz.core.members import Aggregate, Contribution, LayerView, ReportPart
 
 CONTRIBUTION = Contribution(
-    report=(ReportPart(script="features/top/strips.js", data="fmapviz.features.top.report:add_top"),),
+    report=(
+        ReportPart(
+            script="features/top/strips.js", style="features/top/strips.css", data="fmapviz.features.top.report:add_top"
+        ),
+    ),
     commands={"top": "fmapviz.features.top.command:top"},
     stages=("fmapviz.features.top.of_run:TopStage",),
     views=(

@@ -1,12 +1,12 @@
 // @ts-check
-// The images with the largest values of a channel: the strip of the pinned one, and the pages of all of them.
+// Top images: the strip of the pinned channel, and the pages of all channels.
 
 import { chooseImage } from "../../formats/html/choose.js";
 import { address, inputOf, loadPicture, loadScript, prepare } from "../../formats/html/data.js";
 import { clip, drawFields, frames } from "../../formats/html/field.js";
 import { comparing, isShown, panes, pictures, state } from "../../formats/html/state.js";
 import { clamp, factOf, find, findAll, make, nameAt, nameParts, number, run, say, visible } from "../../formats/html/text.js";
-import { boxAt, goesInto, tileAt } from "../../formats/html/tiles.js";
+import { boxAt, isLayerInput, tileAt } from "../../formats/html/tiles.js";
 
 /** @import { Behaviour, Box, Entry, Frame, Item, Layer, LazyView, Picture, Position, Ranked, Report, Step, Unit } from "../../formats/html/page.d.ts" */
 /** @import { Pane } from "../../formats/html/pane.js" */
@@ -64,7 +64,7 @@ const unitOf = ({ href }) => run.units.find((item) => (item.steps ?? [item]).som
 /** @type {(item: Item, entry: Entry) => Step | null} */
 const stepOf = (item, { href }) => item.steps?.find((step) => step.href === href) ?? null;
 
-// With the name that the image has in the report, if it is there.
+// Uses the image's name in the report, if the report has it.
 /** @type {(entry: Entry, at: number) => Ranked} */
 function withRank(entry, at) {
   const item = unitOf(entry);
@@ -82,7 +82,7 @@ function stripOf({ name }, channel) {
 /** @type {() => Strip | null} */
 function pinnedStrip() {
   const { picture } = panes.find((pane) => pane.picture?.layer) ?? {};
-  if (!picture || state.channel === null || goesInto(picture) || !(picture.tiles || picture.cells)) return null;
+  if (!picture || state.channel === null || isLayerInput(picture) || !(picture.tiles || picture.cells)) return null;
   return stripOf(picture.layer, state.channel);
 }
 
@@ -92,7 +92,7 @@ let stripShown = null;  // the layer and channel of the strip
 /** @type {(picture: Picture | null) => Promise<void>} */
 async function showStrip(picture) {
   const strip = find(".strip");
-  const wanted = picture?.layer && !goesInto(picture) ? JSON.stringify([picture.layer.name, state.channel]) : null;
+  const wanted = picture?.layer && !isLayerInput(picture) ? JSON.stringify([picture.layer.name, state.channel]) : null;
   if (wanted === stripShown) return markStrip();
   stripShown = wanted;
   if (!wanted) {
@@ -110,7 +110,7 @@ async function showStrip(picture) {
   }
 }
 
-// Of a layer that was not ranked there is none.
+// A layer that was not ranked has no strip.
 /** @type {(shown: Strip | null, image: HTMLImageElement | null, error: string | null) => void} */
 function drawStrip(shown, image, error) {
   const strip = find(".strip");
@@ -165,7 +165,7 @@ function cutTile(image, { x, y, width, height }) {
   return canvas;
 }
 
-// In full, for the one that is pointed at or has the focus.
+// Describes the image under the pointer or with the focus in full, otherwise the strip.
 /** @type {(entry: Ranked | null) => void} */
 function describeEntry(entry) {
   const strip = find(".strip");
@@ -180,15 +180,15 @@ function markStrip() {
   }
 }
 
-// At the same layer. Where a picture is shown that is of no image, that of the layer is shown instead, if there is one.
+// Opens an image at the same layer. A picture that belongs to no image is replaced by that of the layer, if there is one.
 /** @type {(entry: Ranked, layer: Layer, channel: number) => void} */
 function openImage(entry, layer, channel) {
   const item = unitOf(entry);
   if (!item) return say(`${entry.name} is not in this report.`);
   state.channel = channel;
   state.steps[state.side] = stepOf(item, entry)?.step ?? state.steps[state.side];
-  if (pictures.known.find(isShown)?.shared) {
-    const ofLayer = pictures.known.find((each) => each.layer?.name === layer.name && each.tiles && !each.shared && !goesInto(each));
+  if (pictures.listed.find(isShown)?.shared) {
+    const ofLayer = pictures.listed.find((each) => each.layer?.name === layer.name && each.tiles && !each.shared && !isLayerInput(each));
     if (ofLayer) Object.assign(state, { view: ofLayer.view, name: ofLayer.name });
     else if (!comparing()) state.beside = "input";
   }
@@ -213,12 +213,12 @@ function rowBox({ cells, strips }, channel) {
   return { x, y, width: (cells.columns - 1) * cells.across + cells.width, height };
 }
 
-// A page is as wide as its pane, and begins at its top or shows the row of the pinned channel.
+// A page is as wide as its pane, and shows its top or the row of the pinned channel.
 /** @type {(pane: Pane, margin: number) => number} */
 function middleOf(pane, margin) {
   const zoom = (pane.scale() * pane.stretch()) / devicePixelRatio;
   const { height } = pane.picture;
-  const half = pane.stage.clientHeight / zoom / 2 - margin / zoom;
+  const half = pane.viewport.clientHeight / zoom / 2 - margin / zoom;
   if (2 * half >= height) return 0.5;
   const row = rowBox(pane.picture, state.channel);
   return clamp(row ? row.y + row.height / 2 : 0, half, height - half) / height;
@@ -239,7 +239,7 @@ function cellUnder(pane, event) {
 /** @type {(pane: Pane, event: Position) => void} */
 function pointCell(pane, event) {
   const cell = cellUnder(pane, event);
-  pane.stage.classList.toggle("over", Boolean(cell));
+  pane.viewport.classList.toggle("over", Boolean(cell));
   if (!cell) return;
   const { entry, channel, box } = cell;
   pane.frame(pane.pointed, box);
@@ -267,6 +267,9 @@ function bestFrame(unit) {
 /** @param {Report} report */
 export function register(report) {
   if (!run.top) return;
+  const strip = Object.assign(make("section", "strip"), { hidden: true, innerHTML: '<header><h3 id="strip-title">Top images</h3><p></p></header><ol></ol>' });
+  strip.setAttribute("aria-labelledby", "strip-title");
+  find(".pinned .said").before(strip);
   report.views.push(topView);
   report.pinned.push(showStrip);
   report.crowded = true;

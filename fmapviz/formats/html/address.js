@@ -25,7 +25,7 @@ function addressOf() {
   }
   Object.assign(parts, { view: state.view ?? "", layer: state.name ?? "" });
   if (besides()) parts.beside = besideView();
-  for (const { name, write } of report.places) {
+  for (const { name, write } of report.addressParts) {
     const value = write();
     if (value !== null) parts[name] = value;
   }
@@ -34,19 +34,19 @@ function addressOf() {
   return new URLSearchParams(parts).toString();
 }
 
-// The canonical form of the address that was read. Writing it out in place of an empty or hand-typed address would add an
-// entry to the history, and the back button would never get past it.
+// The canonical form of the address that was read. Replacing an empty or hand-typed address by it would add an entry to the
+// history, and the back button would never get past it.
 /** @type {string | null} */
 let understood = null;
 
 /** @type {(address: string) => string} */
-function withoutPlaces(address) {
+function withoutDetails(address) {
   const parts = new URLSearchParams(address);
-  for (const name of ["step", "with-step", ...report.places.map(({ name }) => name)]) parts.delete(name);
+  for (const name of ["step", "with-step", ...report.addressParts.map(({ name }) => name)]) parts.delete(name);
   return parts.toString();
 }
 
-// Another step, or place of the divider, changes the last entry of the history: going back leads to the image, view or layer before.
+// A change of the step or the divider replaces the last entry of the history: the back button leads to the previous image, view or layer.
 export function writeAddress() {
   clearTimeout(settling);
   if (state.playing) return;
@@ -54,9 +54,9 @@ export function writeAddress() {
   settling = setTimeout(() => {
     const now = addressOf();
     if (now === understood) return;
-    const onlyPlaces = withoutPlaces(now) === withoutPlaces(understood);
+    const onlyDetails = withoutDetails(now) === withoutDetails(understood);
     written = understood = now;
-    if (onlyPlaces) location.replace(`#${now}`);
+    if (onlyDetails) location.replace(`#${now}`);
     else location.hash = now;
   }, SETTLED);
 }
@@ -72,7 +72,7 @@ export function readAddress() {
   const whole = (name) => (/^\d+$/.test(parts.get(name) ?? "") ? Number(parts.get(name)) : null);
   const channel = whole("channel");
   state.steps = [whole("step"), whole("with-step")];
-  // Without an image, one that both runs have.
+  // The default image is the first that both runs have.
   const first = paired ? run.units.findIndex(({ of }) => of[0] && of[1]) : 0;
   const image = unit("image") < 0 ? first : unit("image");
   state.units = [Math.max(0, image), other < 0 || paired ? null : other];
@@ -83,7 +83,7 @@ export function readAddress() {
   choice.ofView = false;
   const order = parts.get("order");
   state.order = order in ORDERS ? order : null;
-  for (const { name, read } of report.places) read(parts.get(name) ?? "");
+  for (const { name, read } of report.addressParts) read(parts.get(name) ?? "");
   state.beside = other < 0 && !paired ? parts.get("beside") : null;
   Object.assign(state, { side: other < 0 ? 0 : state.side, view: parts.get("view") || null, name: parts.get("layer") || null, channel });
 }

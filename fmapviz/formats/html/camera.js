@@ -11,12 +11,12 @@ import { clamp, find } from "./text.js";
 const LARGEST_SCALE = 64;
 const MARGIN = 24;  // of a fitted picture, both sides together
 
-// `scale`: device pixels per pixel of the first picture; `x`, `y`: the point of the picture at the centre of the pane, as a
-// share of its width and height.
+// `scale`: device pixels per pixel of the first picture; `x`, `y`: the point of the picture at the centre of the pane,
+// relative to its width and height.
 /** @type {() => Camera} */
 export const newCamera = () => ({ scale: 1, x: 0.5, y: 0.5, fitted: true });
 
-// The pane that keys and buttons zoom and move: the one that had the focus last.
+// The pane that keys and buttons zoom and move: the last one that had the focus.
 /** @type {() => Pane | undefined} */
 const activePane = () => panes.find((pane) => pane.picture && pane.active) ?? panes.find(({ picture }) => picture);
 /** @type {() => Set<Camera>} */
@@ -38,8 +38,8 @@ export function setScale(camera, scale) {
 function fittingScale(camera) {
   const scales = panes.filter((pane) => pane.picture && pane.camera === camera).map((pane) => {
     const { width, height } = pane.picture;
-    const across = (pane.stage.clientWidth - MARGIN) / width;
-    const fitting = devicePixelRatio * (pane.picture.behaviour ? across : Math.min(across, (pane.stage.clientHeight - MARGIN) / (height * pane.stretch())));
+    const across = (pane.viewport.clientWidth - MARGIN) / width;
+    const fitting = devicePixelRatio * (pane.picture.behaviour ? across : Math.min(across, (pane.viewport.clientHeight - MARGIN) / (height * pane.stretch())));
     return fitting * camera.scale / pane.scale();
   });
   const scale = Math.max(Math.min(...scales, LARGEST_SCALE), 0.001);
@@ -60,7 +60,7 @@ export function refit() {
   fit([...cameras()].filter(({ fitted }) => fitted));
 }
 
-// A grid beside a heat map is not moved with it: the same position means something else there.
+// A grid beside a heat map does not move with it, since equal positions in them are unrelated.
 export function linkCameras() {
   const [first, second] = panes;
   if (second) second.camera = comparing() || swiping() || coverTheSame(first.picture, second.picture) ? first.camera : second.ownCamera;

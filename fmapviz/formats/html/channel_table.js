@@ -1,5 +1,5 @@
 // @ts-check
-// The table of channels: the numbers of pointed-at and pinned channels, in the image and over the run.
+// The table of a channel under the pointer or pinned: its numbers in the image and over the run.
 
 import { make, number, share } from "./text.js";
 
@@ -7,10 +7,10 @@ import { make, number, share } from "./text.js";
 
 /** @type {[Measure, Format][]} */
 const MEASURES = [
-  ["minimum", number], ["maximum", number], ["mean", number], ["deviation", number], ["zeros", share], ["strange", share],
+  ["minimum", number], ["maximum", number], ["mean", number], ["deviation", number], ["zeros", share], ["nonfinite", share],
 ];
 /** @type {Partial<Record<Measure, string>>} */
-const MEASURE_NAMES = { strange: "not finite" };
+const MEASURE_NAMES = { nonfinite: "not finite" };
 
 // A table with a column for each [heading, numbers]; columns without numbers are left out.
 /** @type {(columns: [string, Numbers | null][], caption?: string) => HTMLElement} */
@@ -24,7 +24,7 @@ export function numbersTable(columns, caption) {
   }
   const body = table.createTBody();
   for (const [key, format] of shown.length ? MEASURES : []) {
-    if (key === "strange" && !shown.some(([, numbers]) => numbers.strange > 0)) continue;
+    if (key === "nonfinite" && !shown.some(([, numbers]) => numbers.nonfinite > 0)) continue;
     const row = body.insertRow();
     row.append(Object.assign(make("th", "", MEASURE_NAMES[key] ?? key), { scope: "row" }));
     for (const [, numbers] of shown) row.append(make("td", "", format(numbers[key])));

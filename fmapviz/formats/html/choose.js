@@ -7,15 +7,15 @@ import { paired, run, withoutNumber } from "./text.js";
 
 /** @import { Item, Layer, Picture } from "./page.d.ts" */
 
-// The chosen layers, the latest first. A view without the latest shows an earlier one, or its first layer; a view that has
-// it returns to it, and so does another image if the view was chosen last.
+// The chosen layers, the latest first. A view without the latest layer shows an earlier one, or its first layer. The latest
+// layer returns with the next view that has it, or the next image if the view was chosen last.
 /** @type {{ layers: { name: string, layer: Layer | null }[], ofView: boolean }} */
 export const choice = { layers: [], ofView: false };
 
 // Gradients and class maps have their own numbering, and a layer may have several.
 /** @type {(picture: { name: string, layer: Layer | null }, view: string | null) => Picture | undefined} */
 export function pictureLike({ name, layer }, view) {
-  const ofView = pictures.known.filter((picture) => picture.view === view);
+  const ofView = pictures.listed.filter((picture) => picture.view === view);
   return ofView.find((picture) => picture.name === name)
     ?? ofView.find((picture) => withoutNumber(picture.name) === withoutNumber(name))
     ?? ofView.find((picture) => layer && picture.layer?.name === layer.name && picture.behaviour?.holds(picture, state.channel))
@@ -28,16 +28,16 @@ export function nearest(view) {
     const like = pictureLike(layer, view);
     if (like) return like;
   }
-  return firstOf(pictures.known.filter((picture) => picture.view === view));
+  return firstOf(pictures.listed.filter((picture) => picture.view === view));
 }
 
-// Of two runs, one that both have.
+// Of two runs, prefer a picture that both have.
 /** @type {(among: Picture[]) => Picture | undefined} */
 export const firstOf = (among) => among.find(({ only }) => only === undefined) ?? among[0];
 
-// A fallback is not a choice.
+// A fallback does not count as a choice.
 export function rememberChoice() {
-  const shown = pictures.known.find(isShown);
+  const shown = pictures.listed.find(isShown);
   if (!shown || nearest(shown.view) === shown) return;
   const { name, layer } = shown;
   choice.layers = [{ name, layer }, ...choice.layers.filter((each) => each.name !== name)];
@@ -79,11 +79,11 @@ function compareWith(index) {
   update();
 }
 
-// What is shown beside the view: the chosen one, unless that is the view itself.
+// The view that is shown beside the first: the chosen one, unless both are the same.
 /** @type {() => string | null} */
 export function besideView() {
   if (viewsShown().includes(state.beside) && state.beside !== state.view) return state.beside;
-  return viewsOf(pictures.known).find((view) => view !== state.view) ?? null;
+  return viewsOf(pictures.listed).find((view) => view !== state.view) ?? null;
 }
 
 /** @type {(view: string | null) => void} */
@@ -107,7 +107,7 @@ export function chooseOrder(order) {
 
 export const canCompare = () => !paired && (run.units.length > 1 || isSeries(run.units[0]));
 
-// With the next image, or the last one with the one before it; a single one at two steps.
+// Compares with the next image, or the last image with the one before it; a single series with another of its steps.
 export function toggleCompare() {
   if (!canCompare()) return;
   if (!comparing()) return compareWith(state.units[0] + 1 < run.units.length ? state.units[0] + 1 : Math.max(0, state.units[0] - 1));

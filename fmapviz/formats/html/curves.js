@@ -1,5 +1,5 @@
 // @ts-check
-// Curves over the steps of a series: the mean of the layer that is shown, and its dead channels.
+// Curves over the steps of a series: the mean of the shown layer, and its number of dead channels.
 
 import { address, layerAmong, loadScript, unpack } from "./data.js";
 import { draw } from "./histogram.js";
@@ -24,19 +24,19 @@ async function loadCurves() {
 
 /** @type {(item: Item, picture: Picture) => { mean: number[], dead: number[] } | null} */
 function curvesOf(item, picture) {
-  const known = curves?.[item.href];
-  const layer = known && layerAmong(known.layers, picture);
+  const series = curves?.[item.href];
+  const layer = series && layerAmong(series.layers, picture);
   if (!layer) return null;
-  const columns = new Map(known.steps.map((step, column) => [step, column]));
+  const columns = new Map(series.steps.map((step, column) => [step, column]));
   /** @type {(number: number) => number[]} */
-  const row = (number) => item.steps.map(({ step }) => (columns.has(step) ? unpack(layer, known.steps.length)(number, columns.get(step)) : NaN));
+  const row = (number) => item.steps.map(({ step }) => (columns.has(step) ? unpack(layer, series.steps.length)(number, columns.get(step)) : NaN));
   return { mean: row(0), dead: row(1) };
 }
 
 function showCurves() {
   const item = shownItem();
-  const { picture } = panes[comparing() ? state.side : 0] ?? {};  // that of image B may not be there yet
-  charted = picture ?? (charted && isShown(charted) ? charted : null);  // a step may lack it
+  const { picture } = panes[comparing() ? state.side : 0] ?? {};  // the pane of image B may not exist yet
+  charted = picture ?? (charted && isShown(charted) ? charted : null);  // a step may lack the layer
   const found = item.steps && charted ? curvesOf(item, charted) : null;
   const chart = find("#curves");
   chart.toggleAttribute("hidden", !found);
@@ -62,7 +62,7 @@ function showCurves() {
   );
 }
 
-// Without a line where there is no number.
+// The line has gaps where values are not finite.
 /** @type {(values: number[], x: (position: number) => number, low: number, high: number) => string} */
 function path(values, x, low, high) {
   /** @type {(value: number) => number} */

@@ -1,5 +1,5 @@
 // @ts-check
-// Loading data and pictures when they are shown: from beside the page, or from the page if it is the only file.
+// Load data and pictures on demand: from files beside the page, or from the page itself if it is a single file.
 
 import { report } from "./registry.js";
 import { findAll, make, run, say, withoutNumber, words } from "./text.js";
@@ -57,7 +57,7 @@ export async function loadPicture(href) {
     image.onerror = () => reject(new Error(`${decode(href)} cannot be read. It must lie where the run wrote it.`));
     image.src = pictureAddress(href);
   });
-  await image.decode().catch(() => {});  // it is loaded, and at worst appears a moment later
+  await image.decode().catch(() => {});  // it is loaded, and appears a moment later at worst
   return image;
 }
 
@@ -70,7 +70,7 @@ function decode(href) {
   }
 }
 
-// With "./" a name such as "javascript:x.png" stays a path, encoded or not. In an object store a file may have another name.
+// "./" makes a name such as "javascript:x.png" a path, encoded or not. An object store may have the file under another name.
 /** @type {(href: string) => string} */
 export const address = (href) => `./${run.objects?.[href] ?? href}`;
 /** @type {Map<string, Promise<Unit>>} */
@@ -97,7 +97,7 @@ export function prepare(unit, href) {
   return unit;
 }
 
-// The run may have a unit of the model itself, the same for all images; in a training one for each step.
+// A run may have a unit of the model itself, which is the same for all images, or one for each step of a training.
 /** @type {Map<string, Promise<Unit | null>>} */
 const models = new Map();  // by address
 
@@ -140,9 +140,9 @@ export function unpack(holder, columns) {
 /** @type {(holder: Packed, columns: number, column: number) => Numbers} */
 export function numbersAt(holder, columns, column) {
   const at = unpack(holder, columns);
-  const [minimum, maximum, mean, deviation, zeros, strange] = [0, 1, 2, 3, 4, 5].map((row) => at(row, column));
+  const [minimum, maximum, mean, deviation, zeros, nonfinite] = [0, 1, 2, 3, 4, 5].map((row) => at(row, column));
   // Without a mean there is no deviation.
-  return { minimum, maximum, mean, deviation: Number.isNaN(mean) ? NaN : deviation, zeros, strange };
+  return { minimum, maximum, mean, deviation: Number.isNaN(mean) ? NaN : deviation, zeros, nonfinite };
 }
 
 /** @type {<Of extends { name: string, of: string }>(layers: Of[], picture: Picture) => Of | null} */
@@ -153,7 +153,7 @@ export function layerAmong(layers, picture) {
   return layers.find((layer) => layer.name === picture.layer.name && (layer.of === of || layer.of === OF[picture.view])) ?? null;
 }
 
-// The pictures that are likely to be shown next, by their addresses: loaded and decoded before.
+// Pictures that are likely to be shown next, loaded and decoded ahead, by address.
 /** @type {Map<string, Promise<HTMLImageElement>>} */
 const ahead = new Map();
 

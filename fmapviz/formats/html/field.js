@@ -15,8 +15,8 @@ import { valueAt } from "./values.js";
 /** @type {(ends: Ends) => ends is number[]} */
 const isRegular = (ends) => ends.length === 3;
 
-// First pixel, and the one after the last. Regular intervals are stored as the first pixel of the first one, the distance
-// between two, and their length; others as lists of first and last pixels, of one entry if they are all the same.
+// First pixel, and the one after the last. Regular intervals are stored as the start of the first one, their stride and
+// their length; others as lists of first and last pixels, with one entry if all are equal.
 /** @type {(ends: Ends, position: number) => [number, number]} */
 function intervalAt(ends, position) {
   if (isRegular(ends)) return [ends[0] + position * ends[1], ends[0] + position * ends[1] + ends[2]];
@@ -24,7 +24,7 @@ function intervalAt(ends, position) {
   return [ends[0][at], ends[1][at] + 1];
 }
 
-// Rows and columns of a map; the channels are the first axis of a layer's shape, or the last one.
+// Rows and columns of a map; channels are the first or the last axis of a layer's shape.
 /** @type {(picture: Picture) => (number | null)[]} */
 function mapSize({ layer, tiles, statistics }) {
   /** @type {(size: number[]) => boolean} */
@@ -33,7 +33,7 @@ function mapSize({ layer, tiles, statistics }) {
   return layer.sees.map((ends, axis) => size?.[axis] ?? (isRegular(ends) ? null : ends[0].length));
 }
 
-// The field of a position, given as shares of a tile's width and height; null if it is not known.
+// The field of a position, relative to a tile's width and height; null if it is unknown.
 /** @type {(pane: Pane, across: number, down: number) => Field | null} */
 function fieldAt({ picture, unit }, across, down) {
   const size = picture?.layer?.sees && picture.tiles ? mapSize(picture) : [];
@@ -63,30 +63,30 @@ export function clip([left, top, right, bottom], { width, height }) {
 /** @type {(height: number, width: number) => string} */
 const area = (height, width) => `${height} \u00d7 ${width}`;
 
-/** @type {(box: Edges, seen: Picture | undefined) => string} */
-function fieldWords([left, top, right, bottom], seen) {
+/** @type {(box: Edges, inputPicture: Picture | undefined) => string} */
+function fieldWords([left, top, right, bottom], inputPicture) {
   const whole = `receptive field ${area(bottom - top, right - left)} pixels`;
-  const inside = seen && clip([left, top, right, bottom], seen);
-  if (!seen || (inside?.width === right - left && inside.height === bottom - top)) return whole;
+  const inside = inputPicture && clip([left, top, right, bottom], inputPicture);
+  if (!inputPicture || (inside?.width === right - left && inside.height === bottom - top)) return whole;
   if (!inside) return "receptive field: padding only";
-  if (inside.width === seen.width && inside.height === seen.height) return "receptive field: the whole picture";
+  if (inside.width === inputPicture.width && inside.height === inputPicture.height) return "receptive field: the whole picture";
   return `${whole}, ${area(inside.height, inside.width)} in the picture`;
 }
 
-// The receptive field of a layer's positions, if it is equally large for all of them.
-/** @type {(picture: Picture, seen: Picture | undefined) => string} */
-function receptiveField(picture, seen) {
+// The size of a layer's receptive fields, if it is the same at all positions.
+/** @type {(picture: Picture, inputPicture: Picture | undefined) => string} */
+function receptiveField(picture, inputPicture) {
   const { layer, behaviour } = picture;
   if (!layer?.sees || behaviour) return "";
   const lengths = layer.sees.map((ends) => (isRegular(ends) ? [ends[2]] : [...new Set(ends[0].map((first, at) => ends[1][at] - first + 1))]));
   if (!lengths.every((some) => some.length === 1)) return "";
-  if (seen && coversAll(picture, seen)) return "the whole picture";
+  if (inputPicture && coversAll(picture, inputPicture)) return "the whole picture";
   const size = `${area(lengths[0][0], lengths[1][0])} pixels`;
   const steps = [...new Set(layer.sees.map((ends) => (isRegular(ends) ? ends[1] : 0)))];
   return steps.every((step) => step > 0) ? `${size}, stride ${steps.join(" \u00d7 ")}` : size;
 }
 
-// Whether every position depends on all pixels: the first and the last one do.
+// True if every position depends on all pixels, that is, if the first and the last one do.
 /** @type {(picture: Picture, within: Size) => boolean} */
 function coversAll(picture, { width, height }) {
   const counts = picture.tiles ? mapSize(picture) : [];
@@ -118,8 +118,8 @@ function pointedFrame(unit) {
   return { box: clip(pointedField.box, inputOf(unit)), caption: () => words };
 }
 
-// What is framed in the input of an image: by the class of the outline, a box in pixels, and what to say of it. The first one
-// is above the others.
+// Boxes in the input of an image, in pixels, with their captions; `name` is the class of the outline. The first one covers
+// the others.
 /** @type {{ name: string, of: (unit: Unit) => Frame | null }[]} */
 export const frames = [{ name: "seen", of: pointedFrame }];
 
@@ -129,7 +129,7 @@ const framesOf = (unit) => frames.map(({ name, of }) => ({ name, ...(inputOf(uni
 export function drawFields() {
   for (const pane of panes) {
     const shown = framesOf(pane.picture?.view === "input" ? pane.unit : null);
-    for (const { name, box } of shown) pane.frame(find(`.outline.${name}`, pane.stage), box);
+    for (const { name, box } of shown) pane.frame(find(`.outline.${name}`, pane.viewport), box);
   }
   for (const box of findAll("[data-input]", find("#pin"))) {
     const { unit } = panes[Number(box.dataset.input)] ?? {};

@@ -1,5 +1,5 @@
 // @ts-check
-// A histogram, drawn by the browser: sharp at any scale.
+// Histograms as SVG, which is sharp at any scale.
 
 import { count, number, visible } from "./text.js";
 
@@ -7,7 +7,7 @@ import { count, number, visible } from "./text.js";
 
 export const CHART = { width: 640, height: 320 };
 const PLOT = { left: 64, top: 24, width: 552, height: 232 };
-const TALLER = 4;  // a bar this many times as high as the second highest is cut, or the others would not be visible
+const TALLER = 4;  // a bar that is more than this many times as high as the second highest is cut, so that others stay visible
 
 /** @type {(picture: Picture) => SVGElement} */
 export function drawHistogram({ histogram, title, name }) {
@@ -77,7 +77,7 @@ function drawValues(low, high) {
   return shown;
 }
 
-// Multiples of 1, 2 or 5 times a power of ten within a range, at most as many steps as given, and their labels.
+// Multiples of 1, 2 or 5 times a power of ten within a range, with at most `most` steps, and their labels.
 /** @type {(low: number, high: number, most: number) => [number, string][]} */
 function ticks(low, high, most) {
   const power = 10 ** Math.floor(Math.log10((high - low) / most));

@@ -1,5 +1,5 @@
 // @ts-check
-// Keyboard commands, and the elements in which they differ.
+// Keyboard commands, which differ by the focused element.
 
 import { fit, pan, PAN, zoomBy } from "./camera.js";
 import { changeSide, toggleBeside, toggleCompare } from "./choose.js";

@@ -1,5 +1,5 @@
 // @ts-check
-// Lists of images and of layers; only the visible rows exist.
+// Lists of images and of layers, whose elements exist for visible rows only.
 
 import { around, cutName, find, make, narrow } from "./text.js";
 

@@ -1,5 +1,5 @@
 // @ts-check
-// The order of the channels: tiles drawn again in that of one of their numbers, the largest first.
+// The order of the channels: draws the tiles sorted by one of their numbers, the largest first.
 
 import { chooseOrder } from "./choose.js";
 import { numbersAt } from "./data.js";
@@ -17,7 +17,7 @@ const LARGEST_CANVAS = { side: 16384, area: 2 ** 25 };  // pixels; browsers show
 const canSort = (picture) => Boolean(picture?.tiles && picture.statistics && picture.tiles.count > 1)
   && Math.max(picture.width, picture.height) <= LARGEST_CANVAS.side && picture.width * picture.height <= LARGEST_CANVAS.area;
 
-// Two images are compared channel by channel: both have the order of the first.
+// Two images are compared channel by channel, so both have the order of the first.
 /** @type {(found: Found[]) => void} */
 export function sortChannels(found) {
   if (!state.order) return;
@@ -42,7 +42,7 @@ function orderOf({ statistics, tiles }) {
   return order.sort((one, other) => (rank(one) === rank(other) ? one - other : rank(other) - rank(one)));
 }
 
-// A tile takes along the number above it, unless it is narrower than its number may be.
+// A tile moves with the number above it, unless numbers may be wider than tiles.
 /** @type {(picture: Picture, image: CanvasImageSource) => HTMLCanvasElement} */
 function drawSorted(picture, image) {
   const { tiles, order } = picture;

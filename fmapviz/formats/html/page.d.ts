@@ -1,4 +1,4 @@
-// The data of the report as Python writes them, and what the scripts make of them.
+// The data of the report as Python writes them, and the types that the scripts derive from them.
 
 import type { List } from "./list.js";
 import type { Pane } from "./pane.js";
@@ -14,7 +14,7 @@ export type Edges = number[];
 export interface Box { x: number; y: number; width: number; height: number }
 export interface Size { width: number; height: number }
 
-/** What `render_page` puts into the page. */
+/** The data that `render_page` embeds in the page. */
 export interface Run {
   title: string;
   facts: [string, string][];
@@ -30,7 +30,7 @@ export interface Run {
   runs?: { name: string; label: string; model: string | null; models?: Step[] }[];
 }
 
-/** An image of a run, or a series of its steps; on the page of two runs, `of` holds what each of them has of it. */
+/** An image of a run, or a series of its steps; on the page of two runs, `of` holds the entries of both. */
 export interface Item {
   unit: string;
   href: string;
@@ -66,7 +66,7 @@ export interface Tiles {
 
 /** Rows of numbers, packed. */
 export interface Packed { data: string }
-export interface Numbers { minimum: number; maximum: number; mean: number; deviation: number; zeros: number; strange: number }
+export interface Numbers { minimum: number; maximum: number; mean: number; deviation: number; zeros: number; nonfinite: number }
 export type Measure = keyof Numbers;
 
 export interface Picture extends Size {
@@ -83,7 +83,7 @@ export interface Picture extends Size {
   notices?: string[];
   strips?: { channels: number[]; images: Entry[][]; remarks?: string[] };
   histogram?: { counts: number[]; low: number | null; high: number | null; nonfinite: number };
-  // What the page adds.
+  // Added by the page.
   src: string;
   pixels: string;
   words: string;
@@ -94,7 +94,7 @@ export interface Picture extends Size {
   behaviour?: Behaviour;
 }
 
-/** Pictures that are of no channels do these things in their own way. */
+/** Functions of a picture without channels, which replace those of grids. */
 export interface Behaviour {
   note(picture: Picture): string;
   holds(picture: Picture, channel: number | null): boolean;
@@ -104,7 +104,7 @@ export interface Behaviour {
   click(pane: Pane, event: Position): (() => void) | null;
 }
 
-/** A place in the strip of a channel. */
+/** An image in the strip of a channel. */
 export interface Entry { href: string; name: string; value: number; box: Edges | null; note?: string }
 export interface Ranked extends Entry { rank: number }
 
@@ -113,12 +113,12 @@ export interface Measured extends Packed { name: string; of: string; type: strin
 export interface Overall { images: number; layers: Measured[] }
 export type Curves = Record<string, { steps: number[]; layers: (Packed & { name: string; of: string })[] }>;
 
-/** Where the pointer is. */
+/** The position of the pointer. */
 export interface Position { clientX: number; clientY: number }
 
 export interface Camera { scale: number; x: number; y: number; fitted: boolean }
 
-/** What is loaded of an image on one side, and what a pane shows of it. */
+/** The loaded units of an image on one side, and the content of its pane. */
 export interface Side { unit: Unit; model?: Unit | null; films?: Unit | null; error?: string | null }
 export type Image = HTMLImageElement | HTMLCanvasElement | SVGElement;
 export interface Found { unit?: Unit; picture?: Picture; image?: Image; error?: string | null; own?: [string, string][] }
@@ -144,7 +144,7 @@ export interface Field { href: string; row: number; column: number; size: number
 export interface Frame { box: Box | null; caption: (name: string) => string }
 
 export interface LazyView { view: string; label: string; load: () => Promise<void>; unit: Unit | null; error: string | null }
-export interface Place { name: string; write: () => string | number | null; read: (text: string) => void }
+export interface AddressPart { name: string; write: () => string | number | null; read: (text: string) => void }
 export interface Pairing {
   unite(own: Picture[], other: Picture[], options: { both: boolean }): Picture[];
   caption(pane: Pane): void;
@@ -165,7 +165,7 @@ export interface Report {
   crossed: ((box: HTMLElement | null, across: number, down: number) => void)[];
   preferred: (() => string | undefined)[];
   views: LazyView[];
-  places: Place[];
+  addressParts: AddressPart[];
   keys: Record<string, () => void>;
   escapes: (() => boolean)[];
   crowded: boolean;

@@ -30,10 +30,11 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-# The scripts of capabilities: each registers itself with the page, which works without any of them.
+# Scripts that register themselves with the page; it works without any of them.
 SCRIPTS = tuple(f"formats/html/{name}.js" for name in ("field", "swipe", "series", "curves", "statistics", "pairs")) + tuple(
     part.script for part in registry.report_parts()
 )
+_STYLES = ("formats/html/report.css", *(part.style for part in registry.report_parts() if part.style))
 
 # Characters that could end a script element are written as escapes, which JSON reads as the same text.
 _STRING_ESCAPES = ((b"\\", b"\\\\"), (b'"', b'\\"'), (b"\n", b"\\n"), (b"\r", b"\\r"), (b"\0", b"\\x00"))  # of binary data
@@ -52,12 +53,12 @@ def render_page(
             in an object store also `objects` (the addresses of files that have other names there); with series `curves`
             (a relative address), and `models` (the steps of a model that is drawn at each, see `listing.list_steps`). The
             page of two runs has `runs` (see `two_runs`), and its `units` are those of `pairs.pair_images`.
-        files: Files inside the page, by their relative addresses: scripts as JSON of their data, pictures in base64. Then
-            the page loads no others.
+        files: Files inside the page, by their relative addresses: scripts as JSON of their data, pictures in base64. With
+            them, the page loads no others.
         scripts: The modules of capabilities, by their paths in the package; each exports `register`, see `registry.js`.
 
     Raises:
-        ValueError: A number in it is NaN or infinite.
+        ValueError: A number in the data is NaN or infinite.
 
     Example:
         >>> run = {"title": "<b>", "facts": [], "units": [], "model": None, "statistics": None, "failures": []}
@@ -65,15 +66,15 @@ def render_page(
         >>> b"<title>&lt;b&gt;" in page, b"<b>" in page
         (True, False)
     """
-    style = _read("report.css")
+    style = "\n".join(map(_read, _STYLES))
     code = _join(scripts)
     page = _template().render(
         run=run,
         has_series=any("steps" in unit for unit in run["units"]),
         files={name: Markup(content) for name, content in files.items()},  # noqa: S704 - JSON escaped as the data, or base64
         data=Markup(to_json(run)),  # noqa: S704 - escaped there
-        style=Markup(style),  # noqa: S704 - our own
-        script=Markup(code),  # noqa: S704 - our own
+        style=Markup(style),  # noqa: S704 - from the package
+        script=Markup(code),  # noqa: S704 - from the package
         style_hash=_hash(style),
         script_hash=_hash(code),
     )
@@ -90,7 +91,7 @@ def script(function: str, value: Mapping[str, Any]) -> bytes:
             what `listing.list_curves` returns.
 
     Raises:
-        ValueError: A number in it is NaN or infinite.
+        ValueError: A number in the data is NaN or infinite.
 
     Example:
         >>> script("unit", {"unit": "</script>"})
@@ -103,7 +104,7 @@ def read_script(content: bytes) -> dict[str, Any]:
     r"""Return the data of a script.
 
     Raises:
-        ValueError: It is damaged.
+        ValueError: The script is damaged.
 
     Example:
         >>> read_script(script("unit", {"unit": "a.png"}))
@@ -119,7 +120,7 @@ def to_json(value: Mapping[str, Any]) -> str:
     """Encode data as JSON, ASCII, without a character that could end a script element.
 
     Raises:
-        ValueError: A number in it is NaN or infinite.
+        ValueError: A number in the data is NaN or infinite.
     """
     return json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":")).translate(_ESCAPES)
 
@@ -127,8 +128,8 @@ def to_json(value: Mapping[str, Any]) -> str:
 def pixel_script(pictures: Iterable[tuple[str, bytes]]) -> Iterator[bytes]:
     r"""Yield the pieces of a script that passes PNG files to the page.
 
-    A page that is opened from a file may show a picture, but not read its pixels. It may run a script, whose bytes are the
-    characters of a string: so the files grow by two per cent, not by the third that base64 takes.
+    A page that is opened from a file may show a picture, but not read its pixels. It may run a script, which holds the bytes
+    as characters of a string: it is two per cent larger than the files, where base64 adds a third.
 
     Args:
         pictures: Address and content of each file.
@@ -187,15 +188,12 @@ def _join(scripts: tuple[str, ...]) -> str:
     kernel = 'import { report } from "./registry.js";\nimport { start } from "./start.js";\n'
     imports = "".join(f'import {{ register as register{at} }} from "../../{path}";\n' for at, path in enumerate(scripts))
     calls = "".join(f"register{at}(report);\n" for at in range(len(scripts)))
-    package = resources("fmapviz")  # paths are relative to it: a script may lie beside its capability
-    return join(
-        "formats/html/page.js", f"{kernel}{imports}{calls}start();\n", lambda path: package.joinpath(path).read_text("utf-8")
-    )
+    return join("formats/html/page.js", f"{kernel}{imports}{calls}start();\n", _read)
 
 
-@cache
-def _read(name: str) -> str:
-    return resources("fmapviz.formats.html").joinpath(name).read_text("utf-8")
+def _read(path: str) -> str:
+    """Read a file of the package: a script or style may lie beside its capability."""
+    return resources("fmapviz").joinpath(path).read_text("utf-8")
 
 
 def _hash(text: str) -> str:

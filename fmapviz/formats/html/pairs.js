@@ -7,7 +7,7 @@ import { cutName, find, LETTERS, make, paired, run, visible } from "./text.js";
 /** @import { Picture, Report } from "./page.d.ts" */
 /** @import { Pane } from "./pane.js" */
 
-// The pictures of both runs, in the order of the first one; `only` is the run that alone has a picture of an image of both.
+// The pictures of both runs, in the order of the first one; `only` marks pictures that one run lacks, though it has the image.
 /** @type {(own: Picture[], other: Picture[], options: { both: boolean }) => Picture[]} */
 function unite(own, other, { both }) {
   /** @type {(side: number) => { only?: number }} */
@@ -25,7 +25,7 @@ function unite(own, other, { both }) {
   return united;
 }
 
-// Each pane is headed by its run.
+// The heading of a pane is its run.
 /** @type {(pane: Pane) => void} */
 function headPane(pane) {
   const { name, label } = run.runs[pane.side];

@@ -23,9 +23,9 @@ export class Pane {
     /** @type {HTMLTemplateElement} */
     const template = find("#pane");
     this.root = /** @type {HTMLElement} */ (template.content.firstElementChild.cloneNode(true));
-    this.stage = find(".stage", this.root);
+    this.viewport = find(".viewport", this.root);
     /** @type {Image} */
-    this.image = find(".stage > img", this.root);
+    this.image = find(".viewport > img", this.root);
     this.message = find(".message", this.root);
     this.tip = find(".tip", this.root);
     this.pointed = find(".outline.pointed", this.root);
@@ -43,29 +43,29 @@ export class Pane {
     /** @type {Map<number, PointerEvent>} */
     this.fingers = new Map();
     this.travelled = 0;
-    // Where the picture is in the stage, and CSS pixels per pixel of it.
+    // The picture's position in its viewport, and CSS pixels per pixel of the picture.
     this.left = this.top = 0;
     this.zoom = this.zoomDown = 1;
     this.listen();
   }
 
   listen() {
-    const { stage } = this;
-    stage.addEventListener("wheel", (event) => this.wheel(event), { passive: false });
-    stage.addEventListener("pointerdown", (event) => this.press(event));
-    stage.addEventListener("pointermove", (event) => this.move(event));
-    stage.addEventListener("pointerup", (event) => this.release(event));
-    stage.addEventListener("pointercancel", (event) => this.release(event));
-    stage.addEventListener("pointerleave", () => point(null));
-    stage.addEventListener("click", (event) => {
+    const { viewport } = this;
+    viewport.addEventListener("wheel", (event) => this.wheel(event), { passive: false });
+    viewport.addEventListener("pointerdown", (event) => this.press(event));
+    viewport.addEventListener("pointermove", (event) => this.move(event));
+    viewport.addEventListener("pointerup", (event) => this.release(event));
+    viewport.addEventListener("pointercancel", (event) => this.release(event));
+    viewport.addEventListener("pointerleave", () => point(null));
+    viewport.addEventListener("click", (event) => {
       if (this.travelled >= 4) return;
       click(this, event);
     });
-    stage.addEventListener("dblclick", () => doubleClick());
-    stage.addEventListener("focus", () => this.activate());
+    viewport.addEventListener("dblclick", () => doubleClick());
+    viewport.addEventListener("focus", () => this.activate());
     find(".side", this.root).addEventListener("click", () => changeSide(this.side));
     this.besideChoice.addEventListener("change", () => chooseBeside(this.besideChoice.value));
-    new ResizeObserver(() => (this.camera.fitted ? refit() : place())).observe(stage);
+    new ResizeObserver(() => (this.camera.fitted ? refit() : place())).observe(viewport);
   }
 
   activate() {
@@ -82,11 +82,11 @@ export class Pane {
     this.message.hidden = !error;
     this.message.textContent = error ?? "";
     if (image) this.swap(image);
-    this.stage.setAttribute("aria-label", visible(picture ? `Picture ${picture.title || picture.name} of ${unit.unit}${paired ? ` in ${run.runs[this.side].name}` : ""}` : "No picture"));
+    this.viewport.setAttribute("aria-label", visible(picture ? `Picture ${picture.title || picture.name} of ${unit.unit}${paired ? ` in ${run.runs[this.side].name}` : ""}` : "No picture"));
     this.caption();
   }
 
-  // The caption below a heat map is cut off: it is no part of the area that two pictures share, and said in the facts.
+  // The caption below a heat map is cut off: two pictures do not share its area, and the facts repeat it.
   /** @param {Image} image */
   swap(image) {
     if (image.tagName === "IMG") Object.assign(image, { draggable: false, alt: "" });
@@ -140,7 +140,7 @@ export class Pane {
     return (this.camera.scale * this.reference().width) / this.picture.width;
   }
 
-  // Of two pictures over each other, the second one has the box of the first one.
+  // When two pictures lie over each other, the second one is stretched to the box of the first.
   stretch() {
     const { width, height } = this.reference();
     return swiping() ? (height * this.picture.width) / (width * this.picture.height) : 1;
@@ -153,11 +153,11 @@ export class Pane {
   place() {
     if (!this.picture) return;
     const ratio = devicePixelRatio;
-    const bounds = this.stage.getBoundingClientRect();
+    const bounds = this.viewport.getBoundingClientRect();
     const { width, height } = this.picture;
     const { camera } = this;
     const scale = this.scale();
-    // Aligned to device pixels; otherwise enlarged pixels would differ in size. Two pictures of one box are rounded alike.
+    // Aligned to device pixels; otherwise enlarged pixels would differ in size. Two pictures in one box are rounded equally.
     /** @type {(offset: number, origin: number) => number} */
     const snap = (offset, origin) => Math.round(Number(((origin + offset) * ratio).toFixed(4))) / ratio - origin;
     this.zoom = scale / ratio;
@@ -189,7 +189,7 @@ export class Pane {
   // In pixels of the picture.
   /** @param {Position} event */
   pixelUnder(event) {
-    const bounds = this.stage.getBoundingClientRect();
+    const bounds = this.viewport.getBoundingClientRect();
     return { x: (event.clientX - bounds.left - this.left) / this.zoom, y: (event.clientY - bounds.top - this.top) / this.zoomDown };
   }
 
@@ -206,7 +206,7 @@ export class Pane {
     this.outline(this.pointed, channel);
     this.tip.hidden = this.pointed.hidden;
     if (this.tip.hidden) return;
-    // Two pictures over each other have one tip, of that under the pointer.
+    // Two pictures over each other have one tip, for the one under the pointer.
     this.tip.hidden = swiping() && pointer.pane !== this;
     if (this.tip.hidden) return;
     const whole = channelOverall(this.picture, channel);
@@ -218,7 +218,7 @@ export class Pane {
 
   // Beside the tile, which stays visible, or over it if there is no room.
   placeTip() {
-    const bounds = this.stage.getBoundingClientRect();
+    const bounds = this.viewport.getBoundingClientRect();
     const tile = this.pointed.getBoundingClientRect();
     const { offsetWidth: width, offsetHeight: height } = this.tip;
     const [left, right] = [tile.left - bounds.left - width - 10, tile.right - bounds.left + 10];
@@ -239,7 +239,7 @@ export class Pane {
   /** @type {(position: Position, factor: number) => void} */
   zoomAt({ clientX, clientY }, factor) {
     if (!this.picture) return;
-    const bounds = this.stage.getBoundingClientRect();
+    const bounds = this.viewport.getBoundingClientRect();
     const [dx, dy] = [clientX - bounds.left - bounds.width / 2, clientY - bounds.top - bounds.height / 2];
     const before = this.scale() / devicePixelRatio;
     setScale(this.camera, this.camera.scale * factor);
@@ -260,7 +260,7 @@ export class Pane {
   /** @param {PointerEvent} event */
   press(event) {
     if (event.button !== 0 || around(event, ".message")) return;
-    this.stage.setPointerCapture(event.pointerId);
+    this.viewport.setPointerCapture(event.pointerId);
     this.fingers.set(event.pointerId, event);
     if (this.fingers.size === 1) this.travelled = 0;
   }
@@ -271,7 +271,7 @@ export class Pane {
     if (!before) return point(this, event);
     this.travelled += Math.hypot(event.clientX - before.clientX, event.clientY - before.clientY);
     if (!this.picture || (this.travelled < 4 && this.fingers.size === 1)) return;
-    this.stage.classList.add("dragged");
+    this.viewport.classList.add("dragged");
     /** @type {(points: Position[]) => Position} */
     const middle = (points) => ({ clientX: mean(points, "clientX"), clientY: mean(points, "clientY") });
     /** @type {(points: Position[]) => number} */
@@ -288,7 +288,7 @@ export class Pane {
   /** @param {PointerEvent} event */
   release(event) {
     if (!this.fingers.delete(event.pointerId) || this.fingers.size) return;
-    this.stage.classList.remove("dragged");
+    this.viewport.classList.remove("dragged");
   }
 }
 

@@ -17,12 +17,12 @@ import { valueUnder } from "./values.js";
 /** @import { Numbers, Picture, Position, Unit } from "./page.d.ts" */
 /** @import { Pane } from "./pane.js" */
 
-const TWICE = 220;    // milliseconds within which two clicks are a double click
+const DOUBLE_CLICK = 220;  // milliseconds within which two clicks are a double click
 
-// The panes that show the same channels as one of them.
+// A pane, and the other panes that show the same channels.
 /** @type {(pane: Pane | null | undefined) => Pane[]} */
 const panesLike = (pane) => panes.filter((each) => each === pane || (each.picture && pane?.picture && sameChannels(each.picture, pane.picture)));
-// A number of a channel means that of the first picture that has any.
+// The pinned channel is one of the first picture with channels.
 /** @type {() => Pane | undefined} */
 const tiledPane = () => panes.find(({ picture }) => picture?.tiles);
 
@@ -41,13 +41,13 @@ export function point(pane, event = null) {
   for (const each of panes) {
     if (!over || !pointed.includes(each)) each.tip.hidden = each.pointed.hidden = true;
     else each.showTip(channel, each === pane ? { value, notes: more.map(({ note }) => note) } : {});
-    each.stage.classList.toggle("over", each === over);
+    each.viewport.classList.toggle("over", each === over);
   }
   if (over) say([spokenNumbers(pane.picture, channel), value && `value ${value}`, ...more.map((each) => each.words)].filter(Boolean).join(", "), 150);
   pane?.picture?.behaviour?.point(pane, event);
 }
 
-// The first of two clicks that may become a double click: the channel pinned before, and what else it does.
+// State of a click that may become a double click: the channel that was pinned before, and the timer of its action.
 /** @type {{ before: number | null, waiting: number }} */
 const clicked = { before: null, waiting: 0 };
 
@@ -59,7 +59,7 @@ export function click(pane, event) {
   const act = pane.picture?.behaviour ? pane.picture.behaviour.click(pane, event) : pinUnder(pane, event);
   if (!act) return;
   clearTimeout(clicked.waiting);
-  clicked.waiting = setTimeout(act, TWICE);
+  clicked.waiting = setTimeout(act, DOUBLE_CLICK);
 }
 
 /** @type {(pane: Pane, event: Position) => (() => void) | null} */
@@ -112,8 +112,8 @@ function bringIntoView(pane, tile) {
   const reach = (size, zoom) => size / zoom / 2;
   /** @type {(low: number, high: number, middle: number, half: number) => number} */
   const move = (low, high, middle, half) => Math.min(0, low - (middle - half)) || Math.max(0, high - (middle + half));
-  const dx = move(x, x + width, camera.x * pane.picture.width, reach(pane.stage.clientWidth, pane.zoom));
-  const dy = move(y, y + height, camera.y * pane.picture.height, reach(pane.stage.clientHeight, pane.zoomDown));
+  const dx = move(x, x + width, camera.x * pane.picture.width, reach(pane.viewport.clientWidth, pane.zoom));
+  const dy = move(y, y + height, camera.y * pane.picture.height, reach(pane.viewport.clientHeight, pane.zoomDown));
   if (!camera.fitted && (dx || dy)) pane.shift(dx, dy);
   else place();
 }
@@ -122,7 +122,7 @@ export function unpin() {
   const focused = find("#pin").contains(document.activeElement);
   state.channel = null;
   pinned();
-  if (focused) panes[0].stage.focus();  // its button is gone
+  if (focused) panes[0].viewport.focus();  // its button is gone
 }
 
 export function showPinned() {
@@ -175,20 +175,20 @@ function pinnedFigures(pane, size, channelAlone) {
   canvas.setAttribute("aria-label", visible(`${channelWord(picture)} ${state.channel} of ${unit.unit}`));
   /** @type {[string, HTMLElement][]} */
   const figures = [["channel", figure(canvas, `${letter}${channelWord(picture).toLowerCase()}`, width, height)]];
-  const seen = inputOf(unit);
-  if (seen && !picture.shared && !channelAlone) figures.push(["input", inputFigure(seen, unit, letter, Math.max(width, height))]);
+  const inputPicture = inputOf(unit);
+  if (inputPicture && !picture.shared && !channelAlone) figures.push(["input", inputFigure(inputPicture, unit, letter, Math.max(width, height))]);
   for (const [kind, whole] of figures) for (const listener of report.figures) listener(whole, pane, kind);
   return figures.map(([, whole]) => whole);
 }
 
-// As large as the channel, in its own shape: a bar of a vector is a strip.
-/** @type {(seen: Picture, unit: Unit, letter: string, size: number) => HTMLElement} */
-function inputFigure(seen, unit, letter, size) {
-  const larger = Math.max(seen.width, seen.height);
-  const width = (size * seen.width) / larger;
-  const height = (size * seen.height) / larger;
-  const input = make("img", seen.width < width ? "grown" : "");
-  input.src = pictureAddress(seen.src);
+// As large as the channel, with the input's aspect ratio: a bar of a vector would make it a strip.
+/** @type {(inputPicture: Picture, unit: Unit, letter: string, size: number) => HTMLElement} */
+function inputFigure(inputPicture, unit, letter, size) {
+  const larger = Math.max(inputPicture.width, inputPicture.height);
+  const width = (size * inputPicture.width) / larger;
+  const height = (size * inputPicture.height) / larger;
+  const input = make("img", inputPicture.width < width ? "grown" : "");
+  input.src = pictureAddress(inputPicture.src);
   input.alt = visible(`Input of ${unit.unit}`);
   return figure(input, `${letter}input`, width, height);
 }
@@ -213,20 +213,20 @@ export function cross(event) {
   const bounds = box.getBoundingClientRect();
   const [across, down] = [(event.clientX - bounds.left) / bounds.width, (event.clientY - bounds.top) / bounds.height];
   moveRing(across, down);
-  tellCrossed(box, across, down);
+  reportCrossed(box, across, down);
 }
 
 export function leave() {
   find(".pinned").classList.remove("crossed");
-  tellCrossed(null);
+  reportCrossed(null);
 }
 
 /** @type {(box: HTMLElement | null, across?: number, down?: number) => void} */
-function tellCrossed(box, across = 0, down = 0) {
+function reportCrossed(box, across = 0, down = 0) {
   for (const listener of report.crossed) listener(box, across, down);
 }
 
-// To a position in shares of the width and height.
+// The position is relative to the width and height.
 /** @type {(across: number, down: number) => void} */
 export function moveRing(across, down) {
   find(".pinned").style.setProperty("--x", `${100 * across}%`);

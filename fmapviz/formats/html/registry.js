@@ -1,41 +1,42 @@
 // @ts-check
-// What capabilities add to the page. Each has a script that registers itself; the page works without any of them.
+// The hooks by which scripts of capabilities extend the page. Each registers itself; the page works without any of them.
 
 /** @import { Report } from "./page.d.ts" */
 
 /** @type {Report} */
 export const report = {
-  // Once, after the first pictures are shown: loads what is not needed before.
+  // Called once, after the first pictures are shown: loads data that only later steps need.
   opened: [],
-  // After a choice, before anything of it is loaded.
+  // Called after a choice, before its data are loaded.
   chosen: [],
-  // Once per picture whose data were loaded, with its unit: may add facts.
+  // Called with each loaded picture and its unit; may add facts.
   loaded: [],
-  // When the panes are there, and again when they are described.
+  // Called when the panes exist, and again when they are described.
   arranged: [],
   described: [],
-  // After all that was chosen is shown: may load what is likely to be chosen next.
+  // Called after the choice is shown; may load pictures that are likely to be chosen next.
   settled: [],
-  // After the pictures were moved or zoomed, or a channel was pinned: places marks over them.
+  // Called after pictures are moved or zoomed, or a channel is pinned; places marks over them.
   placed: [],
-  // While the pointer is over a tile (a pane and the event), or over none (null): may return a note for the tip, and words.
+  // Called with a pane and the event while the pointer is over a tile, else with null; may return a note for the tip, and words.
   pointed: [],
-  // With the first picture whose channel is pinned, or null; then with each figure of the panel, of a channel or an input.
+  // Called with the first picture whose channel is pinned, or null.
   pinned: [],
+  // Called with each figure of the panel, its pane and its kind: "channel" or "input".
   figures: [],
-  // While the pointer is over a figure: its box, and a position in shares of its size; null if it left.
+  // Called with a figure's box and the pointer's position, relative to its size; with null when the pointer leaves it.
   crossed: [],
-  // Returns the name of the layer to begin with, if there is a reason for one.
+  // Returns the name of the layer to show first, or undefined.
   preferred: [],
-  // Views whose data are loaded when they are chosen: `view`, `label`, `load`, the `unit` that was loaded, and an `error`.
+  // Views whose data are loaded when they are chosen: `view`, `label`, `load`, the loaded `unit`, and an `error`.
   views: [],
   // Parts of the page's address: `name`, `write` and `read`.
-  places: [],
-  // By the key, what it does; and what Escape leaves: each returns whether there was something to leave.
+  addressParts: [],
+  // Actions by key. Actions of Escape: each returns true if it ended something.
   keys: {},
   escapes: [],
-  // Whether the panel of a pinned channel holds more than its pictures and numbers.
+  // True if the panel of a pinned channel holds more than its pictures and numbers.
   crowded: false,
-  // Of the page of two runs: how the pictures of both become one list, and what stands above a pane.
+  // On the page of two runs: merges the pictures of both into one list, and captions a pane.
   pairing: null,
 };

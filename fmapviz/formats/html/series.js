@@ -16,7 +16,7 @@ function chooseStep(position) {
   const item = shownItem();
   if (!item.steps) return;
   const { step } = item.steps[clamp(position, 0, item.steps.length - 1)];
-  // Two images are moved together; of one image at two steps the chosen one is.
+  // Two images move together; if one image is compared at two steps, only the chosen side moves.
   const together = paired || (comparing() && state.units[0] !== state.units[1]);
   state.steps = state.steps.map((other, side) => (together || side === state.side ? step : other));
   update({ still: true });

@@ -1,5 +1,5 @@
 // @ts-check
-// Loading what is chosen and showing it in the panes.
+// Load the choice and show it in the panes.
 
 import { writeAddress } from "./address.js";
 import { fit, linkCameras, refit } from "./camera.js";
@@ -20,34 +20,34 @@ import { deadHere, inEachImage, layerOverall, statistics, tileOf } from "./tiles
 
 /** @import { Found, Picture, Side } from "./page.d.ts" */
 
-const SAID_ELSEWHERE = new Set(["Layer", "Type", "Shape", "Range", "Model", "Weights", "Image", "Software", "Predicted"]);
-const MOST_CHANNELS = 16;  // that are named at first
+const SHOWN_ELSEWHERE = new Set(["Layer", "Type", "Shape", "Range", "Model", "Weights", "Image", "Software", "Predicted"]);
+const MOST_CHANNELS = 16;  // listed at first
 
 let busy = false;
 let stale = false;
 
-let calm = true;  // whether all that is not shown yet are other steps
+let onlySteps = true;  // true if all choices that are not shown yet differ in their step only
 
-// While a picture loads only the latest choice is remembered, so that a held key does not queue pictures never shown.
-// `still`: only the step changed, and nothing on the page moves.
+// While a picture loads, only the latest choice is kept: a held key does not queue pictures that are never shown.
+// `still`: only the step has changed, so nothing on the page moves.
 /** @type {(options: { still?: boolean }) => Promise<void>} */
 export async function showChosen({ still = false }) {
-  // At once: the next key continues from here even if this is not shown yet.
+  // Selected at once: the next key continues from here even if the picture is not shown yet.
   images.select(run.units[state.units[state.side]], { still });
   for (const listener of report.chosen) listener();
   rememberChoice();
   showLayers({ still });
   stale = true;
-  calm &&= still;
+  onlySteps &&= still;
   if (busy) return;
   busy = true;
   find("#panes").setAttribute("aria-busy", "true");
   try {
     while (stale) {
       stale = false;
-      const onlySteps = calm;
-      calm = true;
-      await show({ still: onlySteps });
+      const latest = { still: onlySteps };
+      onlySteps = true;
+      await show(latest);
     }
     writeAddress();
   } finally {  // malformed data must not break the whole page
@@ -63,10 +63,10 @@ async function show({ still }) {
   await Promise.all(report.views.filter(isWanted).map((each) => each.load()));
   const sides = await Promise.all(numbers.map(lookUp));
   const [own, other] = sides.map((side) => picturesOf(side).sort((one, another) => rank(one) - rank(another)));
-  const known = report.pairing ? report.pairing.unite(own, other, { both: sides.every(({ error }) => !error) }) : own;
-  Object.assign(pictures, { known, others: other ?? [] });
+  const listed = report.pairing ? report.pairing.unite(own, other, { both: sides.every(({ error }) => !error) }) : own;
+  Object.assign(pictures, { listed, others: other ?? [] });
   const [more] = report.views;
-  if (state.view === null && more && known.length && known.every(({ view }) => view === "input")) {
+  if (state.view === null && more && listed.length && listed.every(({ view }) => view === "input")) {
     state.view = more.view;  // there is nothing else to show
     return show({ still });
   }
@@ -81,7 +81,7 @@ async function show({ still }) {
   sortChannels(found);
   const same = panes.length === found.length && found.every(({ picture }, side) => sameView(picture, panes[side].picture));
   arrange(found.length);
-  tellApart(found);
+  separateFacts(found);
   panes.forEach((pane, side) => pane.show(found[side]));
   linkCameras();
   if (same || still) refit();
@@ -101,17 +101,17 @@ function shownAmong(among) {
 /** @type {(side: Side) => Picture[]} */
 const picturesOf = ({ unit, model, films }) => [unit, films, model, ...report.views.map((each) => each.unit)].flatMap((each) => each?.pictures ?? []);
 
-// Of the same layer, if the other view has it.
+// The picture of the same layer, if the other view has it.
 /** @type {() => Picture | undefined} */
 function pictureBeside() {
-  const shown = pictures.known.find(isShown);
+  const shown = pictures.listed.find(isShown);
   const view = besideView();
-  return (shown && pictureLike(shown, view)) ?? pictures.known.find((picture) => picture.view === view);
+  return (shown && pictureLike(shown, view)) ?? pictures.listed.find((picture) => picture.view === view);
 }
 
-// The facts in which two images differ belong to each of them.
+// Facts in which two images differ are shown in their panes.
 /** @type {(found: Found[]) => void} */
-function tellApart(found) {
+function separateFacts(found) {
   for (const side of found) {
     const facts = comparing() && side.picture ? shownFacts(side.picture) : [];
     side.own = facts.filter(([name, value]) => !isShared(found, name, value));
@@ -121,8 +121,8 @@ function tellApart(found) {
 /** @type {(picture: Picture) => [string, string][]} */
 function shownFacts(picture) {
   const common = new Set(run.facts.map(([name]) => name));
-  const listed = picture.statistics ? "Dead channels" : "";  // with buttons
-  return picture.facts.filter(([name]) => !SAID_ELSEWHERE.has(name) && !common.has(name) && name !== listed);
+  const ownRow = picture.statistics ? "Dead channels" : "";  // with buttons
+  return picture.facts.filter(([name]) => !SHOWN_ELSEWHERE.has(name) && !common.has(name) && name !== ownRow);
 }
 
 /** @type {(found: { picture?: Picture | null }[], name: string, value: string) => boolean} */
@@ -145,12 +145,12 @@ async function lookUp(index, side) {
 }
 
 function chooseFirst() {
-  if (report.views.some(({ view, unit }) => view === state.view && !unit)) return;  // it is loaded next, or cannot be read
-  const { known } = pictures;
-  const drawn = known.filter(({ view }) => view !== "input");
+  if (report.views.some(({ view, unit }) => view === state.view && !unit)) return;  // it loads next, or cannot be read
+  const { listed } = pictures;
+  const drawn = listed.filter(({ view }) => view !== "input");
   const names = report.preferred.map((ask) => ask());
   const preferred = drawn.filter(({ layer }) => layer && names.includes(layer.name));
-  const first = (state.view === null ? firstOf(preferred.length ? preferred : drawn) : nearest(state.view)) ?? known[0];
+  const first = (state.view === null ? firstOf(preferred.length ? preferred : drawn) : nearest(state.view)) ?? listed[0];
   if (first) Object.assign(state, { view: first.view, name: first.name });
 }
 
@@ -169,7 +169,7 @@ async function findPicture({ unit, error }, picture, side) {
   }
 }
 
-// The same picture of another image is shown at the same position.
+// True for the same picture of another image, which keeps its position.
 /** @type {(picture: Picture | undefined, before: Picture | null) => boolean} */
 function sameView(picture, before) {
   return picture && before && picture.view === before.view && picture.name === before.name;
@@ -179,7 +179,7 @@ function sameView(picture, before) {
 export function arrange(amount) {
   const focused = document.activeElement?.closest(".pane");
   while (panes.length > amount) for (const part of [panes.at(-1).tip, panes.pop().root]) part.remove();
-  if (focused && !focused.isConnected) panes[0].stage.focus();
+  if (focused && !focused.isConnected) panes[0].viewport.focus();
   while (panes.length < amount) panes.push(new Pane(panes.length));
   // Moving an existing pane would take the focus from it.
   for (const { root } of panes) if (!root.isConnected) find("#swipe").before(root);
@@ -215,7 +215,7 @@ function describe(found, { still }) {
   else say([`${label}, ${names}`, titles.join(" and "), ...found.map(({ error }) => error)].filter(Boolean).join(". "));
 }
 
-// Of the first picture; of two images only what is true of both.
+// Facts of the first picture; of two images only those that they share.
 export function showFacts() {
   const about = comparing() ? panes : panes.slice(0, 1);
   const { picture } = about.find((pane) => pane.picture) ?? {};
@@ -223,7 +223,7 @@ export function showFacts() {
   find("#about").replaceChildren(...facts.map(([name, value]) => factPair(name, value)), ...(picture ? deadFacts(picture) : []));
 }
 
-// The dead channels of the run, if they are known, and of this image, if it has others.
+// The dead channels of the run, if its statistics are loaded, and further ones of this image.
 /** @type {(picture: Picture) => HTMLElement[]} */
 function deadFacts(picture) {
   const ofRun = layerOverall(picture)?.dead ?? [];
@@ -239,7 +239,7 @@ function deadFacts(picture) {
   });
 }
 
-// Numbers of channels, each a button if there is something to show.
+// Channel numbers, each a button if the channel has a tile.
 /** @type {(channels: number[], canShow: (channel: number) => boolean, choose: (channel: number) => void) => HTMLElement} */
 export function channelButtons(channels, canShow, choose) {
   const list = make("span", "channels");
@@ -263,16 +263,16 @@ export function channelButtons(channels, canShow, choose) {
 }
 
 /** @type {string | null} */
-let listed = null;  // the pictures that the list was made from
+let listKey = null;  // the pictures that the list was made from
 
 /** @type {(options?: { still?: boolean }) => void} */
 export function showLayers({ still = false } = {}) {
   showViews(viewsShown());
-  const ofView = pictures.known.filter(({ view }) => view === state.view);
+  const ofView = pictures.listed.filter(({ view }) => view === state.view);
   // Rows are rebuilt only if the pictures differ.
   const key = JSON.stringify([statistics.overall !== null, state.view, ofView.map((picture) => [picture.name, labelOf(picture), picture.layer])]);
-  if (key !== listed) layers.setItems(ofView);
-  listed = key;
+  if (key !== listKey) layers.setItems(ofView);
+  listKey = key;
   layers.select(layers.items.find(isShown) ?? null, { still });
 }
 
@@ -301,7 +301,7 @@ function viewChoice(view) {
   return label;
 }
 
-// The facts of a step have as much room as those of any other, and are scrolled if that is too little.
+// The facts of all steps have equal height, and scroll if it is too small.
 function holdFacts() {
   const facts = find(".about > div");
   const scrolls = document.body.classList.contains("stepping") && facts.scrollHeight > facts.clientHeight;

@@ -1,5 +1,5 @@
 // @ts-check
-// The page as a whole: buttons, start.
+// Start the page, and connect its buttons.
 
 import { followAddress, readAddress } from "./address.js";
 import { zoomBy } from "./camera.js";

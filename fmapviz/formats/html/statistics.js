@@ -27,10 +27,10 @@ async function loadStatistics() {
 
 function showStatistics() {
   const { overall } = statistics;
-  const having = overall.layers.filter(({ dead }) => dead.length);
-  const amount = having.reduce((sum, { dead }) => sum + dead.length, 0);
+  const affected = overall.layers.filter(({ dead }) => dead.length);
+  const amount = affected.reduce((sum, { dead }) => sum + dead.length, 0);
   find("#statistics .summary").textContent = amount
-    ? `${count(amount, "channel")} in ${having.length} of ${count(overall.layers.length, "layer")} ${amount === 1 ? "is" : "are"} dead: the same value everywhere, ${inEachImage()}.`
+    ? `${count(amount, "channel")} in ${affected.length} of ${count(overall.layers.length, "layer")} ${amount === 1 ? "is" : "are"} dead: the same value everywhere, ${inEachImage()}.`
     : `No channel of ${count(overall.layers.length, "layer")} is dead: the same value everywhere, ${inEachImage()}.`;
   const table = make("table");
   const head = table.createTHead().insertRow();
@@ -47,9 +47,9 @@ function statisticsRow(layer) {
   go.addEventListener("click", () => goToLayer(layer));
   const { dead } = layer;
   const amount = make("span", dead.length ? "dead" : "", `${dead.length} of ${layer.channels}`);
-  const those = pictures.known.filter((each) => layerOverall(each) === layer);
+  const candidates = pictures.listed.filter((each) => layerOverall(each) === layer);
   /** @type {(channel: number) => boolean} */
-  const canShow = (channel) => those.some((each) => tileOf(each, channel) >= 0);
+  const canShow = (channel) => candidates.some((each) => tileOf(each, channel) >= 0);
   const named = make("div", "named");
   named.append(amount, ...(dead.length ? [channelButtons(dead, canShow, (channel) => goToLayer(layer, channel))] : []));
   const cells = [go, layer.of, layer.type, named];
@@ -62,8 +62,8 @@ function statisticsRow(layer) {
 
 /** @type {(layer: Measured, channel?: number | null) => void} */
 function goToLayer(layer, channel = null) {
-  const those = pictures.known.filter((each) => layerOverall(each) === layer && (channel === null || tileOf(each, channel) >= 0));
-  const picture = those.find(({ view }) => view === state.view) ?? those[0];
+  const candidates = pictures.listed.filter((each) => layerOverall(each) === layer && (channel === null || tileOf(each, channel) >= 0));
+  const picture = candidates.find(({ view }) => view === state.view) ?? candidates[0];
   /** @type {HTMLDialogElement} */ (find("#statistics")).close();
   if (!picture) return say(`There is no picture of ${layer.name} in this report.`);
   if (channel !== null) state.channel = channel;

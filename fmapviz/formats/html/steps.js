@@ -28,14 +28,14 @@ export const positionAt = (item, side) => nearestStep(item.steps, state.steps[si
 /** @type {(item: Item | null, side: number) => Step | null} */
 export const stepAt = (item, side) => item?.steps?.[positionAt(item, side)] ?? null;
 
-// Of two runs both show the same step, or none if one of them lacks it.
+// Two runs show the same step; a run that lacks it shows none.
 /** @type {(side: number) => Step | null} */
 export function stepOn(side) {
   const step = stepAt(run.units[state.units[side]], side);
   return paired ? itemOn(side)?.steps?.find((each) => each.step === step?.step) ?? null : step;
 }
 
-// Of the image that is shown already another step is shown beside it.
+// An image that is compared with itself is shown at another step.
 /** @type {(index: number) => number | null} */
 export function stepBeside(index) {
   const { steps } = run.units[index];
@@ -52,7 +52,7 @@ export function modelAt(step, side) {
   return loadModel(model.href, `The model, step ${model.step}`);
 }
 
-// All steps have the same input, and show one file of it.
+// All steps have the same input, which is stored once.
 /** @type {(loaded: Unit, item: Item, step: Step | null) => Unit} */
 export function ofStep(loaded, item, step) {
   if (!item.steps || step.input) return loaded;

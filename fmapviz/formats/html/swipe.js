@@ -1,5 +1,5 @@
 // @ts-check
-// The swipe: two pictures over each other, with a divider between them. Left of it is the first one, right of it the second.
+// The swipe: two pictures over each other. The first one is visible left of the divider, the second one right of it.
 
 import { writeAddress } from "./address.js";
 import { linkCameras, place, refit } from "./camera.js";
@@ -31,8 +31,8 @@ function showSwipe() {
   find("#over").setAttribute("aria-pressed", String(on));
   /** @type {HTMLButtonElement} */ (find("#over")).disabled = panes.length < 2;
   layer.hidden = !on;
-  // A tip in its own stage would be cut off at the divider.
-  for (const pane of panes) (on ? layer : pane.stage).append(pane.tip);
+  // A tip inside its viewport would be cut off at the divider.
+  for (const pane of panes) (on ? layer : pane.viewport).append(pane.tip);
   if (on) divide(state.swipe);
 }
 
@@ -72,10 +72,10 @@ export function register(report) {
   report.arranged.push(showSwipe);
   report.keys.w = toggleSwipe;
   report.escapes.push(leaveSwipe);
-  report.places.push({ name: "swipe", write: () => (swiping() ? Number(state.swipe.toFixed(1)) : null), read: readDivider });
+  report.addressParts.push({ name: "swipe", write: () => (swiping() ? Number(state.swipe.toFixed(1)) : null), read: readDivider });
   const divider = find("#divider");
   /** @type {number | null} */
-  let grip = null;  // how far the pointer is from the divider's middle
+  let grip = null;  // distance of the pointer from the divider's middle
   find("#over").addEventListener("click", toggleSwipe);
   divider.addEventListener("pointerdown", (event) => {
     if (event.button !== 0) return;

@@ -1,5 +1,5 @@
 // @ts-check
-// What all scripts use: the run, elements of the page, and text.
+// Functions of all scripts: the run, elements of the page, and text.
 
 /** @import { Item, Layer, Picture, Run, Step } from "./page.d.ts" */
 
@@ -12,7 +12,7 @@ export const find = (selector, root = document) => root.querySelector(selector);
 export const findAll = (selector, root = document) => [...root.querySelectorAll(/** @type {"div"} */ (selector))];
 /** @type {(root: ParentNode) => HTMLInputElement[]} */
 export const inputsIn = (root) => [...root.querySelectorAll("input")];
-// The nearest element around that of an event.
+// The nearest element that matches a selector, from the target of an event upwards.
 /** @type {(event: { target: EventTarget | null }, selector: string) => HTMLElement | null} */
 export const around = ({ target }, selector) => /** @type {HTMLElement} */ (target).closest(selector);
 
@@ -31,7 +31,7 @@ export function make(tag, className = "", text = null) {
   return element;
 }
 
-// A name that is too wide is cut in its middle, since long names differ at their ends. The two pieces are only visual.
+// A name that is too wide is cut in its middle, since long names differ at their ends. Screen readers read it whole.
 /** @type {(name: string, className?: string) => HTMLElement[]} */
 export function cutName(name, className = "") {
   const [, head, tail] = visible(name).match(/^(.{6,}?)((?:\P{M}\p{M}*){12})$/su) ?? [];
@@ -51,7 +51,7 @@ export function nameParts(unit) {
   return [unit.slice(0, cut), unit.slice(cut)];
 }
 
-// The page of two runs: each of its images lists in `of` what either run has of it.
+// True on the page of two runs, where `of` of each image lists its entry in either run.
 export const paired = Boolean(run.runs);
 
 // The steps of a film are its frames.

@@ -16,7 +16,7 @@ export function tileOf(picture, channel) {
   return channel < picture.tiles.count ? channel : -1;
 }
 
-// `order` holds the tiles in the order in which they are shown, unless that is the picture's own.
+// `order` holds the tiles as they are sorted, if they are.
 /** @type {(picture: Picture, tile: number) => number} */
 export const positionOf = (picture, tile) => picture.order?.indexOf(tile) ?? tile;
 
@@ -73,25 +73,25 @@ export function deadNote(numbers) {
   return numbers?.dead ? make("p", "dead", `Dead ${inEachImage()}`) : "";
 }
 
-// Channels with the same value everywhere in this image. One value alone does not say that a channel is dead.
+// Channels with the same value everywhere in this image. A map of a single value does not show that a channel is dead.
 /** @type {(picture: Picture) => number[]} */
 export function deadHere(picture) {
   const { statistics: own, tiles } = picture;
   if (!own || own.values < 2) return [];
   const tilesShown = [...Array(tiles.count).keys()];
   return tilesShown.filter((tile) => {
-    const { minimum, maximum, strange } = numbersAt(own, tiles.count, tile);
-    return minimum === maximum && strange === 0;
+    const { minimum, maximum, nonfinite } = numbersAt(own, tiles.count, tile);
+    return minimum === maximum && nonfinite === 0;
   }).map((tile) => channelOf(picture, tile));
 }
 
 /** @type {(picture: Picture) => boolean} */
-export const goesInto = ({ view }) => view.includes("input");
+export const isLayerInput = ({ view }) => view.includes("input");
 
-// Whether channel 5 of one picture is channel 5 of the other. What goes into a layer has other channels than what comes out.
+// True if equal numbers mean equal channels in both pictures. Inputs and outputs of a layer have different channels.
 /** @type {(one: Picture, other: Picture) => boolean} */
 export function sameChannels(one, other) {
-  return Boolean(one.tiles && other.tiles) && one.layer?.name === other.layer?.name && goesInto(one) === goesInto(other);
+  return Boolean(one.tiles && other.tiles) && one.layer?.name === other.layer?.name && isLayerInput(one) === isLayerInput(other);
 }
 
 // A tile of a convolution's weights is a filter, which computes a channel.
@@ -105,7 +105,7 @@ export function spokenNumbers(picture, channel) {
   const numbers = tileNumbers(picture, channel);
   const word = channelWord(picture).toLowerCase();
   if (!numbers) return `${word} ${channel}`;
-  const { minimum, maximum, mean, zeros, strange } = numbers;
-  const rest = strange > 0 ? `, not finite ${share(strange)}` : "";
+  const { minimum, maximum, mean, zeros, nonfinite } = numbers;
+  const rest = nonfinite > 0 ? `, not finite ${share(nonfinite)}` : "";
   return `${word} ${channel}: minimum ${number(minimum)}, maximum ${number(maximum)}, mean ${number(mean)}, zeros ${share(zeros)}${rest}`;
 }

@@ -1,5 +1,5 @@
 // @ts-check
-// The value under the pointer, recovered from the pixel that shows it: exact but for half a level.
+// The value under the pointer, computed from its pixel: exact up to half a level.
 
 import { embedded, loadPicture, loadScript, numbersAt, unpack } from "./data.js";
 import { pointer } from "./state.js";
@@ -13,7 +13,7 @@ const CACHED_BITMAPS = 4;
 /** @type {Map<string, ImageBitmap | HTMLImageElement | null>} */
 const bitmaps = new Map();  // of pictures whose pixels can be read, by their addresses; null while one is loading
 
-// A page that is opened from a file may not read the pixels of a picture beside it: `pixels.js` has them too.
+// A page that is opened from a file may not read the pixels of a picture beside it: `pixels.js` repeats them.
 /** @type {(picture: Picture) => Promise<ImageBitmap | HTMLImageElement>} */
 async function readableBitmap({ src, href, pixels }) {
   if (embedded.has(src) || location.protocol !== "file:") return loadPicture(src);
@@ -39,7 +39,7 @@ function bitmapOf(picture, ready) {
 
 const probe = Object.assign(make("canvas"), { width: 1, height: 1 }).getContext("2d", { willReadFrequently: true });
 
-// The first and the last level that a pixel may be.
+// The first and the last level that may have the colour of a pixel.
 /** @type {(picture: Picture, bitmap: ImageBitmap | HTMLImageElement, x: number, y: number) => number[] | null} */
 function levelsAt({ levels }, bitmap, x, y) {
   probe.drawImage(bitmap, x, y, 1, 1, 0, 0, 1, 1);
@@ -51,12 +51,12 @@ function levelsAt({ levels }, bitmap, x, y) {
   return same.length ? [same[0], same.at(-1)] : null;  // a checkerboard
 }
 
-// The value at a position in a tile, in words; the position is in shares of its width and height. Empty if pixels have no values.
+// The value at a position in a tile as text; empty if pixels have no values. The position is relative to its width and height.
 /** @type {(picture: Picture, tile: number, across: number, down: number, ready?: () => void) => string} */
 export function valueAt(picture, tile, across, down, ready = () => {}) {
   if (tile < 0) return "";
   const numbers = picture.statistics ? numbersAt(picture.statistics, picture.tiles.count, tile) : null;
-  if (numbers?.minimum === numbers?.maximum && numbers?.strange === 0) return number(numbers.minimum);
+  if (numbers?.minimum === numbers?.maximum && numbers?.nonfinite === 0) return number(numbers.minimum);
   const bitmap = picture.levels ? bitmapOf(picture, ready) : null;
   if (!bitmap) return "";
   const { x, y, width, height } = boxAt(picture, tile);
@@ -72,7 +72,7 @@ export function valueAt(picture, tile, across, down, ready = () => {}) {
 /** @type {(shown: { low: number, high: number, first: number, last: number, numbers: Numbers | null }) => string} */
 function valueWords({ low, high, first, last, numbers }) {
   const step = (high - low) / 255;
-  if (!Number.isFinite(step)) return numbers?.strange === 1 ? "not finite" : "";
+  if (!Number.isFinite(step)) return numbers?.nonfinite === 1 ? "not finite" : "";
   const value = low + ((first + last) / 2) * step;
   const half = ((last - first + 1) / 2) * step;
   const decimals = half > 0 ? clamp(Math.ceil(-Math.log10(half)), 0, 100) : 0;
@@ -80,8 +80,8 @@ function valueWords({ low, high, first, last, numbers }) {
   const about = `\u2248 ${rounded.replace("-", "\u2212")}`;
   if (first === 0 && numbers?.minimum < low - half) return `at most ${number(low)}`;
   if (last === 255 && numbers?.maximum > high + half) return `at least ${number(high)}`;
-  const strange = numbers?.strange > 0 && (first === 0 || last === 255);  // a checkerboard is black and white
-  return strange ? `${about}, or not finite` : about;
+  const nonfinite = numbers?.nonfinite > 0 && (first === 0 || last === 255);  // a checkerboard is black and white
+  return nonfinite ? `${about}, or not finite` : about;
 }
 
 /** @type {(pane: Pane, event: Position, ready: () => void) => string} */

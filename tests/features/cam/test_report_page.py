@@ -58,7 +58,7 @@ def test_the_input_beside_a_heat_map(open_report, shapes):
     report.press("b")
     assert report.page.locator(".beside-view:visible").input_value() == "input"
     file_name = "one => one.src.split('/').at(-1)"
-    assert [image.evaluate(file_name) for image in report.page.locator(".stage > img").all()] == [
+    assert [image.evaluate(file_name) for image in report.page.locator(".viewport > img").all()] == [
         "08_features.top1.gradcam.png",
         "input.png",
     ]
@@ -66,8 +66,8 @@ def test_the_input_beside_a_heat_map(open_report, shapes):
     assert report.picture(0)[1:] == report.picture(1)[1:]
     report.page.locator(".beside-view:visible").select_option("maps")
     report.settled()
-    assert report.page.locator(".stage > img").nth(1).evaluate(file_name) == "00_features.0.conv.maps.png"
-    stages = report.page.locator(".stage")
+    assert report.page.locator(".viewport > img").nth(1).evaluate(file_name) == "00_features.0.conv.maps.png"
+    stages = report.page.locator(".viewport")
     before = [report.picture(side) for side in (0, 1)]
     stages.nth(1).focus()
     report.press("+")  # a grid and a heat map are not moved together

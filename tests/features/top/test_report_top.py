@@ -337,8 +337,8 @@ def test_a_run_of_top_images_alone(open_report, tmp_path, samples):
     report.until("document.querySelectorAll('.pane').length === 2")
     report.settled()
     script = "stages => [stages[1].querySelector('img').naturalWidth, stages[1].querySelector('.best').hidden]"
-    assert report.page.locator(".stage").evaluate_all(script) == [96, False]
-    assert frames(report, "best", ".pane:nth-child(2) .stage") == [pytest.approx(entries[1]["box"], abs=0.05)]
+    assert report.page.locator(".viewport").evaluate_all(script) == [96, False]
+    assert frames(report, "best", ".pane:nth-child(2) .viewport") == [pytest.approx(entries[1]["box"], abs=0.05)]
 
 
 def test_a_run_without_top_images_is_as_before(open_report, tmp_path):
@@ -377,7 +377,7 @@ def test_everything_in_one_file(open_report, tmp_path, samples):
     )
     assert colours > 10
     report.look_at("top")
-    assert report.page.locator(".stage > img").evaluate("one => one.naturalWidth") > 500
+    assert report.page.locator(".viewport > img").evaluate("one => one.naturalWidth") > 500
     assert report.loaded() == []
 
 
@@ -475,7 +475,7 @@ def test_the_input_beside_is_framed(open_report, run):
     report = open_report(run, f"#image=star.jpg&{SECOND}&beside=input")
     picture = maps_of(run, "star.jpg")
     point_at_position(report, picture["tiles"], 4, (6, 20))
-    beside = frames(report, "seen", ".stage")[1]
+    beside = frames(report, "seen", ".viewport")[1]
     assert beside == pytest.approx(field_at(picture["layer"]["sees"], 6, 20), abs=0.05)
 
 

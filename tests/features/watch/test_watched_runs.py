@@ -99,7 +99,7 @@ def test_filmstrips_are_a_view_of_their_image_at_all_steps(open_report, tmp_path
             slide(report, position)
         assert report.text(".pane h3") == "All steps of the training"
         assert shown(report) == (text_of(position, STEPS[:3]), strips[:1])
-        assert report.page.locator(".stage > img").evaluate("image => image.naturalWidth") > 0
+        assert report.page.locator(".viewport > img").evaluate("image => image.naturalWidth") > 0
     assert (run / strips[1]).exists()
     report.look_at("maps")
     assert shown(report)[1] == ["cat.png/step_000000/00_first.maps.png"]
