@@ -302,7 +302,7 @@ def sync_folders(path: Path, top: Path) -> None:
 
 
 @contextmanager
-def stage(parent: Path, ending: str = "") -> Iterator[Path]:
+def staging_folder(parent: Path, ending: str = "") -> Iterator[Path]:
     """Make a hidden directory to write to; remove it at the end, unless it was renamed."""
     staging = hidden(parent, ending)
     _under_way.add(staging)
@@ -321,7 +321,7 @@ def write_over(path: Path, content: bytes, *, sync_too: bool = False) -> None:
     Raises:
         OSError: For instance, the disk is full.
     """
-    with stage(path.parent) as staging:
+    with staging_folder(path.parent) as staging:
         write(staging / path.name, content)
         if sync_too:
             sync(staging / path.name)

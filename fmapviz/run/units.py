@@ -7,7 +7,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from fmapviz.core.files import stage, writing_to
+from fmapviz.core.files import staging_folder, writing_to
 from fmapviz.draw.picture import make_pictures
 from fmapviz.draw.records import find_empty_maps, heat_records, layer_records, notices_of
 from fmapviz.images.preprocess import digest_of
@@ -84,7 +84,7 @@ def write_unit(
     """
     run = session.directory
     shown = replace(image or UnitImage("", "", ImageResult((), (), {}), (), session.info), name=key.name, path=key.path)
-    with writing_to(run), stage(run) as staging:
+    with writing_to(run), staging_folder(run) as staging:
         with ExitStack() as stack:
             for form, open_writer in session.writers.items():
                 if shown.result.layers or "pictures" in needs_of(form):

@@ -14,7 +14,7 @@ from fmapviz.config.positions import parse_anchor
 from fmapviz.core import checksummed_json, files, registry
 from fmapviz.core.checksummed_json import FORMAT
 from fmapviz.core.file_names import HIDDEN, RUN_FILE, UNIT_FILE, UNIT_TABLE, own_run_files
-from fmapviz.core.files import locked, stage, writing_to
+from fmapviz.core.files import locked, staging_folder, writing_to
 from fmapviz.errors import OutputError, RefusedError, RequestError, printable, quote
 from fmapviz.store.unfinished import is_record
 from fmapviz.store.unit import read_unit, sweep
@@ -156,7 +156,7 @@ def marked(run: Path) -> Iterator[None]:
     """Keep an empty hidden directory in a run, which shows that it is being written, or that its command was killed."""
     with ExitStack() as stack:
         with suppress(OSError), locked(run / RUN_FILE):  # a finished run may be read-only; not while it is removed
-            stack.enter_context(stage(run))
+            stack.enter_context(staging_folder(run))
         yield
 
 
@@ -209,7 +209,7 @@ def _create(directory: Path, info: RunInfo, *, sync: bool) -> bool:
         return False
     with writing_to(directory):
         files.make_folders(directory.parent)
-        with stage(directory.parent) as staging:
+        with staging_folder(directory.parent) as staging:
             files.write(staging / RUN_FILE, _record(info))
             if sync:
                 files.sync(staging / RUN_FILE)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from fmapviz.core import checksummed_json, files
 from fmapviz.core.checksummed_json import CHECKSUM_BYTES, FORMAT
 from fmapviz.core.file_names import HIDDEN, RUN_FILES_RECORD, UNIT_FILE
-from fmapviz.core.files import locked, stage
+from fmapviz.core.files import locked, staging_folder
 from fmapviz.errors import RefusedError, quote
 from fmapviz.images.find import in_natural_order
 from fmapviz.store.failures import read_failures
@@ -195,7 +195,7 @@ def _write(
     for name, content in contents.items():
         if isinstance(content, bytes):
             check_replaceable(run / name, content, known=name in known)
-    with stage(run) as staging:
+    with staging_folder(run) as staging:
         entries = []
         for name, content in sorted(contents.items()):
             if isinstance(content, bytes):

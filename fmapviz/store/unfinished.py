@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal, cast
 from fmapviz.core import checksummed_json, files
 from fmapviz.core.checksummed_json import FORMAT
 from fmapviz.core.file_names import HIDDEN, RUN_FILE, UNIT_TABLE
-from fmapviz.core.files import stage
+from fmapviz.core.files import staging_folder
 from fmapviz.errors import FmapvizError, RefusedError, RequestError
 from fmapviz.events import Outcome, Staged
 from fmapviz.store.run_files import count_images, has_units
@@ -64,7 +64,7 @@ class Unfinished:
         """Write the record, if that is possible: a run that is finished may be read-only, and a disk may be full."""
         if not files.exists(run / RUN_FILE):  # the run was removed, and another one may get its name
             return
-        with suppress(OSError), stage(run) as staging:
+        with suppress(OSError), staging_folder(run) as staging:
             files.write(staging / self.name, checksummed_json.dumps({"fmapviz": FORMAT, **asdict(self)}))
             files.rename(staging / self.name, run / self.name)
 

@@ -225,7 +225,7 @@ def commit(
     """List the staged files in `unit.json` and rename the directory to its final name.
 
     Args:
-        staging: From `stage`; holds everything but `unit.json`.
+        staging: From `staging_folder`; holds everything but `unit.json`.
         run: The run directory.
         key: The key of the unit.
         record: Further fields of `unit.json`.

@@ -18,7 +18,7 @@ import numpy as np
 from fmapviz.core import files
 from fmapviz.core.checksummed_json import CHECKSUM_BYTES
 from fmapviz.core.file_names import RUN_FILE, UNIT_FILE, UNIT_TABLE
-from fmapviz.core.files import BLOCK_BYTES, locked, stage
+from fmapviz.core.files import BLOCK_BYTES, locked, staging_folder
 from fmapviz.store.unit import parse_unit
 from fmapviz.store.unit_key import key_of
 
@@ -128,7 +128,7 @@ def write_table(run: Path) -> None:
         rows.sort(order="name")
         if len(rows) < MANY or np.array_equal(rows, table.rows):
             return
-        with stage(run) as staging:
+        with staging_folder(run) as staging:
             files.write(staging / UNIT_TABLE, rows.tobytes(), _checksum(rows.tobytes()))
             files.replace(staging / UNIT_TABLE, run / UNIT_TABLE)
 

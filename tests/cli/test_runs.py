@@ -14,7 +14,7 @@ from warm import HEEDING, start_process
 
 from fmapviz.cli.runs import format_age
 from fmapviz.config import Style
-from fmapviz.core.files import stage
+from fmapviz.core.files import staging_folder
 from fmapviz.store.failures import append_failure
 from fmapviz.store.run import open_run
 from fmapviz.store.unit import commit
@@ -25,7 +25,7 @@ INFO = run_info("alexnet", to=("png",))
 
 
 def finish(run, unit):
-    with stage(run) as staging:
+    with staging_folder(run) as staging:
         (staging / "input.png").write_bytes(b"x" * 100_000)
         return commit(
             staging,
@@ -111,7 +111,7 @@ def test_the_state_of_a_run_is_marked(out, fmapviz):
     (out / "alexnet" / ".fmapviz-000000-1-2-3").mkdir()
     os.utime(out / "alexnet" / ".fmapviz-000000-1-2-3", (1000, 1000))
     (out / "alexnet-2" / "run.json").write_bytes(b"")
-    with stage(out / "vgg11"):
+    with staging_folder(out / "vgg11"):
         table = lines(fmapviz("runs").stdout)
     assert [re.split(r" {2,}", line)[-1] for line in table[1:4]] == ["killed", "damaged", "running"]
     assert re.split(r" {2,}", table[2])[:4] == ["alexnet-2", "-", "-", "1"]
@@ -238,7 +238,7 @@ def test_a_damaged_unit_names_the_option_that_repairs_it(out, fmapviz):
 
 
 def test_a_run_that_is_being_written_is_refused(out, fmapviz):
-    with stage(out / "alexnet"):
+    with staging_folder(out / "alexnet"):
         result = fmapviz("runs", "remove", "alexnet", "--yes")
     assert result.returncode == 6
     assert "error: a command is writing to 'runs/alexnet'" in lines(result.stderr)

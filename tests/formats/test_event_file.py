@@ -158,20 +158,20 @@ def test_a_full_disk_is_an_error(size):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="has no limit on file sizes")
-@pytest.mark.parametrize(("limit", "size", "stage"), [(20, 10, "closing"), (100_000, 3_000_000, "writing")])
-def test_a_full_disk_is_noticed_whenever_it_shows(tmp_path, limit, size, stage):
+@pytest.mark.parametrize(("limit", "size", "phase"), [(20, 10, "closing"), (100_000, 3_000_000, "writing")])
+def test_a_full_disk_is_noticed_whenever_it_shows(tmp_path, limit, size, phase):
     """A small file waits in a buffer until it is closed: only then does the disk object."""
-    stages = []
+    phases = []
 
     def write():
         with event_file.create(tmp_path / "events.out.tfevents.x") as append:
-            stages.append("writing")
+            phases.append("writing")
             append(make_image(png=bytes(size)))
-            stages.append("closing")
+            phases.append("closing")
 
     with limited_files(limit), pytest.raises(OSError, match="File too large") as caught:
         write()
-    assert (stages[-1], caught.value.errno) == (stage, errno.EFBIG)
+    assert (phases[-1], caught.value.errno) == (phase, errno.EFBIG)
     assert list(tmp_path.iterdir()) == [tmp_path / "events.partial"]
 
 

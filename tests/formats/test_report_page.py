@@ -568,21 +568,21 @@ def test_any_layer_of_any_size_tells_its_numbers(open_report, net_run):
         for column, values in enumerate((channels[1], np.concatenate(channels, 1))):
             expected = measured(values)[:4, last]
             assert told(report, ".tip", column) == pytest.approx(expected, rel=1e-4, abs=1e-6), name
-        stage = report.page.locator(".viewport").bounding_box()
+        viewport = report.page.locator(".viewport").bounding_box()
         left, _, scale = report.picture()
-        assert stage["x"] <= left <= left + width * scale <= stage["x"] + stage["width"]
+        assert viewport["x"] <= left <= left + width * scale <= viewport["x"] + viewport["width"]
         report.page.mouse.move(1, 1)
         report.press("ArrowDown")
     report.press("[", *"+" * 7, "[")
-    kept, stage = (report.page.locator(part).bounding_box() for part in (".outline.kept", ".viewport"))
+    kept, viewport = (report.page.locator(part).bounding_box() for part in (".outline.kept", ".viewport"))
     assert report.text("#pin h2") == "Channel 518"
-    assert stage["x"] - 1 <= kept["x"] <= kept["x"] + kept["width"] <= stage["x"] + stage["width"] + 1
-    report.page.mouse.move(stage["x"] + stage["width"] / 2, stage["y"] + stage["height"] / 2)
+    assert viewport["x"] - 1 <= kept["x"] <= kept["x"] + kept["width"] <= viewport["x"] + viewport["width"] + 1
+    report.page.mouse.move(viewport["x"] + viewport["width"] / 2, viewport["y"] + viewport["height"] / 2)
     report.page.mouse.wheel(0, -9000)
     report.until("document.querySelector('#zoom output').textContent === '6400 %'")
     report.page.mouse.move(1, 1)
     report.press("[", "]")
-    report.page.mouse.move(stage["x"] + stage["width"] / 2, stage["y"] + stage["height"] / 2)
+    report.page.mouse.move(viewport["x"] + viewport["width"] / 2, viewport["y"] + viewport["height"] / 2)
     assert report.text(".tip caption") == "Channel 518"
     report.page.locator("[data-dialog=statistics]").click()
     assert report.texts("#statistics td button") == list(Net.NAMES)
@@ -600,9 +600,9 @@ def test_the_widest_picture_fits(open_report, tmp_path):
     (tmp_path / "a.png/report.js").write_bytes(script("unit", record))
     write_index(tmp_path, [{"unit": "a.png", "href": "a.png/", "predictions": [], "thumbnail": False}])
     report = open_report(tmp_path)
-    stage = report.page.locator(".viewport").bounding_box()
+    viewport = report.page.locator(".viewport").bounding_box()
     left, _, scale = report.picture()
-    assert stage["x"] <= left <= left + 200_000 * scale <= stage["x"] + stage["width"]
+    assert viewport["x"] <= left <= left + 200_000 * scale <= viewport["x"] + viewport["width"]
     assert report.text("#zoom output") == f"{scale * 100:.3g} %"
 
 
@@ -691,13 +691,13 @@ def test_a_run_that_grows_while_its_page_is_open(open_report, tmp_path):
 @pytest.mark.thorough
 def test_the_whole_picture_fits_at_a_whole_scale(open_report, run):
     report = open_report(run)
-    stage = report.page.locator(".viewport").bounding_box()
+    viewport = report.page.locator(".viewport").bounding_box()
     left, top, scale = report.picture()
     height, width = pixels_of(run / "a.png/00_features.0.maps.png").shape
     assert scale == int(scale) > 1
-    assert stage["x"] <= left <= left + width * scale <= stage["x"] + stage["width"]
-    assert stage["y"] <= top <= top + height * scale <= stage["y"] + stage["height"]
-    assert (scale + 1) * height > stage["height"] - 24 or (scale + 1) * width > stage["width"] - 24
+    assert viewport["x"] <= left <= left + width * scale <= viewport["x"] + viewport["width"]
+    assert viewport["y"] <= top <= top + height * scale <= viewport["y"] + viewport["height"]
+    assert (scale + 1) * height > viewport["height"] - 24 or (scale + 1) * width > viewport["width"] - 24
 
 
 def test_the_wheel_zooms_at_the_pointer(open_report, run):
@@ -864,16 +864,16 @@ def test_where_there_is_room_the_pinned_channel_is_beside_the_grid(open_report, 
     report = open_report(run, viewport={"width": 1500, "height": 800})
     before = report.page.locator(".viewport").bounding_box()
     report.press("]")
-    stage, panel = (report.page.locator(part).bounding_box() for part in (".viewport", "#pin"))
-    assert stage["height"] == before["height"]
-    assert stage["x"] + stage["width"] <= panel["x"]
+    viewport, panel = (report.page.locator(part).bounding_box() for part in (".viewport", "#pin"))
+    assert viewport["height"] == before["height"]
+    assert viewport["x"] + viewport["width"] <= panel["x"]
     assert panel["x"] + panel["width"] <= 1500
     left, _, scale = report.picture()
-    assert stage["x"] < left
-    assert left + pixels_of(run / "a.png/00_features.0.maps.png").shape[1] * scale < stage["x"] + stage["width"]
+    assert viewport["x"] < left
+    assert left + pixels_of(run / "a.png/00_features.0.maps.png").shape[1] * scale < viewport["x"] + viewport["width"]
     report.press("c")
-    stage, panel = (report.page.locator(part).first.bounding_box() for part in (".viewport", "#pin"))
-    assert stage["y"] + stage["height"] <= panel["y"]
+    viewport, panel = (report.page.locator(part).first.bounding_box() for part in (".viewport", "#pin"))
+    assert viewport["y"] + viewport["height"] <= panel["y"]
 
 
 @pytest.mark.thorough
@@ -881,9 +881,9 @@ def test_the_pinned_channel_stays_in_sight(open_report, run):
     report = open_report(run)
     report.press("]", "+", "+", "+", *"]]]]]]]")
     assert report.text("#pin h2") == "Channel 7"
-    kept, stage = (report.page.locator(part).bounding_box() for part in (".outline.kept", ".viewport"))
+    kept, viewport = (report.page.locator(part).bounding_box() for part in (".outline.kept", ".viewport"))
     for start, size in (("x", "width"), ("y", "height")):
-        assert stage[start] - 1 <= kept[start] <= kept[start] + kept[size] <= stage[start] + stage[size] + 1
+        assert viewport[start] - 1 <= kept[start] <= kept[start] + kept[size] <= viewport[start] + viewport[size] + 1
 
 
 def test_a_place_in_the_channel_is_marked_in_the_input(open_report, run):
@@ -1012,9 +1012,9 @@ def test_two_images_side_by_side(open_report, run):
         assert number(said) == pytest.approx(values_of(name, "features.3", (12, 6, 6))[7].min(), rel=1e-4)
     report.press("+")
     places = [report.picture(side) for side in (0, 1)]
-    stages = [report.page.locator(".viewport").nth(side).bounding_box() for side in (0, 1)]
+    viewports = [report.page.locator(".viewport").nth(side).bounding_box() for side in (0, 1)]
     assert places[0][2] == places[1][2]
-    assert places[0][0] - stages[0]["x"] == pytest.approx(places[1][0] - stages[1]["x"], abs=1)
+    assert places[0][0] - viewports[0]["x"] == pytest.approx(places[1][0] - viewports[1]["x"], abs=1)
     report.press("c")
     assert report.texts(".pane h3") == ["b.png"]
 

@@ -71,15 +71,15 @@ def test_left_of_the_divider_is_one_and_right_of_it_the_other(open_report, run):
     report.press("c", "w")
     assert (button.get_attribute("aria-pressed"), split(report)[1]) == ("true", "50 %")
     assert report.texts(".pane h3") == ["a.png", "b.png"]
-    stages = [report.page.locator(".viewport").nth(side).bounding_box() for side in (0, 1)]
-    assert stages[0] == stages[1]
-    assert stages[0]["width"] == report.page.locator("#panes").bounding_box()["width"]
+    viewports = [report.page.locator(".viewport").nth(side).bounding_box() for side in (0, 1)]
+    assert viewports[0] == viewports[1]
+    assert viewports[0]["width"] == report.page.locator("#panes").bounding_box()["width"]
     report.page.mouse.move(1, 1)
     assert min(assert_swiped(report, run)) > 500
     button.click()
     assert not report.page.locator("#divider").is_visible()
-    stages = [report.page.locator(".viewport").nth(side).bounding_box() for side in (0, 1)]
-    assert stages[0]["x"] + stages[0]["width"] <= stages[1]["x"]
+    viewports = [report.page.locator(".viewport").nth(side).bounding_box() for side in (0, 1)]
+    assert viewports[0]["x"] + viewports[0]["width"] <= viewports[1]["x"]
 
 
 def test_the_divider_is_dragged(open_report, run):

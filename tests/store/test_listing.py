@@ -16,7 +16,7 @@ from run_infos import changed, run_info
 from tiny_runs import AS_IT_IS, runner
 
 from fmapviz.config import Style
-from fmapviz.core.files import stage
+from fmapviz.core.files import staging_folder
 from fmapviz.errors import OutputError, RequestError
 from fmapviz.store import listing
 from fmapviz.store.failures import append_failure
@@ -33,7 +33,7 @@ draw = runner(Net, to=["png"], preprocessing=AS_IT_IS, workers=1)
 
 
 def finish(run, unit, kind="image"):
-    with stage(run) as staging:
+    with staging_folder(run) as staging:
         (staging / "input.png").write_bytes(b"x" * 5000)
         key = UnitKey(kind, f"/photos/{unit}", unit, {"size": 10, "mtime_ns": 20})
         return commit(staging, run, key, {"run": INFO.fingerprint})
@@ -248,7 +248,7 @@ def test_a_flipped_byte_is_damage_too(run):
 
 
 def test_what_is_hidden_tells_whether_a_command_is_at_work_or_was_killed(run):
-    with stage(run) as staging:
+    with staging_folder(run) as staging:
         (staging / "unit.json").write_text("{}")
         listed = describe_run(run)
         assert (listed.being_written, listed.killed, listed.images) == (True, False, 2)

@@ -19,7 +19,7 @@ from trees import snapshot, stamps
 
 from fmapviz.config import Style
 from fmapviz.core.checksummed_json import dumps
-from fmapviz.core.files import stage
+from fmapviz.core.files import staging_folder
 from fmapviz.errors import OutputError, RefusedError, RequestError
 from fmapviz.store import remove
 from fmapviz.store.failures import append_failure
@@ -38,7 +38,7 @@ draw = runner(Net, preprocessing=AS_IT_IS, workers=1)
 
 
 def finish(run, unit):
-    with stage(run) as staging:
+    with staging_folder(run) as staging:
         (staging / "input.png").write_bytes(b"x")
         (staging / "00.maps.png").write_bytes(b"y")
         return commit(
@@ -215,7 +215,7 @@ def test_a_run_inside_of_a_run_is_refused(run, refused):
 
 
 def test_a_run_that_is_being_written_is_refused(run, refused):
-    with stage(run):
+    with staging_folder(run):
         refused(r"^a command is writing to '.*net'")
     (run / f".fmapviz-{HOST}-{os.getppid()}-abc-1234").mkdir()  # a process that runs
     refused(r"^a command is writing to")

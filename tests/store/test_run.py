@@ -12,7 +12,7 @@ from run_infos import changed, run_info
 
 from fmapviz.config import Style
 from fmapviz.core.checksummed_json import dumps
-from fmapviz.core.files import stage
+from fmapviz.core.files import staging_folder
 from fmapviz.errors import OutputError, RefusedError, RequestError
 from fmapviz.store.failures import append_failure
 from fmapviz.store.run import check_output, describe_contents, open_run, read_run
@@ -208,7 +208,7 @@ def test_a_run_whose_record_a_power_failure_has_destroyed_goes_on(left, images, 
     directory = open_run(tmp_path, INFO)
     whole = (directory / "run.json").read_bytes()
     for number in range(images):
-        with stage(directory) as staging:
+        with staging_folder(directory) as staging:
             commit(
                 staging,
                 directory,
@@ -225,7 +225,7 @@ def test_a_run_whose_record_a_power_failure_has_destroyed_goes_on(left, images, 
 
 def test_a_run_whose_record_was_deleted_goes_on_if_an_image_tells_whose_it_is(tmp_path):
     directory = open_run(tmp_path, INFO)
-    with stage(directory) as staging:
+    with staging_folder(directory) as staging:
         commit(staging, directory, image_key(ImageFile("/a", "a", {"size": 1, "mtime_ns": 1})), {"run": INFO.fingerprint})
     (directory / "run.json").unlink()
     assert open_run(tmp_path, INFO) == directory
@@ -234,7 +234,7 @@ def test_a_run_whose_record_was_deleted_goes_on_if_an_image_tells_whose_it_is(tm
 
 def test_any_flipped_byte_of_a_run_is_repaired(tmp_path):
     directory = open_run(tmp_path, INFO)
-    with stage(directory) as staging:
+    with staging_folder(directory) as staging:
         commit(staging, directory, image_key(ImageFile("/a", "a", {"size": 1, "mtime_ns": 1})), {"run": INFO.fingerprint})
     whole = (directory / "run.json").read_bytes()
     for position in (*range(40), *range(40, len(whole), 11)):
@@ -449,9 +449,9 @@ def test_eight_processes_begin_at_the_same_moment(task, tmp_path):
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from fmapviz.core.files import stage
+from fmapviz.core.files import staging_folder
 
-left = [stage(Path(place)) for place in sys.argv[1:]]
+left = [staging_folder(Path(place)) for place in sys.argv[1:]]
 for staged in left:
     staged.__enter__()
 os.kill(os.getpid(), signal.SIGKILL)

@@ -19,7 +19,7 @@ from races import EIGHT_AT_ONCE, run_python
 
 from fmapviz.core import files
 from fmapviz.core.checksummed_json import dumps
-from fmapviz.core.files import stage
+from fmapviz.core.files import staging_folder
 from fmapviz.errors import RefusedError
 from fmapviz.images.find import path_hash
 from fmapviz.store.unit import check_only_own_files, commit, find_done, read_unit, sweep
@@ -41,7 +41,7 @@ def source(path="/photos/lena.png", unit=None, size=1000, mtime_ns=123):
 
 
 def finish(run, file, content="pixels", *, force=False, name="input.png"):
-    with stage(run) as staging:
+    with staging_folder(run) as staging:
         (staging / name).write_text(content)
         return commit(staging, run, file, {"layers": []}, force=force)
 
@@ -82,7 +82,7 @@ def problems(run):
 
 
 def test_a_unit_tells_its_source_its_record_and_every_file(run):
-    with stage(run) as staging:
+    with staging_folder(run) as staging:
         (staging / "input.png").write_bytes(b"input")
         (staging / "00_conv.maps.png").write_bytes(b"")
         directory = commit(staging, run, source(), {"model": "net (random)", "layers": [{"min": None}]})
@@ -121,7 +121,7 @@ def test_a_path_that_is_no_text_is_kept(run):
 
 
 def test_a_staged_directory_is_hidden_and_names_host_and_process(run):
-    with stage(run) as staging:
+    with staging_folder(run) as staging:
         assert staging.parent == run
         assert staging.name.startswith(f".fmapviz-{HOST}-{os.getpid()}-")
         assert list(staging.iterdir()) == []
@@ -132,7 +132,7 @@ def test_an_exception_leaves_nothing_staged(run):
         pass
 
     def interrupted():
-        with stage(run) as staging:
+        with staging_folder(run) as staging:
             (staging / "input.png").write_text("half")
             raise Stop
 
@@ -142,13 +142,13 @@ def test_an_exception_leaves_nothing_staged(run):
 
 
 def test_a_record_that_json_cannot_hold_leaves_nothing(run):
-    with pytest.raises(ValueError, match="not JSON compliant"), stage(run) as staging:
+    with pytest.raises(ValueError, match="not JSON compliant"), staging_folder(run) as staging:
         commit(staging, run, source(), {"layers": [{"min": float("nan")}]})
     assert tree(run) == {}
 
 
 def test_nothing_is_staged_where_there_is_no_run(tmp_path):
-    with pytest.raises(FileNotFoundError), stage(tmp_path / "missing"):
+    with pytest.raises(FileNotFoundError), staging_folder(tmp_path / "missing"):
         pass
     assert tree(tmp_path) == {}
 
@@ -286,7 +286,7 @@ def test_what_a_process_of_our_own_number_left_is_swept(run):
     """As in another container, whose processes have the same numbers."""
     left = run / f".fmapviz-{HOST}-{os.getpid()}-other0-00000000"
     left.mkdir()
-    with stage(run) as staging:
+    with staging_folder(run) as staging:
         sweep(run)
         assert list(run.iterdir()) == [staging]
 
@@ -294,13 +294,13 @@ def test_what_a_process_of_our_own_number_left_is_swept(run):
 FORCED = """
 import sys
 from pathlib import Path
-from fmapviz.core.files import stage
+from fmapviz.core.files import staging_folder
 from fmapviz.store.unit import commit
 from fmapviz.store.unit_key import image_key
 from fmapviz.types import ImageFile
 
 run = Path(sys.argv[1])
-with stage(run) as staging:
+with staging_folder(run) as staging:
     (staging / "input.png").write_text("new")
     key = image_key(ImageFile("/photos/lena.png", "lena.png", {"size": 1000, "mtime_ns": 123}))
     print(commit(staging, run, key, {}, force=True).name)
@@ -381,7 +381,7 @@ from fmapviz.errors import RefusedError
 from fmapviz.types import ImageFile
 from fmapviz.store.unit import commit
 from fmapviz.store.unit_key import image_key
-from fmapviz.core.files import stage
+from fmapviz.core.files import staging_folder
 
 run = Path(sys.argv[1])
 done = False
@@ -393,7 +393,7 @@ def at(event, args):
         (run / "lena.png/notes.txt").write_text("mine")
 
 sys.addaudithook(at)
-with stage(run) as staging:
+with staging_folder(run) as staging:
     (staging / "input.png").write_text("new")
     try:
         commit(staging, run, image_key(ImageFile("/photos/lena.png", "lena.png", {"size": 1000, "mtime_ns": 7})), {})
@@ -523,7 +523,7 @@ def test_when_every_name_is_taken_it_says_so_and_touches_nothing(run):
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from fmapviz.core.files import stage
+from fmapviz.core.files import staging_folder
 from fmapviz.store.unit import commit
 from fmapviz.store.unit_key import image_key
 from fmapviz.types import ImageFile
@@ -540,7 +540,7 @@ def at(event, args):
         if moment == f"{event} {counts[event]}":
             die()
 
-with stage(run) as staging:
+with staging_folder(run) as staging:
     (staging / "input.png").write_text("new")
     if moment == "writing":
         die()
@@ -562,7 +562,7 @@ def test_what_a_killed_process_was_writing_is_swept_away(run):
 
 
 def test_what_a_living_process_or_another_computer_writes_is_not_swept_away(run):
-    with stage(run) as staging:
+    with staging_folder(run) as staging:
         (staging / "input.png").write_text("half")
         dead = subprocess.Popen(["true"])
         dead.wait()
@@ -664,7 +664,7 @@ def test_a_unit_that_cannot_be_put_back_is_kept(run):
 REPLACED = """
 import os, sys
 from pathlib import Path
-from fmapviz.core.files import stage
+from fmapviz.core.files import staging_folder
 from fmapviz.store.unit import commit
 from fmapviz.store.unit_key import image_key
 from fmapviz.types import ImageFile
@@ -673,7 +673,7 @@ run, what = Path(sys.argv[1]), sys.argv[2]
 mtime = {"the same": 999, "another": 7}.get(what)
 
 def write(unit, content, mtime):
-    with stage(run) as staging:
+    with staging_folder(run) as staging:
         (staging / "input.png").write_text(content)
         return commit(staging, run, image_key(ImageFile("/photos/lena.png", unit, {"size": 1000, "mtime_ns": mtime})), {})
 
@@ -705,7 +705,7 @@ def test_a_unit_that_is_replaced_at_that_very_moment(what, content, run):
 MANY = """
 import os, sys
 from pathlib import Path
-from fmapviz.core.files import stage
+from fmapviz.core.files import staging_folder
 from fmapviz.store.unit import commit, sweep
 from fmapviz.store.unit_key import image_key
 from fmapviz.types import ImageFile
@@ -720,7 +720,7 @@ def work(process):
         # "same": all the same image; "newer": a source that changes all the time; "names": images of one name
         path, mtime = {"force": ("/a/lena.png", 1), "same": ("/a/lena.png", 1), "newer": ("/a/lena.png", number),
                        "names": (f"/{process}/lena.png", 1)}[task]
-        with stage(run) as staging:
+        with staging_folder(run) as staging:
             (staging / "input.png").write_text(f"{process} {number}")
             key = image_key(ImageFile(path, "lena.png", {"size": 1, "mtime_ns": mtime}))
             commit(staging, run, key, {}, force=task == "force")

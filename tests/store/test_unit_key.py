@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from fmapviz.core.files import stage
+from fmapviz.core.files import staging_folder
 from fmapviz.images.find import path_hash
 from fmapviz.store.unit import commit, find_done, find_own, images_of, read_unit
 from fmapviz.store.unit_key import UnitKey, distinct_name, image_key, is_key, key_of, plain_name, possible_paths
@@ -24,7 +24,7 @@ KEYS = [
 
 
 def finish(run, key, **options):
-    with stage(run) as staging:
+    with staging_folder(run) as staging:
         (staging / "input.png").write_text("pixels")
         return commit(staging, run, key, {}, **options)
 

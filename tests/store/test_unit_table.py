@@ -14,7 +14,7 @@ from trees import problems
 import fmapviz
 from fmapviz.core import checksummed_json, files
 from fmapviz.core.file_names import UNIT_TABLE
-from fmapviz.core.files import stage
+from fmapviz.core.files import staging_folder
 from fmapviz.store.listing import describe_run
 from fmapviz.store.remove import remove_run
 from fmapviz.store.run import open_run
@@ -35,7 +35,7 @@ def _few_are_many(monkeypatch):
 
 
 def finish(run, unit, size=5000, *, force=False, run_of=INFO.fingerprint):
-    with stage(run) as staging:
+    with staging_folder(run) as staging:
         (staging / "input.png").write_bytes(b"x" * size)
         commit(
             staging,

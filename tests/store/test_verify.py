@@ -22,7 +22,7 @@ from waiting import PATIENCE
 
 from fmapviz.core import checksummed_json, files, registry
 from fmapviz.core.checksummed_json import dumps
-from fmapviz.core.files import stage
+from fmapviz.core.files import staging_folder
 from fmapviz.core.members import load
 from fmapviz.draw import png
 from fmapviz.errors import RequestError
@@ -42,7 +42,7 @@ KEY = '{"kind": "image", "path": "/a", "name": "a", "version": {"size": 1, "mtim
 def finish(run, unit):
     pixels = np.arange(12, dtype=np.uint8).reshape(3, 4)
     picture = Picture("maps", "00 conv", png.encode(pixels, {"Layer": "conv"}), 4, 3, {"Layer": "conv"})
-    with stage(run) as staging:
+    with staging_folder(run) as staging:
         for form in INFO.config.to:
             with load(registry.form(form).open_writer)(staging) as writer:
                 writer.add(make_unit(), [picture])
@@ -97,7 +97,7 @@ def test_a_moved_tree_is_still_whole(out, unit, tmp_path):
 
 
 def test_what_is_being_written_is_not_looked_at(out):
-    with stage(out) as in_out, stage(out / "net") as in_run:
+    with staging_folder(out) as in_out, staging_folder(out / "net") as in_run:
         (in_out / "run.json").write_text("{")
         (in_run / "unit.json").write_text("{")
         (in_run / "00.png").write_text("half")

@@ -9,7 +9,7 @@ from image_files import paint
 from torch import nn
 
 from fmapviz.config import InputOptions
-from fmapviz.core.files import stage
+from fmapviz.core.files import staging_folder
 from fmapviz.run.loop import visualize
 from fmapviz.store.unit import commit, read_unit
 from fmapviz.store.unit_key import key_of
@@ -79,7 +79,7 @@ def add_step(run, drawn, series, step):
     rest["run"] = json.loads((run / "run.json").read_bytes())["fingerprint"]
     drawn_as = key_of(record)
     key = replace(drawn_as, name=f"{series}/step_{step:06d}", version={**drawn_as.version, "step": step})
-    with stage(run) as staging:
+    with staging_folder(run) as staging:
         for path in drawn.iterdir():
             if path.name != "unit.json":
                 shutil.copy(path, staging)

@@ -20,7 +20,7 @@ from PIL import Image as PillowImage
 from fmapviz.core import files, registry
 from fmapviz.core.checksummed_json import CHECKSUM_BYTES
 from fmapviz.core.file_names import UNIT_FILE
-from fmapviz.core.files import stage, writing_to
+from fmapviz.core.files import staging_folder, writing_to
 from fmapviz.core.members import load
 from fmapviz.core.words import are, counted
 from fmapviz.errors import quote
@@ -93,7 +93,7 @@ class FilmStage(Stage):
             units = counted(len(shown.units), "frame")
             speed = "at the times of the film, whose rate varies" if times else f"{float(rate):.4g} each second"
             on_event(Notice(f"writing a film of each picture of {name}: {units}, {speed}"))
-            with writing_to(run), stage(run) as staging:
+            with writing_to(run), staging_folder(run) as staging:
                 damaged = _write(staging, shown, writers, rate=rate, times=times, workers=session.workers)
                 unit = finish_unit(session, staging, key, {"rate": [rate.numerator, rate.denominator]})
             if damaged:

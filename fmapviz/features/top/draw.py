@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from fmapviz.core import files
-from fmapviz.core.files import stage, writing_to
+from fmapviz.core.files import staging_folder, writing_to
 from fmapviz.errors import first_few
 from fmapviz.events import Notice
 from fmapviz.features.top.aggregate import CSV_FILE, KIND, UNIT, write_rows
@@ -92,7 +92,7 @@ def draw_ranking(
         channels = sum(info.channels for info in ranking.maps)
         images = f"{len(listed)} image{'s go' if len(listed) > 1 else ' goes'} through the network again"
         on_event(Notice(f"top images of {channels:,} channels: {images}"))
-    with writing_to(run), stage(run) as staging, closing(TileFile(run, SIDE * session.config.style.scale)) as tiles:
+    with writing_to(run), staging_folder(run) as staging, closing(TileFile(run, SIDE * session.config.style.scale)) as tiles:
         narrowed = replace(session, layers=[layer for layer in session.layers if layers is None or layer.name in layers])
         second = SecondPass(narrowed, ranking, winners, options, tiles)
         forward_again(narrowed, listed, second.note, on_event)

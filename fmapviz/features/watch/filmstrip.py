@@ -116,7 +116,7 @@ class Filmstrips:
         }
         stream = io.BytesIO()
         np.savez_compressed(stream, index=np.array(json.dumps({"fmapviz": _FORMAT, "strips": index})), **arrays)  # type: ignore[arg-type]  # NumPy's types confuse names with options
-        with files.stage(path.parent) as staging:
+        with files.staging_folder(path.parent) as staging:
             files.write(staging / path.name, stream.getvalue())
             files.replace(staging / path.name, path)
 

@@ -38,7 +38,7 @@ def write_series(run: Path, units: Sequence[Path]) -> None:
     Raises:
         OSError: It could not be written.
     """
-    with files.stage(run) as staging:
+    with files.staging_folder(run) as staging:
         with event_file.create(staging / FILE) as append:
             for unit in units:
                 for step, value in _pictures(unit):

@@ -1,4 +1,4 @@
-"""Run the stages of many images in a few threads, and bound the memory between the stages.
+"""Run the phases of many images in a few threads, and bound the memory between the phases.
 
 Each thread takes the next step: write what is drawn, else draw what is read, else read what is listed. So an image is
 finished before another one is begun. Memory is bounded in bytes: no image is read while `READ_BYTES` wait to be drawn, and
@@ -108,7 +108,7 @@ class StoppedError(Exception):
 
 
 class Stop:
-    """A flag by which all stages learn that the run has ended.
+    """A flag by which all phases learn that the run has ended.
 
     Attributes:
         stopped: Whether it has.
@@ -174,7 +174,7 @@ class ResultWriter(Protocol):
 
 
 class Schedule:
-    """The threads of a run, the queues between its stages, and the events that they report.
+    """The threads of a run, the queues between its phases, and the events that they report.
 
     The queues and the counts change under one lock.
     """
@@ -196,7 +196,7 @@ class Schedule:
         self._tried = False  # the first batch is drawn alone: it may show that there cannot be several at once
 
     def run(self, found: Iterable[Item]) -> Generator[Event, None, None]:
-        """Take every input through all stages, and yield the events.
+        """Take every input through all phases, and yield the events.
 
         The inputs are listed in a thread of their own, because a list on standard input may be slow to arrive. Closing the
         generator ends the threads, but waits `PARTING_SECONDS` at most for steps that do not end.
@@ -230,7 +230,7 @@ class Schedule:
                     thread.join(max(0.0, until - time.monotonic()))
 
     def _run_here(self, found: Iterable[Item]) -> Generator[Event, None, None]:
-        """Take one input after the other through all stages, in the thread of the caller."""
+        """Take one input after the other through all phases, in the thread of the caller."""
         events: list[Event] = []
         for number, item in enumerate(found):
             images, results = self._reader.read(number, item, events.append)

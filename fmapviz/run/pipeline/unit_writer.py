@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fmapviz.core.files import directory_size, stage, writing_to
+from fmapviz.core.files import directory_size, staging_folder, writing_to
 from fmapviz.errors import UserCodeError, quote
 from fmapviz.events import Outcome, Staged
 from fmapviz.images.notices import is_reported_once
@@ -240,7 +240,7 @@ class _Unit:
 
     def _begin(self) -> list[Writer]:
         """Open the files before the first image, so that a unit without images leaves nothing."""
-        self._staging = self._staged.enter_context(stage(self._session.directory))
+        self._staging = self._staged.enter_context(staging_folder(self._session.directory))
         self._staged.push(self._open)
         many = self._group.number is not None
         self._writers = [

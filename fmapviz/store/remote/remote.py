@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from fmapviz.core import files
 from fmapviz.core.file_names import FAILURES_FILE, RUN_FILE, RUN_FILES_RECORD, UNIT_FILE, own_run_files
-from fmapviz.core.files import leftovers, reading_from, stage, writing_to
+from fmapviz.core.files import leftovers, reading_from, staging_folder, writing_to
 from fmapviz.core.object_store import open_store
 from fmapviz.core.urls import UrlPath, check_address, is_web
 from fmapviz.errors import RefusedError, RequestError, quote
@@ -57,7 +57,7 @@ def open_remote(url: str) -> Iterator[RemoteDestination]:
         _sweep(here)
         stack.callback(_sweep, here)  # of workers that were killed
         with writing_to(here):
-            directory = stack.enter_context(stage(here, _ENDING))
+            directory = stack.enter_context(staging_folder(here, _ENDING))
             files.protect(directory)
         stack.callback(pool.shutdown, wait=False, cancel_futures=True)
         stack.enter_context(naming_addresses(directory, store))

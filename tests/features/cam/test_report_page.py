@@ -67,9 +67,9 @@ def test_the_input_beside_a_heat_map(open_report, shapes):
     report.page.locator(".beside-view:visible").select_option("maps")
     report.settled()
     assert report.page.locator(".viewport > img").nth(1).evaluate(file_name) == "00_features.0.conv.maps.png"
-    stages = report.page.locator(".viewport")
+    viewports = report.page.locator(".viewport")
     before = [report.picture(side) for side in (0, 1)]
-    stages.nth(1).focus()
+    viewports.nth(1).focus()
     report.press("+")  # a grid and a heat map are not moved together
     assert report.picture(0) == before[0]
     assert report.picture(1)[2] > before[1][2]
@@ -79,4 +79,4 @@ def test_the_input_beside_a_heat_map(open_report, shapes):
     other = open_report(shapes, f"#{report.page.url.partition('#')[2]}")
     assert other.page.locator(".beside-view:visible").input_value() == "maps"
     report.press("Escape")
-    assert stages.count() == 1
+    assert viewports.count() == 1

@@ -336,7 +336,7 @@ def test_a_run_of_top_images_alone(open_report, tmp_path, samples):
     report.page.mouse.click(*report.point(x + 40, y + 40))
     report.until("document.querySelectorAll('.pane').length === 2")
     report.settled()
-    script = "stages => [stages[1].querySelector('img').naturalWidth, stages[1].querySelector('.best').hidden]"
+    script = "viewports => [viewports[1].querySelector('img').naturalWidth, viewports[1].querySelector('.best').hidden]"
     assert report.page.locator(".viewport").evaluate_all(script) == [96, False]
     assert frames(report, "best", ".pane:nth-child(2) .viewport") == [pytest.approx(entries[1]["box"], abs=0.05)]
 

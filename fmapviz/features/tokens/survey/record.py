@@ -13,7 +13,7 @@ from fmapviz.core import checksummed_json, files
 from fmapviz.core.centres import Centres
 from fmapviz.core.checksummed_json import FORMAT
 from fmapviz.core.file_names import SURVEY_FILE
-from fmapviz.core.files import stage
+from fmapviz.core.files import staging_folder
 from fmapviz.draw.grid import Shared
 from fmapviz.features.tokens.components import Basis, Foreground
 from fmapviz.features.tokens.matches import Reference
@@ -47,7 +47,7 @@ def save(run: Path, fingerprint: str, survey: Survey, *, sync: bool) -> None:
     references = (vectors_in(each).reference for each in survey.shared.values())
     if reference := next(filter(None, references), None):
         document["reference"] = {"image": reference.image, **_array(reference.picture)}
-    with stage(run) as staging:
+    with staging_folder(run) as staging:
         content = checksummed_json.dumps(document)
         files.write(staging / SURVEY_FILE, content)
         if sync:
