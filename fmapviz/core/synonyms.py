@@ -15,6 +15,8 @@ from fmapviz.errors import quote
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
+    from fmapviz.core.members import NamedMember
+
 _ARGUMENTS = "the model comes first, then the images, both without the name of an option"
 _CONTINUES = "a run continues by itself, finished images are skipped; weights=FILE loads a checkpoint"
 _CLASSES = (
@@ -22,9 +24,7 @@ _CLASSES = (
     "guide; targets= chooses a class"
 )
 _PAPERS = "svg has the pixels unchanged and its labels as text; browsers and Inkscape save it as PDF"
-_OTHER_EXPLANATIONS = (
-    "there is no such method here; those for a class are gradcam, gradcam++, hirescam, layercam, xgradcam, cam and saliency"
-)
+_OTHER_EXPLANATIONS = "there is no such method here; the page layers-and-views of the guide lists the views of a class"
 _AUGMENTED = "heat maps are not averaged over changed inputs; smooth= enlarges them smoothly"
 _PRECISION = (
     "a network computes in the type of its weights: give the function that builds it .half() or .double(); dtype= chooses "
@@ -46,7 +46,7 @@ _OPTIONS = {
     "target-index targets c cls",
     _CLASSES: "classes class-names class-list class-file classes-file class-map class-labels categories label-names "
     "label-map labelmap label-file labels-file labels-path id2label idx2label synset",
-    "views='gradcam'": "cam cams heatmap heatmaps heat-map grad-cam class-activation-map",
+
     "views": "method methods mode kind visualize viz vis visualization visualisation algorithm cam-method plot draw "
     "views attribution",
     "to": "format formats f fmt output-format output-type export save-as ext extension file-format filetype writer writers",
@@ -160,22 +160,25 @@ MODELS: Mapping[str, str] = {
 }
 
 
-def meant_option(word: str, written: Mapping[str, str], members: Mapping[str, Collection[str]]) -> str | None:
+def meant_option(word: str, written: Mapping[str, str], members: Mapping[str, Mapping[str, NamedMember]]) -> str | None:
     """Return a hint for an option of another tool; None if the word is in no table.
 
     Args:
         word: The option without dashes in front.
-        written: How each option that there is is written, up to its value.
-        members: The views and the formats, by the option that takes them: `--gradcam` is `--view gradcam`.
+        written: The spelling of each existing option, up to its value.
+        members: The views and the formats, by the option that takes them: `--maps` is `--view maps`.
 
     Example:
         >>> meant_option("overwrite", {"force": "force="}, {})
         'did you mean force=?'
-        >>> meant_option("gradcam", {"views": "views="}, {"views": ["gradcam"]})
-        "did you mean views='gradcam'?"
+        >>> from fmapviz.core import registry
+        >>> meant_option("maps", {"views": "views="}, {"views": registry.views()})
+        "did you mean views='maps'?"
     """
     word = word.lower().replace("_", "-")
-    meant = OPTIONS.get(word) or next((f"{name}={word!r}" for name, words in members.items() if word in words), None)
+    found = ((name, member) for name, known in members.items() for member in known.values())
+    by_member = (f"{name}={each.name!r}" for name, each in found if word in (each.name, *each.words.split()))
+    meant = OPTIONS.get(word) or next(by_member, None)
     if meant is None or " " in meant:
         return meant
     name, _, value = meant.partition("=")

@@ -64,7 +64,7 @@ def draw_sheet(
 
     Example:
         >>> cells = [[np.zeros((224, 224, 3), np.uint8), "no gradient"]]
-        >>> draw_sheet(cells, rows=[""], columns=["gradcam", "hirescam"], title="net", note="").shape
+        >>> draw_sheet(cells, rows=[""], columns=["mean", "max"], title="net", note="").shape
         (348, 518, 3)
     """
     pictures = [cell for line in cells for cell in line if not isinstance(cell, str)]

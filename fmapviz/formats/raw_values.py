@@ -23,7 +23,7 @@ def collect(image: UnitImage) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
     """Return an image's arrays by name, and their metadata.
 
     Outputs are named like their layer, `layer1.0.conv1`; other values have the view in front, `inputs/layer1.0.conv1`,
-    `grads/layer1.0.conv1.top1`, `gradcam/layer4.top1`.
+    `grads/layer1.0.conv1.top1`, `mean/layer4`.
 
     Returns:
         The arrays, of any shape, in the order of execution; and texts: `fmapviz`, `model`, `weights`, `sha256`,

@@ -79,7 +79,7 @@ def open_writer(directory: Path, *, many: bool = False) -> Iterator[TarArchive]:
 
 
 def _name_fields(pictures: Sequence[Picture]) -> list[str]:
-    """Name the pictures of an image: `input.png`, `l03.png`; for further pictures of a layer `l03.gradcam.png`.
+    """Name the pictures of an image: `input.png`, `l03.png`; for further pictures of a layer `l03.grads.png`.
 
     The number is that of the layer in the order of execution. The first view has the plain names.
     """

@@ -30,7 +30,7 @@ def without_effect(config: RunConfig, plan: Plan, *, idle: Sequence[str], predic
     """
     views = ", ".join(config.views)
     if config.targets and not plan.wanted:
-        yield f"targets= has no effect: {views} shows no class; views='gradcam' does, for example"
+        yield f"targets= has no effect: {views} shows no class; the page layers-and-views of the guide lists views that do"
     if idle:
         yield f"{_listed(idle)} no effect on {views}; the page looks of the guide lists what each view takes"
     given = [name for name in _given(config) if name not in idle]

@@ -312,7 +312,8 @@ def test_a_class_that_no_view_needs_is_ignored_with_a_notice(look, views):
     again, events = look(small(), views=views, targets=[2])
     (notice,) = [event.message for event in events if isinstance(event, Notice)][:1]
     shown = ", ".join(views)
-    assert notice == f"targets= has no effect: {shown} shows no class; views='gradcam' does, for example"
+    where = "the page layers-and-views of the guide lists views that do"
+    assert notice == f"targets= has no effect: {shown} shows no class; {where}"
     assert (again.directory, again.skipped) == (first.directory, 1)
     _, events = look(small(), views=["maps", "grads"], targets=[2])
     assert not any("targets=" in event.message for event in events if isinstance(event, Notice))
