@@ -89,13 +89,6 @@ class Recorder:
         return self._drawer.remarks
 
     @property
-    def subject(self) -> object:
-        """The identity of the drawn subject; two recorders of one subject may share tags and files."""
-        session = self._drawer.session
-        units = tuple(probe.unit for probe in self._drawer.probes)
-        return id(session.model.module), session.info.fingerprint, units
-
-    @property
     def steps_before(self) -> set[int]:
         """The steps that an earlier training drew of the same images, as far as they are known."""
         images = [probe.unit for probe in self._drawer.probes]

@@ -193,14 +193,14 @@ class Watch:
         self.directory = target.folder if isinstance(target, RunTarget) else None
 
     def _separate(self) -> None:
-        """Choose another name if an open watch draws another subject under the same name.
+        """Choose another name if an open watch draws under the same one.
 
         Raises:
             OutputError: It cannot be written.
         """
         own, name = self._recorder, ""
         for number in count(2):
-            if all(each.subject == own.subject or each.target.place != own.target.place for each in _DRAWING):
+            if all(each.target.place != own.target.place for each in _DRAWING):
                 break
             with suppress(RefusedError):  # a run of other settings has that name
                 name = own.use_name(number)

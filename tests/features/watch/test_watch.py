@@ -767,6 +767,25 @@ def test_two_that_watch_other_images_in_a_directory_have_runs_of_their_own(pictu
     assert len([message for message in messages if "another Watch" in message]) == 1
 
 
+@pytest.mark.parametrize("to_writer", [False, True], ids=["run", "writer"])
+def test_two_of_one_network_draw_under_names_of_their_own_until_the_first_is_closed(picture, tmp_path, to_writer):
+    net, messages = Net(), []
+    out = SummaryWriter(tmp_path) if to_writer else tmp_path
+    first, second = (watching(picture, out, every=1, on_event=told_by(messages))(net) for _ in range(2))
+    draw_together(first, second)
+    assert [message for message in messages if "another Watch" in message and "'fmapviz-2'" in message]
+    if to_writer:
+        out.close()
+        assert {tag.partition("/")[0] for tag in images_of(tmp_path)[0]} >= {"maps", "fmapviz-2"}
+        return
+    assert (first.directory, second.directory) == (tmp_path / "fmapviz", tmp_path / "fmapviz-2")
+    assert problems(tmp_path) == []
+    with watching(picture, out, every=1)(net) as third:
+        third(5)
+    assert third.directory == first.directory
+    assert fmapviz_units(tmp_path) == [0, 1, 2, 5]
+
+
 def test_two_with_other_views_in_a_directory_have_runs_of_their_own(picture, tmp_path):
     messages = []
     one = Watch(Net(), picture, out=tmp_path, preprocessing=AS_IT_IS, on_event=told_by(messages))
