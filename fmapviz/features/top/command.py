@@ -60,7 +60,7 @@ def top(
     RUN keeps statistics: it was drawn with --to stats, or with --view top. Only the images that are shown go through the
     network again. The table is RUN/top.csv, the pages are in RUN/_top and in the report.
 
-    Exit codes: as `fmapviz run`; 3 if some of these images could not be read any more.
+    Exit codes: as `fmapviz run`; 3 if some of these images could not be read any more, 4 if none could.
     """
     show_status(f"reading {run} ...")
     with importing():

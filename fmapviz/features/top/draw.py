@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from fmapviz.core import files
 from fmapviz.core.files import staging_folder, writing_to
-from fmapviz.errors import first_few
+from fmapviz.errors import NothingToDoError, first_few
 from fmapviz.events import Notice
 from fmapviz.features.top.aggregate import CSV_FILE, KIND, UNIT, write_rows
 from fmapviz.features.top.pages import Pages
@@ -76,6 +76,7 @@ def draw_ranking(
         What was drawn.
 
     Raises:
+        NothingToDoError: None of the ranked images can be read any more; earlier pages stay.
         OutputError: The output could not be written.
     """
     run, fingerprint = session.directory, session.info.fingerprint
@@ -98,6 +99,12 @@ def draw_ranking(
         forward_again(narrowed, listed, second.note, on_event)
         shown = {**_not_drawn(ranking, winners, second), **second.shown}
         missing = [winner.name for winner in winners if winner.lost or (winner.file and winner.file.path in second.failed)]
+        if winners and len(missing) == len(winners):
+            why = {each.note for each in shown.values()}
+            raise NothingToDoError(
+                f"none of the top images can be read any more: {first_few(missing)} ({first_few(sorted(why))})",
+                hint="restore their files as they were when the run was drawn; pages of before stay",
+            )
         missing = list(dict.fromkeys([*missing, *lost]))
         count = _write_pages(
             session,

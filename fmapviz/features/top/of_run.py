@@ -70,7 +70,7 @@ class TopStage(Stage):
         elif session.plan.second_pass or (session.config.repair and _record_of(find_units(session.directory))):
             try:
                 self.drawn = draw_top_images(session, on_event)
-            except RequestError as error:  # all images are drawn
+            except (RequestError, NothingToDoError) as error:  # all images are drawn
                 on_event(Notice(f"no top images: {error}"))
         return self.drawn.pictures
 
@@ -98,7 +98,7 @@ def draw_top_images(
     Raises:
         RequestError: The run keeps no statistics, its shards rank fewer images than requested, or no layer has the
             channels.
-        NothingToDoError: None of the images can be read any more.
+        NothingToDoError: None of the images can be read any more; earlier pages stay.
         OutputError: The output could not be written.
     """
     run = session.directory

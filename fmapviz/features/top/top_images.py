@@ -107,6 +107,7 @@ def top_images(
     Raises:
         RequestError: It is no run, keeps no statistics, or an option is out of range. Nothing was written.
         RefusedError: The network, weights, code or preprocessing are others than those of the run.
+        NothingToDoError: None of the images can be read any more; earlier pages stay.
         OutputError: The output could not be written.
 
     Example:

@@ -314,12 +314,37 @@ def test_an_image_that_has_changed_is_not_taken_for_the_ranked_one(pictures, tmp
     assert {row["note"] for row in table(run) if row["image"] == "x3.png"} <= {""}
 
 
-def test_where_all_images_are_gone_nothing_is_said_to_be_done(pictures, tmp_path):
-    run = visualize("shapesnet", pictures, out=tmp_path / "out", to="stats", layers="*.3.conv").directory
+@pytest.mark.parametrize("how", ["gone", "unreadable", "changed"])
+def test_where_no_image_can_be_read_the_pages_of_before_stay(pictures, tmp_path, how):
+    options = {"views": "top", "to": "png", "layers": "*.3.conv"}
+    run = visualize("shapesnet", pictures, out=tmp_path / "out", **options).directory
+    before = snapshot(run)
+    for path in pictures.iterdir():
+        state = path.stat()
+        path.unlink()
+        if how != "gone":
+            path.write_bytes(b"\0" * state.st_size)
+        if how == "unreadable":  # a file of the same size and time
+            os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))
+    for more in ({}, {"k": 3}, {"inside": True}):
+        with pytest.raises(NothingToDoError, match="can be read any more"):
+            top_images(run, force=True, **more)
+    with pytest.raises(NothingToDoError, match=r"copy\.png, x2\.png, .* and 3 more \(.*\)") as refused:
+        top_images(run, k=2)
+    assert "restore their files" in refused.value.hint
+    assert snapshot(run) == before
+
+
+def test_a_run_is_complete_if_its_former_images_are_gone(pictures, tmp_path):
+    run = draw(pictures, tmp_path / "out").directory
+    paint(tmp_path / "new/y.png", 0)
+    (pictures / "x5.png").replace(tmp_path / "new/y.png")  # equal to a former image, which is the one that is ranked
     shutil.rmtree(pictures)
-    with pytest.raises(NothingToDoError):
-        top_images(run, inside=True)
-    assert top_images(run).exit_code == 3
+    before, told = snapshot(run / "_top"), []
+    summary = draw(tmp_path / "new", tmp_path / "out", on_event=told.append)
+    assert (summary.done, summary.exit_code) == (1, 0)
+    assert [each for each in told if isinstance(each, Notice) and "no top images: none of" in each.message]
+    assert snapshot(run / "_top") == before
 
 
 def test_channels_that_do_not_exist_are_refused(pictures, tmp_path):
