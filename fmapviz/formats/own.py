@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import os
 from contextlib import contextmanager
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -14,12 +16,11 @@ from fmapviz.errors import UserCodeError, quote
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
-    from pathlib import Path
 
     from fmapviz.core.members import Format
     from fmapviz.types import Picture, UnitImage
 
-_OF_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EFBIG}  # no fault of the code
+_OF_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EFBIG}
 
 
 class OwnWriter:
@@ -27,8 +28,9 @@ class OwnWriter:
 
     members: Mapping[str, int] = MappingProxyType({})
 
-    def __init__(self, form: Format, writer: Any) -> None:  # Any: of the user
+    def __init__(self, form: Format, directory: Path, writer: Any) -> None:  # Any: of the user
         self._form = form
+        self._directory = directory
         self._writer = writer
 
     def add(self, image: UnitImage, pictures: Iterable[Picture]) -> tuple[()]:
@@ -38,7 +40,7 @@ class OwnWriter:
             UserCodeError: The user's code failed.
         """
         shown = list(pictures) if "pictures" in self._form.needs else []
-        with _running(self._form):
+        with _running(self._form, self._directory):
             self._writer.add(image, shown)
         return ()
 
@@ -50,13 +52,13 @@ def open_writer(form: Format, directory: Path, *, many: bool = False) -> Iterato
     Raises:
         UserCodeError: The user's code failed, or left something else than files.
     """
-    with _running(form):
+    with _running(form, directory):
         writer = form.own(directory)
     try:
-        yield OwnWriter(form, writer)
+        yield OwnWriter(form, directory, writer)
     finally:
         if close := getattr(writer, "close", None):
-            with _running(form):
+            with _running(form, directory):
                 close()
     for path in sorted(directory.iterdir()):
         if path.is_symlink() or not path.is_file() or path.name.startswith(".") or path.name == UNIT_FILE:
@@ -67,13 +69,19 @@ def open_writer(form: Format, directory: Path, *, many: bool = False) -> Iterato
 
 
 @contextmanager
-def _running(form: Format) -> Iterator[None]:
+def _running(form: Format, directory: Path) -> Iterator[None]:
     try:
         with calling():
             yield
     except (Exception, SystemExit) as error:
-        if isinstance(error, OSError) and error.errno in _OF_DISK:
+        if isinstance(error, OSError) and _is_of_output(error, directory):
             raise
         place = place_of(error)
         message = f"the format {form.name} failed: {one_line(error)}{f' ({place})' if place else ''}"
         raise UserCodeError(message, report=report_of(error)) from error
+
+
+def _is_of_output(error: OSError, directory: Path) -> bool:
+    """Return True if the disk of the output failed, or if the run was removed: no fault of the user's code."""
+    path = Path(os.fsdecode(error.filename)) if isinstance(error.filename, str | bytes) else directory / "unknown"
+    return not directory.exists() or (error.errno in _OF_DISK and path.absolute().is_relative_to(directory.absolute()))

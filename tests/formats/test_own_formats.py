@@ -75,7 +75,8 @@ class Many:
 BAD = {
     "add": ("raise ValueError('of mine')", "ValueError: of mine (bad.py, line 6)"),
     "exits": ("raise SystemExit(3)", "SystemExit: 3 (bad.py, line 6)"),
-    "missing": ("open(self.directory / 'no' / 'such')", "FileNotFoundError"),
+    "missing": ("open(self.directory / 'input.png')", "input.png' (bad.py, line 6)"),
+    "elsewhere": ("raise OSError(28, 'No space left on device', '/mnt/x')", "'/mnt/x' (bad.py, line 6)"),
     "folder": ("(self.directory / 'folder').mkdir()", "made 'folder' in the directory"),
     "link": ("(self.directory / 'link').symlink_to('/')", "made 'link' in the directory"),
     "hidden": ("(self.directory / '.hidden').write_text('')", "made '.hidden' in the directory"),
@@ -129,7 +130,9 @@ def test_a_run_with_its_files_is_removed_whole(place):
     assert not directory.exists()
 
 
-@pytest.mark.parametrize("kind", ["add", "exits", "missing", "folder", "close", *thorough("link", "hidden", "record")])
+@pytest.mark.parametrize(
+    "kind", ["add", "exits", "missing", "elsewhere", "folder", "close", *thorough("link", "hidden", "record")]
+)
 def test_an_image_over_which_it_fails_has_failed_and_the_others_are_written(kind, place):
     code, said = BAD[kind]
     (place / "bad.py").write_text(
@@ -147,12 +150,20 @@ def test_an_image_over_which_it_fails_has_failed_and_the_others_are_written(kind
     assert problems(summary.directory) == []
 
 
-def test_a_full_disk_ends_the_run(place):
+@pytest.mark.parametrize(
+    ("code", "said"),
+    {
+        f"raise OSError({errno.ENOSPC}, 'No space left on device')": "No space left",
+        f"raise OSError({errno.EROFS}, 'Read-only file system', str(self.directory / 'x'))": "Read-only",
+        "shutil.rmtree(self.directory); open(self.directory / 'x', 'w')": "No such file",  # as another command may
+    }.items(),
+)
+def test_a_failure_of_the_output_ends_the_run(code, said, place):
     (place / "full.py").write_text(
-        "class Full:\n    def __init__(self, directory): pass\n"
-        f"    def add(self, image, pictures): raise OSError({errno.ENOSPC}, 'No space left on device')\n"
+        "import shutil\nclass Full:\n    def __init__(self, directory): self.directory = directory\n"
+        f"    def add(self, image, pictures):\n        {code}\n"
     )
-    with pytest.raises(OutputError, match="No space left"):
+    with pytest.raises(OutputError, match=f"cannot write to .*: {said}"):
         run("0.png", to="full.py:Full")
 
 
