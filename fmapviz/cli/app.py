@@ -172,13 +172,13 @@ def _hint_for_option(option: str, context: Any, command: str) -> str:
     """Return a hint for an unknown option: a similar one, or the option that other tools call so."""
     if meant := meant_flag(option.lstrip("-"), _options(context)):
         return meant
-    near = nearest(option, _options(context), cutoff=0.7) if option.startswith("--") else []
-    if near:
-        return f"did you mean {', '.join(near)}?"
     group = context.parent.command if context and context.parent else None
     others = [name for name, each in group.commands.items() if option in _of(each, context)] if group else []
     if others:
         return f"{option} is an option of {', '.join(f'`fmapviz {name}`' for name in others)}"
+    near = nearest(option, _options(context), cutoff=0.7) if option.startswith("--") else []
+    if near:
+        return f"did you mean {', '.join(near)}?"
     return f"see fmapviz {command} --help"
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 GROUPS = (RunConfig, Style, InputOptions, Engine)
 # Arguments of functions that are not fields of the configuration; a command has options of the same name.
 _BESIDE = ("against", "reference")
-_OF_ONE = ("run", "signed-run")  # ranges that a comparison of two networks does not take
+OF_ONE = ("run", "signed-run")  # ranges that a comparison of two networks does not take
 F = TypeVar("F", bound="Callable[..., Any]")
 
 # Phrases of the library about Python, and what to type instead.
@@ -141,18 +141,10 @@ def _flag(name: str, option: Option) -> str:
     return option.flag or f"--{name.replace('_', '-')}"
 
 
-def _in_order(option: Option) -> list[str]:
-    """List the members of an option's family, those that the option names first."""
-    known = _members(option.family)
+def _in_order(option: Option, *, pair: bool) -> list[str]:
+    """List the members of an option's family that a command takes, those that the option names first."""
+    known = registry.offered_views(pair=pair) if option.family == "view" else registry.offered_formats(pair=pair)
     return [*(word for word in option.words if word in known), *(name for name in known if name not in option.words)]
-
-
-def _takes(family: str, member: str, *, pair: bool) -> bool:
-    """Return True if a command takes a view or a format; `pair` if the command compares two networks."""
-    if family == "view":
-        return (registry.views()[member].networks == 2) == pair
-    form = registry.formats()[member]
-    return form.networks == 2 or "pictures" in form.needs if pair else form.networks == 1
 
 
 def _members(family: str) -> Mapping[str, NamedMember]:
@@ -161,7 +153,7 @@ def _members(family: str) -> Mapping[str, NamedMember]:
 
 def _for_pair(option: Option) -> Option:
     """Return an option without the words that need all images of a run of one network."""
-    refused = [word for word in option.words if word in _OF_ONE]
+    refused = [word for word in option.words if word in OF_ONE]
     text = re.sub(rf", ({'|'.join(refused)})\b", "", option.help) if refused else option.help
     return replace(option, help=text, words=[word for word in option.words if word not in refused])
 
@@ -175,7 +167,7 @@ def _parameter(group: type, name: str, option: Option, *, pair: bool) -> inspect
         flag += f"/--no-{flag.removeprefix('--')}"
     leaves_default = kind in (str | None, list[str] | None)  # `read_options` leaves it to the dataclass
     repeatable = " Repeatable." if kind == list[str] | None and not option.commas else ""
-    members = [each for each in _in_order(option) if _takes(option.family, each, pair=pair)] if option.family else []
+    members = _in_order(option, pair=pair) if option.family else []
     described = "".join(f"{ITEM}{member}: {_members(option.family)[member].help}" for member in members)
     declared = typer.Option(
         flag,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from fmapviz.cli.options import as_typed, written_options
@@ -85,6 +86,7 @@ def meant_flag(word: str, known: Collection[str]) -> str | None:
     flag = next((flag for flag in FLAGS.get(word.lower().replace("_", "-"), ()) if flag in known), None)
     if flag:
         return f"did you mean {flag}?"
-    written = {name: text for name, text in written_options().items() if as_typed(text) in known}
-    hint = meant_option(word, written, {"views": registry.views(), "to": registry.formats()})
-    return as_typed(hint) if hint else None
+    written, pair = {name: text for name, text in written_options().items() if as_typed(text) in known}, "--against" in known
+    offered = {"views": registry.offered_views(pair=pair), "to": registry.offered_formats(pair=pair)}
+    hint = as_typed(meant_option(word, written, offered) or "")
+    return hint if {*re.findall(r"(?<!\S)--[a-z-]+", hint)} <= {*known} else None

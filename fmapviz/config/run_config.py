@@ -200,10 +200,14 @@ class RunConfig(Execution, Output, Selection):
             raise RequestError(f"no path can hold this: {quote(self.out)}", hint="a directory, such as 'runs'")
         targets = [self.targets] if isinstance(self.targets, str | int) else self.targets
         object.__setattr__(self, "targets", tuple(map(str, targets)))
-        if not (self.views and self.to):
-            kind, known = ("view", registry.views()) if not self.views else ("format", registry.formats())
-            raise RequestError(f"no {kind} given", hint=f"one of {', '.join(known)}")
-        views, _ = [registry.view(name) for name in self.views], [registry.form(name) for name in self.to]
+        if not self.views:
+            raise RequestError("no view given", hint=f"one of {', '.join(registry.offered_views())}")
+        views = [registry.view(name) for name in self.views]
+        pair = any(view.networks == 2 for view in views)
+        if not self.to:
+            raise RequestError("no format given", hint=f"one of {', '.join(registry.offered_formats(pair=pair))}")
+        for name in self.to:
+            registry.form(name, registry.offered_formats(pair=True) if pair else None)
         check_number("predictions", self.predictions, "at least 0", least=0)
         check_number("batch size", self.batch_size)
         check_number("every", self.every)

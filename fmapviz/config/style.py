@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from functools import partial
+from typing import TYPE_CHECKING
 
 from fmapviz.config.arguments import explain_arguments
 from fmapviz.config.checks import check_number, check_types, check_word
@@ -13,6 +14,9 @@ from fmapviz.config.positions import Anchor, parse_anchor, parse_position
 from fmapviz.config.renamed import renamed
 from fmapviz.core.synonyms import meant_member
 from fmapviz.errors import RequestError, quote, suggest
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 COLORMAPS = ("gray", "viridis", "magma", "turbo", "coolwarm", "jet")
 NORMS = ("channel", "layer", "run", "signed", "signed-layer", "signed-run")
@@ -136,9 +140,7 @@ class Style:
         object.__setattr__(self, "rank", (top and top[2]) or "max")
         object.__setattr__(self, "listed", _parse_listed(self.channels))
         object.__setattr__(self, "start", None if self.anchor is None else parse_anchor(self.anchor))
-        if self.norm not in NORMS and self.limits is None:
-            forms = f"one of {', '.join(NORMS)}, fixed:LO,HI (LO below HI)"
-            raise RequestError(f"no such norm: {quote(self.norm)}", hint=meant_member("norm", self.norm, NORMS) or forms)
+        check_norm(self.norm)
         object.__setattr__(self, "signed", self.norm.startswith("signed"))
         scope = "channel" if self.norm == "signed" else self.norm.removeprefix("signed-")
         object.__setattr__(self, "scope", "fixed" if self.limits else scope)
@@ -206,6 +208,17 @@ def _parse_colour(name: str) -> tuple[int, int, int] | None:
     if alpha and alpha[0] not in {0, 255}:
         raise RequestError(f"background must be opaque or transparent: {quote(name)}", hint="#rrggbb, or transparent")
     return None if alpha == [0] else (red, green, blue)
+
+
+def check_norm(norm: str, offered: Sequence[str] = NORMS) -> None:
+    """Check that a range exists.
+
+    Raises:
+        RequestError: It does not; the hint names those that are offered.
+    """
+    if norm not in NORMS and _parse_limits(norm) is None:
+        forms = f"one of {', '.join(offered)}, fixed:LO,HI (LO below HI)"
+        raise RequestError(f"no such norm: {quote(norm)}", hint=meant_member("norm", norm, offered) or forms)
 
 
 def _parse_limits(norm: str) -> tuple[float, float] | None:

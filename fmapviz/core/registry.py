@@ -67,6 +67,21 @@ def commands() -> Mapping[str, str]:
     return {name: reference for each in contributions() for name, reference in each.commands.items()}
 
 
+def offered_views(*, pair: bool = False) -> dict[str, View]:
+    """Return the views of one network, or those of a pair."""
+    return {name: each for name, each in views().items() if (each.networks == 2) == pair}
+
+
+def offered_formats(*, pair: bool = False) -> dict[str, Format]:
+    """Return the formats that a run of one network takes, or a comparison of a pair."""
+    known = formats().items()
+    return {
+        name: form
+        for name, form in known
+        if (form.networks == 2 or "pictures" in form.needs if pair else form.networks == 1)
+    }
+
+
 def view(name: str) -> View:
     """Return a view; it is the user's own if the name is an `OwnName`.
 
@@ -79,8 +94,12 @@ def view(name: str) -> View:
     return _checked("view", name, views())
 
 
-def form(name: str) -> Format:
+def form(name: str, offered: Mapping[str, Format] | None = None) -> Format:
     """Return an output format; it is the user's own if the name is an `OwnName`.
+
+    Args:
+        name: Its name.
+        offered: See `hint_for`.
 
     Raises:
         RequestError: There is none of this name, or its extra is not installed.
@@ -88,7 +107,7 @@ def form(name: str) -> Format:
     """
     if isinstance(name, OwnName):
         return cast("Format", name.member)
-    return _checked("format", name, formats())
+    return _checked("format", name, formats(), offered)
 
 
 def source(name: str) -> Source:
@@ -97,7 +116,7 @@ def source(name: str) -> Source:
     Raises:
         RequestError: There is none of this name, or its extra is not installed.
     """
-    return _checked("model source", name, sources())
+    return _checked("model source", name, sources(), sources())
 
 
 @cache
@@ -121,22 +140,28 @@ def _by_name(members: list[M]) -> dict[str, M]:
     return {each.name: each for each in sorted(members, key=lambda each: each.name)}
 
 
-def _checked(kind: str, name: str, known: Mapping[str, M]) -> M:
+def _checked(kind: str, name: str, known: Mapping[str, M], offered: Mapping[str, M] | None = None) -> M:
     member = known.get(name)
     if member is None:
-        raise RequestError(f"no such {kind}: {quote(name)}", hint=hint_for(kind, name, known))
+        raise RequestError(f"no such {kind}: {quote(name)}", hint=hint_for(kind, name, offered))
     if member.requires and find_spec(member.requires) is None:
         hint = f"pip install 'fmapviz[{member.extra or name}]'"
         raise RequestError(f"the {kind} {quote(name)} needs the package {member.requires}", hint=hint)
     return member
 
 
-def hint_for(kind: str, name: str, known: Mapping[str, NamedMember]) -> str:
-    """Return a hint for a name that is no member: a similar one, the word of another tool, or a member of another kind."""
-    word = name.lower()
-    if kind == "format" and word in views():
+def hint_for(kind: str, name: str, offered: Mapping[str, NamedMember] | None = None) -> str:
+    """Return a hint for a name that is no member: a similar one, the word of another tool, or a member of another kind.
+
+    Args:
+        kind: `view`, `format` or `model source`.
+        name: The name.
+        offered: The members that the caller takes; None: those of a run of one network, which takes views and formats.
+    """
+    word, known = name.lower(), offered or (offered_views() if kind == "view" else offered_formats())
+    if not offered and kind == "format" and word in offered_views():
         return f"{quote(word)} is a view: views={quote(word)}"
-    if kind == "view" and word in formats():
+    if not offered and kind == "view" and word in offered_formats():
         return f"{quote(word)} is a format: to={quote(word)}"
     words = {each.name: each.words for each in known.values()}
     return meant_member(kind, name, list(known), words) or suggest(name, known) or f"there are: {', '.join(known)}"

@@ -67,6 +67,9 @@ def test_a_list_of_class_names_is_no_target(context, option):
     ("command", "option", "meant"),
     [
         ("layers", "--cpu", "see fmapviz layers --help"),
+        ("diff", "--view", "--view is an option of `fmapviz run`, `fmapviz extract`"),
+        ("diff", "--npz", "see fmapviz diff --help"),
+        ("diff", "--synset", "see fmapviz diff --help"),
         ("layers", "--resize", "did you mean --size?"),
         ("runs", "-o", "did you mean --out?"),
         ("top", "--overwrite", "did you mean --force?"),
@@ -77,6 +80,16 @@ def test_a_list_of_class_names_is_no_target(context, option):
 )
 def test_a_command_names_only_options_that_it_has(context, command, option, meant):
     assert _hint_for_option(option, context(command), command) == meant
+
+
+@pytest.mark.parametrize("command", [name for name in COMMANDS if name != "run"])
+def test_no_command_names_options_of_others_as_its_own(context, command):
+    here = context(command)
+    known = options_of(here.command) | {"--help", "--version"}
+    for option in {f"--{word}" for word in (*OPTIONS, *FLAGS)} | options_of(context("run").command) - known:
+        hint = _hint_for_option(option, here, command)
+        own = hint.removeprefix(f"{option} is an option of ")
+        assert set(re.findall(r"(?<!\S)--[a-z][a-z-]*", own)) <= known, (option, hint)
 
 
 def test_every_word_of_the_tables_is_answered(context):

@@ -77,7 +77,7 @@ def test_nothing_else_is_a_member(kind, name):
         ("view", "PNG", "'png' is a format: to='png'"),
         ("format", "tensorbord", "did you mean 'tensorboard'?"),
         ("format", "gradcam", "'gradcam' is a view: views='gradcam'"),
-        ("format", "zzz", f"there are: {', '.join(registry.formats())}"),
+        ("format", "zzz", f"there are: {', '.join(registry.offered_formats())}"),
         ("model source", "torchvison", "did you mean 'torchvision', 'python'?"),
     ],
 )

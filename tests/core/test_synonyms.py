@@ -5,13 +5,13 @@ import torch
 
 import fmapviz
 from fmapviz.config import Engine, InputOptions, RunConfig, Style, options_of
-from fmapviz.config.style import NORMS
+from fmapviz.config.style import NORMS, check_norm
 from fmapviz.core import registry
 from fmapviz.core.synonyms import FAMILIES, MODELS, OPTIONS, meant_model
 from fmapviz.errors import ArgumentError, RequestError, WeightsError
 from fmapviz.models.load import is_model, load_model
 
-FAMILY = {"view": registry.views, "format": registry.formats}
+FAMILY = {"view": registry.offered_views, "format": registry.offered_formats}
 FIND = {"view": registry.view, "format": registry.form}
 NAMES = {name for group in (RunConfig, Style, InputOptions, Engine) for name in options_of(group)}
 
@@ -73,6 +73,16 @@ def test_a_view_or_format_of_another_tool_is_answered_with_the_one_meant(family,
     with pytest.raises(RequestError) as error:
         FIND[family](word)
     assert meant in error.value.hint
+
+
+def test_a_comparison_is_answered_with_its_own_formats_and_ranges():
+    for word, hint in {"csv": "did you mean 'numbers'?", "zzz": "there are: channels, gif, html, mp4, numbers, "}.items():
+        with pytest.raises(RequestError, match="no such format") as error:
+            RunConfig("shapesnet", "x.png", views="diff", to=word)
+        assert error.value.hint.startswith(hint)
+    with pytest.raises(RequestError, match="no such norm") as error:
+        check_norm("global", ["channel", "layer"])
+    assert error.value.hint == "one of channel, layer, fixed:LO,HI (LO below HI)"
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ CONTRIBUTION = Contribution(
     formats=(
         Format(
             name="numbers",
+            words="csv json table statistics parquet xlsx excel",
             help="How two networks differ, as tables: diff.csv for each image, layer and channel, and cka.csv.",
             needs=(),
             networks=2,

@@ -8,11 +8,12 @@ from typing import Annotated, Any
 import typer
 
 from fmapviz.cli.console import Console
-from fmapviz.cli.options import read_options, takes_options
+from fmapviz.cli.options import OF_ONE, read_options, takes_options
 from fmapviz.cli.printing import results_only, show_status
 from fmapviz.cli.process import importing
 from fmapviz.cli.run import JsonOption, QuietOption, VerboseOption  # noqa: TC001  Typer reads them
 from fmapviz.config import COMMON, InputOptions, RunConfig, Style
+from fmapviz.config.style import NORMS, check_norm
 from fmapviz.core import registry
 
 _OPTIONS = (
@@ -69,6 +70,7 @@ def diff(
     """
     typed = read_options(options)
     given = typed[RunConfig]
+    check_norm(typed[Style].get("norm", Style.norm), [norm for norm in NORMS if norm not in OF_ONE])
     view = next(name for name, view in registry.views().items() if view.networks == 2)
     if not quiet:
         show_status(f"loading {model} ...")

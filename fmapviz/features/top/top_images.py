@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -122,7 +123,9 @@ def top_images(
     if weights is not None:
         check_weights(weights)
     _check_types(preprocessing=preprocessing, device=device, workers=workers, on_event=on_event)
-    listed = Style(channels=channels).listed
+    listed = None
+    with suppress(RequestError):
+        listed = Style(channels=channels).listed
     if channels != "all" and listed is None:
         raise RequestError(f"channels must be numbers, not {quote(channels)}", hint="such as channels='0,3,8-15'")
     shown = TopOptions(k=k, by=by, crop=crop, channels=listed or (), inside=inside)
@@ -180,7 +183,7 @@ def _choose_layers(session: Session, layers: Sequence[str], exclude: Sequence[st
     """
     if not session.layers:
         raise RequestError(
-            f"the run draws no layers: {quote(session.directory)}", hint="views='maps' draws them, for example"
+            f"the run draws no layers: {quote(session.directory)}", hint="draw a run with views='maps', for example"
         )
     if not (layers or exclude):
         return session.layers
@@ -194,8 +197,13 @@ def _with_formats(session: Session, asked: Sequence[str]) -> Session:
         RequestError: A format does not exist, shows no pictures, or needs those of all images.
     """
     pages = registry.pages().keys() - session.writers.keys()
+    offered = {
+        name: form
+        for name, form in registry.formats().items()
+        if "pictures" in form.needs and not form.write_film and name not in pages
+    }
     for form in asked:
-        registry.form(form)
+        registry.form(form, offered)
         if "pictures" not in needs_of(form):
             raise RequestError(f"the format {quote(form)} shows no pictures", hint="to='png' or to='tensorboard'")
         if registry.form(form).write_film:

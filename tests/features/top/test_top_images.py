@@ -463,6 +463,12 @@ def test_formats_that_show_no_pages_are_refused(pictures, tmp_path):
     for form, match in {"gif": "pages, not films", "stats": "shows no pictures"}.items():
         with pytest.raises(RequestError, match=match):
             top_images(run, model=TwoMaps(), preprocessing=AS_IT_IS, to=form)
+    for word in ("nope", "maps"):
+        with pytest.raises(RequestError, match="no such format") as refused:
+            top_images(run, model=TwoMaps(), preprocessing=AS_IT_IS, to=word)
+        assert refused.value.hint == "there are: channels, png, svg, tar, tensorboard"
+    with pytest.raises(RequestError, match="channels must be numbers, not 'x'"):
+        top_images(run, model=TwoMaps(), preprocessing=AS_IT_IS, channels="x")
 
 
 def test_a_run_without_statistics_is_refused(fmapviz, pictures, tmp_path):
