@@ -12,6 +12,7 @@ import torch
 from cases import thorough
 from extras import needs
 from image_files import paint
+from own_formats import FORMATS
 from tiny_runs import SAID, runner
 from torch import nn
 
@@ -26,7 +27,7 @@ def network():
 
 
 run = runner(network, preprocessing=SAID)
-FORMATS = """
+CSV = """
 import csv
 from pathlib import Path
 
@@ -48,28 +49,6 @@ class Csv:
 
     def close(self):
         self.file.close()
-
-class Values:
-    needs = "values"
-
-    def __init__(self, directory):
-        self.directory = directory
-
-    def add(self, image, pictures):
-        assert pictures == []
-        (self.directory / "values.txt").write_text(str(len(image.result.layers)))
-
-class Many:
-    many = True
-
-    def __init__(self, directory):
-        self.file = open(directory / "names.txt", "w")
-
-    def add(self, image, pictures):
-        self.file.write(f"{image.key} {image.name} {len(pictures)}\\n")
-
-    def close(self):
-        self.file.close()
 """
 # What a method of a format does that fails for the image `1.png`, and what is said of it.
 BAD = {
@@ -88,7 +67,7 @@ BAD = {
 @pytest.fixture(autouse=True)
 def place(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "formats.py").write_text(FORMATS)
+    (tmp_path / "formats.py").write_text(FORMATS + CSV)
     for number in range(3):
         paint(tmp_path / f"{number}.png", number, (16, 16))
     return tmp_path

@@ -18,6 +18,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.tensorboard import SummaryWriter
+from trainings import fit, network, probe
 
 from fmapviz import Watch
 from fmapviz.errors import ArgumentError, RequestError
@@ -30,18 +31,9 @@ QUIET = {"strict": True, "budget": 1, "on_event": lambda _: None}
 pytestmark = pytest.mark.filterwarnings("default")  # of other packages
 
 
-def network():
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2))
-
-
 def data():
     torch.manual_seed(1)
     return TensorDataset(torch.rand(32, 3, 16, 16), torch.randint(2, (32,)))
-
-
-def probe():
-    return torch.rand(3, 16, 16, generator=torch.Generator().manual_seed(0))
 
 
 def steps_in(folder, tag):
@@ -59,44 +51,16 @@ def steps_of(run):
 # --- Lightning
 
 
-def fit(folder, callbacks, **options):
-    pl = require("lightning.pytorch", "trainers")
-
-    class Module(pl.LightningModule):
-        def __init__(self):
-            super().__init__()
-            self.model = network()
-
-        def training_step(self, batch, _index):
-            return nn.functional.cross_entropy(self.model(batch[0]), batch[1])
-
-        def validation_step(self, batch, _index):
-            self.model(batch[0])
-
-        def configure_optimizers(self):
-            return torch.optim.SGD(self.parameters(), 0.1)
-
-    module = Module()
-    trainer = pl.Trainer(
-        accelerator="cpu", default_root_dir=folder, callbacks=callbacks, enable_checkpointing=False,
-        enable_progress_bar=False, enable_model_summary=False, **options,
-    )  # fmt: skip
-    pl.seed_everything(0)
-    loader = DataLoader(data(), 4)
-    trainer.fit(module, loader, loader)
-    return {name: values.numpy().tobytes() for name, values in module.model.state_dict().items()}
-
-
 @needs("lightning", "trainers")
 def test_lightning_draws_into_its_own_writer_and_skips_the_sanity_check(tmp_path):
     from fmapviz.integrations.lightning import FeatureMaps
     from lightning.pytorch.loggers import TensorBoardLogger
 
     options = {"max_epochs": 2, "accumulate_grad_batches": 2, "num_sanity_val_steps": 2}
-    expected = fit(tmp_path, [], logger=False, **options)
+    expected = fit(data(), tmp_path, [], logger=False, **options)
     callback = FeatureMaps(probe(), network="model", every=3, **QUIET)
     logger = TensorBoardLogger(tmp_path, "own")
-    assert fit(tmp_path, [callback], logger=logger, **options) == expected
+    assert fit(data(), tmp_path, [callback], logger=logger, **options) == expected
     assert len(list((tmp_path / "own" / "version_0").glob("events.*"))) == 1
     assert steps_in(tmp_path / "own" / "version_0", "maps/00 0/image_0") == [0, 3, 6, 8]
 
@@ -114,7 +78,7 @@ def test_lightning_without_a_logger_and_a_training_that_fails(tmp_path):
 
     callback = FeatureMaps(probe(), every="epoch", **QUIET)
     with pytest.raises(KeyError, match="something else"):
-        fit(tmp_path, [callback, Failing()], logger=False, max_epochs=3, limit_train_batches=4)
+        fit(data(), tmp_path, [callback, Failing()], logger=False, max_epochs=3, limit_train_batches=4)
     assert steps_of(tmp_path / "fmapviz") == [1, 5, 6]
     assert (tmp_path / "fmapviz" / "image_0" / "_filmstrip" / "unit.json").exists()
 
@@ -127,7 +91,7 @@ def test_wrong_options_are_refused_before_the_training(tmp_path):
         with pytest.raises(RequestError):
             FeatureMaps(probe(), **options)
     with pytest.raises(RequestError, match="no such network"):
-        fit(tmp_path, [FeatureMaps(probe(), network="modle")], logger=False, max_epochs=1)
+        fit(data(), tmp_path, [FeatureMaps(probe(), network="modle")], logger=False, max_epochs=1)
 
 
 # --- transformers

@@ -2,26 +2,17 @@
 
 import pytest
 import torch
-from extras import needs, require
+from extras import needs
 from tensorboard_server import printed_line, serving, steps_shown
-from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import TensorDataset
 from torch.utils.tensorboard import SummaryWriter
+from trainings import fit, network, probe
 
 from fmapviz import Watch
 
 pytestmark = pytest.mark.filterwarnings("default")  # of other packages
 STEPS = 13  # TensorBoard shows ten by default
 OPTIONS = {"every": 1, "strict": True, "budget": 100}
-
-
-def network():
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2))
-
-
-def probe():
-    return torch.rand(3, 16, 16, generator=torch.Generator().manual_seed(0))
 
 
 def train(watch):
@@ -42,27 +33,12 @@ def watch_into_a_writer(folder):
 
 
 def fit_with_lightning(folder):
-    pl = require("lightning.pytorch", "trainers")
     from fmapviz.integrations.lightning import FeatureMaps
     from lightning.pytorch.loggers import TensorBoardLogger
 
-    class Module(pl.LightningModule):
-        def __init__(self):
-            super().__init__()
-            self.model = network()
-
-        def training_step(self, batch, _index):
-            return nn.functional.cross_entropy(self.model(batch[0]), batch[1])
-
-        def configure_optimizers(self):
-            return torch.optim.SGD(self.parameters(), 0.1)
-
     images = TensorDataset(torch.rand(STEPS, 3, 16, 16), torch.randint(2, (STEPS,)))
-    trainer = pl.Trainer(
-        accelerator="cpu", callbacks=[FeatureMaps(probe(), network="model", **OPTIONS)], enable_checkpointing=False,
-        enable_progress_bar=False, enable_model_summary=False, logger=TensorBoardLogger(folder, "own"), max_epochs=1,
-    )  # fmt: skip
-    trainer.fit(Module(), DataLoader(images, 1))
+    callback = FeatureMaps(probe(), network="model", **OPTIONS)
+    fit(images, folder, [callback], batch_size=1, logger=TensorBoardLogger(folder, "own"), max_epochs=1)
     return "maps/00 0/image_0"
 
 
