@@ -19,13 +19,18 @@ if TYPE_CHECKING:
 _PLAIN = "save only the weights, with torch.save(model.state_dict(), path)"
 _CONVERT = "TensorFlow names and stores weights differently: use PyTorch's, or convert them first"
 
+_UNPACK = "unpack it, and use the weights in it"
 _ONNX = ("an ONNX model", "save the state dict of the PyTorch model it was exported from")
 
 # The first bytes of files that are mistaken for weights, or downloaded in their place; in the text {0} is their beginning.
 _BLANK = rb"[\xef\xbb\xbf \t\r\n]*"
 _KINDS = (
     (rb"\Z", "an empty file", "delete it, and save or download the weights again"),
-    (_BLANK + rb"(?i:<!doctype|<html|<\?xml)", "a web page", "use the link to the file itself, not to a page about it"),
+    (
+        _BLANK + rb"(?i:(<\?xml[^>]*>\s*)?<(!doctype|html|head|body))",
+        "a web page",
+        "use the link to the file itself, not to a page about it",
+    ),
     (rb"version https://git-lfs", "a Git LFS pointer to the weights", "`git lfs pull` in its repository downloads them"),
     (
         _BLANK + rb"[{\[]\s*[\"\[{\]}]",
@@ -35,6 +40,10 @@ _KINDS = (
     (rb"\x89HDF\r\n\x1a\n", "an HDF5 file, as Keras writes it", _CONVERT),
     (rb"\x08(?s:.{0,6})\x12\x07pytorch", *_ONNX),
     (rb"\x93NUMPY", "a NumPy array", "save a dictionary of named tensors with torch.save"),
+    (rb"\x1f\x8b|BZh|\xfd7zXZ|7z\xbc\xaf|Rar!|\x28\xb5\x2f\xfd", "a compressed file", _UNPACK),
+    (rb"(?s:.{257})ustar", "a tar archive", _UNPACK),
+    (rb"\x89PNG|\xff\xd8\xff|GIF8|%PDF", "a picture or a document", "weights are another file; inputs follow the model"),
+    (rb"[\t\r\n -~\x80-\xff]{8,}\Z", "a text that begins with {0}", "download the weights: this may be an error message"),
 )
 
 # Ends of names in a ZIP archive, and what makes a state dict of its content; in the text {0} is the archive's path.
@@ -130,3 +139,5 @@ def _kinds(path: Path) -> Iterator[tuple[str, str]]:
             if any(name.endswith(ends) for name in names):
                 state = content and f"torch.save({content.format(repr(str(path)))}, 'weights.pth') makes a state dict"
                 yield kind, state or _CONVERT
+        if names and not any(name.endswith("/data.pkl") for name in names):
+            yield "a ZIP archive without a checkpoint of PyTorch", _UNPACK

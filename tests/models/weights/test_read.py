@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import builtins
 import collections
+import gzip
 import hashlib
 import importlib
 import json
@@ -712,6 +713,13 @@ def keras(path):
         archive.writestr("model.weights.h5", b"\x89HDF\r\n\x1a\n")
 
 
+def zipped(path):
+    torch.save({}, path)
+    weights = path.read_bytes()
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("weights.pth", weights)
+
+
 def safetensors(path):
     save_file({"a": torch.ones(3)}, path)
 
@@ -733,6 +741,13 @@ def safetensors(path):
         (arrays, "a NumPy archive", "torch.from_numpy"),
         (array, "a NumPy array", "torch.save"),
         (keras, "a Keras archive", "PyTorch"),
+        (b"<?xml version='1.0'?>\n<html lang='de'>", "a web page", "the link to the file itself"),
+        (b"<?xml version='1.0'?>\n<Error>AccessDenied</Error>", "a text that begins with <?xml", "an error message"),
+        ("Nicht gefunden: Gewichte für 'n'\n".encode(), "a text that begins with Nicht gefunden", "an error message"),
+        (gzip.compress(b"weights"), "a compressed file", "unpack it"),
+        (zipped, "a ZIP archive without a checkpoint", "unpack it"),
+        (bytes(257) + b"ustar" + bytes(250), "a tar archive", "unpack it"),
+        (b"\x89PNG\r\n\x1a\n" + bytes(100), "a picture or a document", "inputs follow the model"),
     ],
 )  # fmt: skip
 def test_files_of_other_kinds(content, kind, advice, name, tmp_path):
