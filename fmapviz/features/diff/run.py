@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fmapviz.core import registry
 from fmapviz.core.file_names import RUN_FILE
 from fmapviz.errors import RequestError, first_few, quote
 from fmapviz.features.diff.networks import check_other
@@ -52,6 +53,9 @@ def run_diff(config: RunConfig, *, against: Other | None, reference: str | None 
             "a series of checkpoints is compared with one of its own",
             hint="without against=; reference='first' or 'previous'",
         )
+    if is_series and (film := next((form for form in config.to if registry.form(form).write_film), None)):
+        hint = "to='html' has a slider through the checkpoints"
+        raise RequestError(f"no films of a series of checkpoints are written: {quote(film)}", hint=hint)
     if is_series:
         series = Series(list_steps(pattern), reference or FIRST)
         return run(config, open_session=series.load, rounds=series.rounds)

@@ -274,6 +274,12 @@ def test_a_run_of_one_network_takes_no_view_or_format_of_two(tmp_path):
 
 
 @pytest.mark.thorough
+def test_films_of_a_series_are_refused(checkpoints, tmp_path):
+    with pytest.raises(RequestError, match="no films of a series of checkpoints are written: 'gif'"):
+        compare(tmp_path, weights=str(checkpoints / "epoch_*.pt"), to="png,gif")
+    assert not [*tmp_path.iterdir()]
+
+
 def test_the_panels_of_a_series_are_those_of_two_networks(checkpoints, tmp_path):
     summary, told = compare(tmp_path, weights=str(checkpoints / "epoch_*.pt"), to="png,html,tensorboard")
     assert (summary.done, summary.exit_code) == (12, 0)
