@@ -185,7 +185,10 @@ class RunSummary:
         rows = [
             ("directory", link(self.directory)),
             ("report", "<br>".join(report)),
-            ("images", f"{', '.join(f'{count} {status}' for status, count in counts if count) or 'none'}{series}"),
+            (
+                "comparisons" if series else "images",
+                f"{', '.join(f'{count} {status}' for status, count in counts if count) or 'none'}{series}",
+            ),
             ("pictures", text(self.pictures)),
             *(
                 (label, "<br>".join(map(text, lines)))

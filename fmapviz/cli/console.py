@@ -231,14 +231,17 @@ def _short(path: str) -> str:
 def _sentence(summary: RunSummary) -> str:
     if not summary.found:
         return f"{counted(summary.pictures, 'picture')} of the model in {summary.seconds:.1f} s"
-    counts = {"done": summary.done, "already done": summary.skipped, "failed": summary.failed}
+    unread = sum(each.code == "E_WEIGHTS" for each in summary.failures)  # checkpoints, not images
+    counts = {"done": summary.done, "already done": summary.skipped, "failed": summary.failed - unread}
     parts = {word: number for word, number in counts.items() if number}
     series = f" at {counted(summary.steps, 'checkpoint')}" if summary.steps else ""
     if len(parts) == 1:
-        images = f"{counted(summary.found // max(1, summary.steps), 'image')}{series} {next(iter(parts))}"
+        word, number = next(iter(parts.items()))
+        images = f"{counted(number // max(1, summary.steps), 'image')}{series} {word}"
     else:
-        of = f"images{series}" if series else counted(summary.found, "image")
+        of = f"comparisons of an image{series}" if series else counted(summary.found, "image")
         images = f"{of}: {', '.join(f'{number} {word}' for word, number in parts.items())}"
+    images += f", {counted(unread, 'checkpoint')} failed" if unread else ""
     layers = f"{counted(summary.layers, 'layer')}, " if summary.layers else ""
     drawn = f"{';' if len(parts) > 1 else ':'} {layers}{counted(summary.pictures, 'picture')}" if summary.done else ""
     ended = "; stopped at the first failure (--strict)" if summary.stopped else ""

@@ -53,6 +53,27 @@ def test_words(capsys):
     ]
 
 
+@pytest.mark.parametrize(
+    ("counts", "sentence"),
+    [
+        ({"done": 6}, "2 images at 3 checkpoints done: 5 layers, 6 pictures in 1.5 s"),
+        ({"skipped": 6}, "2 images at 3 checkpoints already done in 1.5 s"),
+        ({"skipped": 6, "unread": 1}, "2 images at 3 checkpoints already done, 1 checkpoint failed in 1.5 s"),
+        (
+            {"done": 6, "failed": 1, "unread": 1},
+            "comparisons of an image at 3 checkpoints: 6 done, 1 failed, 1 checkpoint failed; 5 layers, 6 pictures in 1.5 s",
+        ),
+    ],
+)
+def test_images_and_checkpoints_of_a_series_are_counted_apart(counts, sentence, capsys):
+    numbers = {"done": 0, "skipped": 0, "failed": 0, "unread": 0, **counts}
+    unread = (Failure("epoch_1.pt", "E_WEIGHTS", "damaged"),) * numbers.pop("unread")
+    numbers["failed"] += len(unread)
+    shown = summary(**numbers, found=sum(numbers.values()), failures=unread, steps=3, not_executed=(), undrawn={})
+    Console().show_summary(shown, Path("runs"))
+    assert capsys.readouterr().err.splitlines() == [sentence]
+
+
 def test_layers_that_are_not_drawn_for_one_reason_are_one_notice(capsys):
     Console().show_summary(
         summary(undrawn={**dict.fromkeys("abcdef", "a vector (1, 10)"), "g": "3 dimensions"}), Path("runs")
