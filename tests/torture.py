@@ -20,7 +20,7 @@ INTERRUPTIONS = 60
 
 @pytest.mark.parametrize("fault", [CRASH, TORN, FULL, PART])
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_every_operation(name, fault, tmp_path, monkeypatch, record_property):
+def test_each_failing_disk_operation_leaves_a_run_that_continues(name, fault, tmp_path, monkeypatch, record_property):
     points, damaged = disturb(SCENARIOS[name], fault, 4, tmp_path, monkeypatch)
     record_property("points", points)
     assert not damaged
@@ -40,13 +40,15 @@ def test_power(name, fault, tmp_path, monkeypatch, record_property):
 
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("name", [name for name, scenario in SCENARIOS.items() if "fsync" not in scenario.options])
-def test_every_remote_write(*, name, fault, bucket, proxy, tmp_path, monkeypatch, record_property):
+def test_each_failing_remote_write_leaves_a_run_that_continues(
+    *, name, fault, bucket, proxy, tmp_path, monkeypatch, record_property
+):
     monkeypatch.setattr(run_sync, "FOREIGN_SECONDS", 0)
     record_property("points", test_remote.disturb(bucket, proxy, tmp_path, SCENARIOS[name], FAULTS[fault]))
 
 
 @pytest.mark.parametrize("part", range(4))
-def test_kills(part, tmp_path, record_property):
+def test_killed_commands_leave_a_run_that_continues(part, tmp_path, record_property):
     house = House(tmp_path, 40, seed=part, arguments=[ARGUMENTS, SHARDS][part % 2])
     at_work = 0
     for number in range(ROUNDS // 4):
@@ -58,14 +60,14 @@ def test_kills(part, tmp_path, record_property):
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_eight_at_once(seed, tmp_path):
+def test_eight_concurrent_commands_share_a_run(seed, tmp_path):
     house = House(tmp_path, 40, seed=seed, arguments=[ARGUMENTS, SHARDS][seed % 2])
     codes = house.kill_some(8, 3, *(["--force"] if seed % 2 else []))
     assert codes.count(3) >= 5, codes
     house.finish()
 
 
-def test_signals(tmp_path, record_property):
+def test_signals_end_commands_without_staged_files(tmp_path, record_property):
     house = House(tmp_path, 40)
     interrupted = 0
     for round_number in range(INTERRUPTIONS):

@@ -135,7 +135,7 @@ class TestAnswersWithoutTorch:
 
         return run
 
-    def test_a_new_interpreter_answers_without_torch(self):
+    def test_help_and_lists_import_no_torch(self):
         """The others have a process that has imported the command line already."""
         code = "import sys; from fmapviz.cli import app; print('torch' in sys.modules)"
         assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout == b"False\n"
@@ -160,7 +160,7 @@ class TestAnswersWithoutTorch:
             assert shlex.quote(f"./{name}") in hint
 
     @pytest.mark.parametrize(("args", "text"), RIGHT)
-    def test_help_and_lists(self, answer, args, text):
+    def test_help_and_lists_are_printed(self, answer, args, text):
         result = answer(*args, env={"COLUMNS": "120"})
         assert (result.returncode, result.stderr) == (0, b"")
         assert text in result.stdout.decode()
@@ -191,7 +191,7 @@ class TestAnswersWithoutTorch:
         assert views[:2] == ["maps", "inputs"]
         assert sorted(views) == [name for name in registry.views() if name != "diff"]  # which has a command of its own
 
-    def test_nothing_is_written(self, tmp_path):
+    def test_a_wrong_command_writes_no_files(self, tmp_path):
         subprocess.run([sys.executable, "-m", "fmapviz", "alexnt", "x.png"], cwd=tmp_path, capture_output=True, check=False)
         assert not list(tmp_path.iterdir())
 
@@ -255,7 +255,7 @@ class TestCommandLine:
     def test_every_command_is_suggested(self):
         assert set(COMMANDS) == set(__import__("typer").main.get_command(app).commands)
 
-    def test_lists_may_be_repeated_or_separated_by_commas(self):
+    def test_options_of_lists_may_be_repeated_or_separated_by_commas(self):
         assert options.split(["a,b", "c", "a"]) == ("a", "b", "c")
         assert options.split(["a[1,2].*,b", "c[!],d]"]) == ("a[1,2].*", "b", "c[!],d]")
 
@@ -317,7 +317,7 @@ class TestRun:
         ],
     )
     @pytest.mark.usefixtures("picture")
-    def test_exit_codes(self, fmapviz, tmp_path, args, code, message):
+    def test_exit_codes_follow_the_outcome(self, fmapviz, tmp_path, args, code, message):
         (tmp_path / "empty").mkdir()
         result = fmapviz(*args, "--json")
         assert result.returncode == code, result.stderr
@@ -345,7 +345,7 @@ class TestRun:
         ]
         assert len(lines(result.stdout)) == 14
 
-    def test_python_m_and_layers(self, fmapviz):
+    def test_layers_prints_a_table(self, fmapviz):
         table = lines(fmapviz("layers", "googlenet").stdout)
         assert table[0].split() == ["#", "layer", "type", "output", "axes", "parameters", "calls"]
         assert table[1].split() == [
@@ -398,16 +398,16 @@ class TestStreams:
             assert json.loads(begun.stdout.readline())["found"] == 2
             assert begun.process.wait(PATIENCE) == 0
 
-    def test_standard_input_is_left_alone_without_a_dash(self, tmp_path):
+    def test_standard_input_is_not_read_without_a_dash(self, tmp_path):
         script = f'printf "a\\nb\\n" | while read line; do {sys.executable} -m fmapviz models alexnet; done'
         result = subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, check=True)
         assert lines(result.stdout) == ["alexnet", "alexnet"]
 
-    def test_help_with_a_closed_pipe(self):
+    def test_help_ends_quietly_with_a_closed_pipe(self):
         script = f"{sys.executable} -m fmapviz run --help | head -1; exit ${{PIPESTATUS[0]}}"
         assert subprocess.run(["bash", "-c", script], capture_output=True, check=False).returncode == 0
 
-    def test_standard_input_that_cannot_be_read(self, warm, tmp_path):
+    def test_standard_input_that_cannot_be_read_is_an_error(self, warm, tmp_path):
         arguments = ["squeezenet1_1", "-", "--weights", "random"]
         with (tmp_path / "stdin").open("wb") as stdin, (tmp_path / "stderr").open("wb") as stderr:  # for writing only
             process = start_process(warm, arguments, directory=tmp_path, streams=[stdin.fileno(), 1, stderr.fileno()])
@@ -424,7 +424,7 @@ class TestStreams:
             (">/dev/full", 5, b"error: cannot write to standard output"),
         ],
     )
-    def test_closed_and_full_standard_streams(self, tmp_path, redirection, code, error):
+    def test_closed_and_full_standard_streams_are_handled(self, tmp_path, redirection, code, error):
         script = f"set -o pipefail; {sys.executable} -m fmapviz models {redirection}"
         result = subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, check=False)
         assert result.returncode == code
@@ -432,7 +432,7 @@ class TestStreams:
         assert error in result.stderr
 
     @pytest.mark.thorough
-    def test_odd_names_in_a_poor_terminal(self, fmapviz, tmp_path):
+    def test_odd_names_are_escaped_in_a_poor_terminal(self, fmapviz, tmp_path):
         name = "ä\x1b[31m\n\u202e.png"
         save_picture(tmp_path / "odd" / name)
         (tmp_path / "odd" / "\udcff.jpg").write_bytes(b"no picture")
@@ -448,7 +448,7 @@ class TestStreams:
             str(tmp_path / "odd" / name), str(tmp_path / "odd" / "\udcff.jpg"),
         }  # fmt: skip
 
-    def test_a_terminal_gets_a_progress_bar(self, warm, folder, tmp_path):
+    def test_a_terminal_shows_a_progress_bar(self, warm, folder, tmp_path):
         for seed in range(40):
             save_picture(folder / f"more{seed}.png", seed)
         shown = _in_terminal(warm, ["squeezenet1_1", str(folder), *SMALL, "--to", "png"], tmp_path)
@@ -468,7 +468,7 @@ class TestStreams:
         ],
     )
     @pytest.mark.usefixtures("picture")
-    def test_a_terminal_is_told_what_takes_long_before_torch_is_imported(self, tmp_path, monkeypatch, args, status):
+    def test_a_terminal_shows_a_status_before_torch_is_imported(self, tmp_path, monkeypatch, args, status):
         (tmp_path / "torch.py").write_text("import os; os.write(2, b'(import)'); raise ImportError")
         monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
         shown = _in_terminal(OFF, args, tmp_path, code=2, all_streams=True)
@@ -478,7 +478,7 @@ class TestStreams:
         )
 
     @pytest.mark.usefixtures("picture")
-    def test_a_status_line_is_replaced_by_what_follows(self, fmapviz, warm, tmp_path):
+    def test_a_status_line_is_replaced_by_the_next_output(self, fmapviz, warm, tmp_path):
         assert fmapviz("shapesnet", "picture.png", "--to", "png").returncode == 0
         sound = "2 directories, 10 files: all complete and unchanged"
         assert _in_terminal(warm, ["verify", "runs"], tmp_path, all_streams=True) == f"checking runs ...{ERASE}{sound}\r\n"
@@ -555,7 +555,7 @@ def test_a_broken_torch_is_reported_in_one_line(fmapviz, tmp_path):
         assert len(printed) == 2
 
 
-def test_a_torchvision_that_does_not_match_is_reported_and_our_own_import_errors_are_not_caught(monkeypatch):
+def test_a_mismatched_torchvision_is_reported_and_internal_import_errors_are_not_caught(monkeypatch):
     with pytest.raises(ImportError, match="ours"), importing():
         raise ImportError("ours")
     monkeypatch.delitem(sys.modules, "torchvision")

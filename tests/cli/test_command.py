@@ -52,13 +52,13 @@ def test_a_switch_is_not_both_on_and_off(command, option):
     assert parse(command, off, off)[option.name] is False
 
 
-def test_a_second_network_is_what_against_takes():
+def test_a_second_network_is_refused_with_a_hint_to_against():
     with pytest.raises(RequestError) as caught:
         parse("diff", "--weights", "one.pt", "--weights", "two.pt")
     assert caught.value.hint == "--against two.pt compares the two"
 
 
-def test_words_behind_two_dashes_are_no_options():
+def test_words_after_two_dashes_are_no_options():
     assert list(parse("run", "--to", "png", "--", "--name", "a", "--name", "b")["inputs"]) == ["--name", "a", "--name", "b"]
 
 
@@ -78,7 +78,7 @@ def test_a_former_name_is_accepted_and_reported_and_refused_beside_the_new_one(c
     assert caught.value.hint == f"leave out {former}"
 
 
-def test_a_former_name_is_none_of_help_and_of_files(capsys):
+def test_a_former_name_is_not_in_help_and_is_no_file(capsys):
     assert {command for command, _ in RENAMED} == {"run"}
     assert list(parse("run", "--", "--predictions", "--seed")["inputs"]) == ["--predictions", "--seed"]
     assert capsys.readouterr() == ("", "")

@@ -38,7 +38,7 @@ def show_run(console):
         console.show_summary(summary(), Path("my runs"))
 
 
-def test_words(capsys):
+def test_summaries_use_singular_and_plural(capsys):
     show_run(Console())
     out, err = capsys.readouterr()
     assert out.splitlines() == ["runs/alexnet", "tensorboard --logdir 'my runs'"]
@@ -211,12 +211,12 @@ def test_a_log_file_gets_no_progress_before_thirty_seconds(capsys):
 @pytest.mark.parametrize(
     ("counts", "code"), [((1, 0, 0), 0), ((0, 1, 0), 0), ((1, 0, 1), 3), ((0, 1, 1), 3), ((0, 0, 2), 4)]
 )
-def test_the_exit_code_is_the_truth(counts, code):
+def test_the_exit_code_follows_the_outcome(counts, code):
     done, skipped, failed = counts
     assert summary(found=sum(counts), done=done, skipped=skipped, failed=failed).exit_code == code
 
 
-def test_printable_keeps_what_can_be_read():
+def test_printable_keeps_readable_characters():
     assert printable("grün 図.png") == "grün 図.png"
     assert printable("a\tb\x7f\u2066") == r"a\tb\x7f\u2066"
 

@@ -28,7 +28,7 @@ def test_the_first_layer_that_differs_much_is_named_on_standard_error(fmapviz, t
     assert result.stdout.decode().splitlines() == [str(tmp_path / "runs" / "shapesnet-diff")]
 
 
-def test_the_layers_that_change_most_are_a_table_at_the_end(fmapviz, tuned, tmp_path):
+def test_the_summary_has_a_table_of_the_most_changed_layers(fmapviz, tuned, tmp_path):
     words = ("diff", "shapesnet", *SHAPES, "--against", str(tuned), "--to", "numbers", "--out", str(tmp_path / "runs"))
     lines = fmapviz(*words).stderr.decode().splitlines()
     begin = lines.index("layers that change most")
@@ -43,7 +43,7 @@ def test_the_layers_that_change_most_are_a_table_at_the_end(fmapviz, tuned, tmp_
     assert [each["layer"] for each in summary["layers"] if each["rank"]] == [name for name, _ in ranked]
 
 
-def test_json_has_the_numbers(fmapviz, tuned, tmp_path):
+def test_json_has_the_differences(fmapviz, tuned, tmp_path):
     result = fmapviz(
         "diff", "shapesnet", *SHAPES, "--against", str(tuned), "--to", "numbers", "--out", str(tmp_path), "--json"
     )
@@ -70,5 +70,5 @@ def test_a_wrong_request_is_one_error_with_a_hint(fmapviz, tmp_path, words, erro
     assert not (tmp_path / "runs").exists()
 
 
-def test_options_of_the_command_are_those_that_hints_name():
+def test_hints_name_only_options_of_the_command():
     assert as_typed("against='b.pth' or reference='first'") == "--against b.pth or --reference first"

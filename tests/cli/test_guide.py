@@ -21,12 +21,12 @@ def source(page):
     return (ROOT / "fmapviz" / "guide" / f"{page}.md").read_text()
 
 
-def test_the_pages_are_the_files():
+def test_pages_of_the_guide_equal_its_files():
     assert sorted(PAGES) == sorted(path.stem for path in (ROOT / "fmapviz" / "guide").iterdir())
     assert {path.suffix for path in (ROOT / "fmapviz" / "guide").iterdir()} == {".md"}
 
 
-def test_each_page_begins_with_a_title_and_what_it_answers():
+def test_each_page_begins_with_a_title_and_a_summary():
     for page in PAGES:
         title, paragraph, *_ = source(page).split("\n\n")
         assert re.fullmatch(r"# \S.*", title), page
@@ -58,7 +58,7 @@ def test_a_page_in_a_pipe_is_its_markdown(fmapviz):
         ("zzzz", f"hint: there are: {', '.join(PAGES)}"),
     ],
 )
-def test_an_unknown_page_is_2_with_the_nearest_or_a_list(fmapviz, word, near):
+def test_an_unknown_page_is_exit_2_with_the_nearest_or_a_list(fmapviz, word, near):
     result = fmapviz("guide", word)
     assert (result.returncode, result.stdout) == (2, b"")
     error, hint = result.stderr.decode().splitlines()
@@ -77,7 +77,7 @@ def test_an_unknown_page_is_2_with_the_nearest_or_a_list(fmapviz, word, near):
         (["own", "views"], "own-views"),
     ],
 )
-def test_a_page_is_found_by_what_is_typed_for_it(fmapviz, words, page):
+def test_a_page_is_found_by_related_words(fmapviz, words, page):
     assert fmapviz("guide", *words).stdout.decode() == source(page)
 
 
@@ -113,7 +113,7 @@ def pager(tmp_path):
     return f"{sys.executable} {path}"
 
 
-def test_in_a_terminal_a_page_is_laid_out_and_goes_to_the_pager(terminal, pager):
+def test_a_terminal_shows_a_formatted_page_in_the_pager(terminal, pager):
     shown = terminal("guide", "weights", PAGER=pager)
     assert shown.startswith("LESS FRX\n")
     assert shown.endswith("\nEND")
@@ -132,21 +132,21 @@ def test_in_a_terminal_a_page_is_laid_out_and_goes_to_the_pager(terminal, pager)
     assert terminal("guide", "weights", PAGER=pager, LESS="R").startswith("LESS R\n")
 
 
-def test_in_a_terminal_the_list_is_wrapped(terminal):
+def test_the_list_is_wrapped_in_a_terminal(terminal):
     lines = terminal("guide").splitlines()
     assert max(map(len, lines)) <= 80
     assert [line.split()[0] for line in lines if line[0].isalpha()] == [*PAGES]
 
 
 @pytest.mark.parametrize("environment", [{"PAGER": ""}, {"PAGER": "no-such-program"}, {"TERM": "dumb"}])
-def test_without_a_pager_a_page_is_printed(terminal, environment):
+def test_a_page_is_printed_without_a_pager(terminal, environment):
     shown = terminal("guide", "weights", **environment)
     assert "Weights" in shown
     assert "# Weights" not in shown
 
 
 @pytest.mark.skipif(shutil.which("less") is None, reason="less is not installed")
-def test_less_ends_by_itself_if_all_fits(terminal):
+def test_less_exits_if_the_page_fits(terminal):
     shown = terminal("guide", "weights", LINES="999")
     assert "\x1b[1" in shown
     assert "ESC" not in shown
@@ -160,7 +160,7 @@ def test_no_color_means_no_colour(terminal):
     assert not colours.search(plain)
 
 
-def test_ctrl_c_is_for_the_pager(terminal, tmp_path):
+def test_ctrl_c_is_left_to_the_pager(terminal, tmp_path):
     program = f"import os, sys\nos.kill(os.getppid(), {int(signal.SIGINT)})\nprint(sys.stdin.read()[:0] + 'shown')"
     (tmp_path / "pager.py").write_text(program)
     assert terminal("guide", "weights", PAGER=f"{sys.executable} {tmp_path}/pager.py") == "shown\n"

@@ -25,13 +25,13 @@ def test_the_table_has_the_size_the_stride_and_the_start_of_each_field(fmapviz):
     ]
 
 
-def test_the_whole_picture_is_said_with_its_reason(fmapviz):
+def test_the_whole_picture_is_reported_with_its_reason(fmapviz):
     rows = lines(fmapviz("layers", "vit_b_32", "--receptive-field", "--types", "Conv2d,EncoderBlock", "--size", "224"))
     assert rows[1].endswith("32 x 32                   32 x 32  0, 0")
     assert all(row.endswith("whole picture (aten.bmm)") for row in rows[2:])
 
 
-def test_a_gate_has_two_fields(fmapviz):
+def test_a_gate_is_listed_with_two_fields(fmapviz):
     chosen = ("--layers", "features.2.block.1.0,classifier.0", "--types", "Module")
     rows = lines(fmapviz("layers", "mobilenet_v3_small", "--receptive-field", *chosen))
     assert "  whole picture, 15 x 15 ungated    8 x 8" in rows[1]
@@ -55,7 +55,7 @@ class Net(nn.Module):
 """
 
 
-def test_json_without_a_field(fmapviz, tmp_path):
+def test_json_of_a_layer_without_a_field_has_the_reason(fmapviz, tmp_path):
     rows = [json.loads(line) for line in lines(
         fmapviz("layers", "vit_b_32", "--receptive-field", "--json", "--types", "Module", "--layers", "conv_proj,encoder.ln")
     )]  # fmt: skip

@@ -36,7 +36,7 @@ def test_every_argument_that_the_library_names_is_printed_as_its_option():
         assert len(re.findall("--[a-z]", typed)) == len(NAMED.findall(text)), text
 
 
-def test_what_is_not_an_argument_of_a_run_is_kept():
+def test_texts_that_name_no_argument_are_not_changed():
     for text in (
         "layer='auto' finds one",
         "f(size=(3, 4))",

@@ -48,13 +48,13 @@ except Interrupted as interruption:
 
 
 @pytest.mark.parametrize("place", ["weakref", "del"])
-def test_a_signal_is_heeded_where_python_ignores_exceptions(place):
+def test_a_signal_is_handled_where_python_ignores_exceptions(place):
     command = [sys.executable, "-c", PROGRAM, place]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert (ended.returncode, ended.stdout, ended.stderr) == (7, "True\n", "")
 
 
-def test_a_run_has_time_to_part_from_its_threads_within_the_two_seconds_that_are_promised():
+def test_a_run_ends_its_threads_within_two_seconds():
     assert scheduler.PARTING_SECONDS < process.GRACE_SECONDS < 2
 
 
@@ -97,7 +97,7 @@ def clean_up():
 
 
 @pytest.mark.parametrize("code", [unlock_twice, create_class, clean_up])
-def test_an_exception_that_an_interruption_caused_ends_as_the_interruption(code, capsys, monkeypatch):
+def test_an_exception_caused_by_an_interruption_ends_as_interruption(code, capsys, monkeypatch):
     monkeypatch.setattr(progress, "_begun", [])
     error = raised_by(code)
     assert interruption_behind(error).number == signal.SIGINT
@@ -105,5 +105,5 @@ def test_an_exception_that_an_interruption_caused_ends_as_the_interruption(code,
     assert capsys.readouterr().err == "interrupted\n"
 
 
-def test_an_exception_of_its_own_is_no_interruption():
+def test_an_unrelated_exception_is_no_interruption():
     assert interruption_behind(raised_by(lambda: {}["missing"])) is None

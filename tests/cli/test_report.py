@@ -21,7 +21,7 @@ def runs(tmp_path_factory):
     return root
 
 
-def test_the_command_prints_where_the_page_is(fmapviz, runs, tmp_path, monkeypatch):
+def test_the_command_prints_the_path_of_the_page(fmapviz, runs, tmp_path, monkeypatch):
     shutil.copytree(runs, tmp_path, dirs_exist_ok=True)
     for arguments, page in [
         (["runs/a", "runs/b"], "runs/a-b.html"),
@@ -55,7 +55,7 @@ def test_the_command_prints_where_the_page_is(fmapviz, runs, tmp_path, monkeypat
         ([], "missing argument 'RUN [RUN]'", "fmapviz report --help"),
     ],
 )
-def test_what_cannot_be_shown_is_said(fmapviz, runs, tmp_path, arguments, error, hint):  # noqa: PLR0917  a table
+def test_runs_that_cannot_be_shown_are_an_error(fmapviz, runs, tmp_path, arguments, error, hint):  # noqa: PLR0917  a table
     shutil.copytree(runs, tmp_path, dirs_exist_ok=True)
     before = snapshot(tmp_path)
     result = fmapviz("report", *arguments)

@@ -78,7 +78,7 @@ def test_runs_are_listed_as_a_table(words, out, fmapviz):
     assert lines(shown.stderr) == ["3 runs: 3 images, 360 kB"]
 
 
-def test_the_columns_are_aligned_however_long_a_name_is(out, fmapviz):
+def test_columns_are_aligned_for_names_of_any_length(out, fmapviz):
     open_run(out, changed(INFO, model="m" * 150), name="n" * 150)
     header, *rows = lines(fmapviz("runs").stdout)[:5]
     ends = [header.index("images") + len("images"), header.index("size") + len("size")]
@@ -184,7 +184,7 @@ def test_a_wrong_word_is_exit_2_and_nothing_is_removed(words, error, hint, out, 
     assert len([*out.iterdir()]) == 4
 
 
-def test_help_names_both(fmapviz):
+def test_help_names_runs_and_remove(fmapviz):
     shown = fmapviz("runs", "--help").stdout.decode()
     assert "[DIR] | remove NAME..." in shown
     assert "--yes" in shown
@@ -248,7 +248,7 @@ def test_a_run_that_is_being_written_is_refused(out, fmapviz):
     ("answer", "is_removed"),
     [(b"y\n", True), (b"YES\n", True), (b"\n", False), (b"n\n", False), (b"yep\n", False), (b"\x04", False)],
 )
-def test_in_a_terminal_it_asks(answer, is_removed, out, warm, tmp_path):
+def test_removal_asks_in_a_terminal(answer, is_removed, out, warm, tmp_path):
     code, shown = type_at(warm, tmp_path, ["runs", "remove", "alexnet"], b"[y/N] ", answer)
     assert code == 0
     assert b"remove runs/alexnet (2 images, 233 kB)? [y/N] " in shown
@@ -279,7 +279,7 @@ def type_at(warm, place, arguments, prompt, answer):
     return process.wait(PATIENCE), shown
 
 
-def test_ages_are_in_one_unit():
+def test_ages_have_one_unit():
     shown = {0: "0 s", -5: "0 s", 59.9: "59 s", 60: "1 min", 3599: "59 min", 3600: "1 h", 86_399: "23 h", 86_400: "1 day"}
     assert {seconds: format_age(seconds) for seconds in shown} == shown
     assert format_age(400 * 86_400) == "400 days"

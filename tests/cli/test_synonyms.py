@@ -51,7 +51,7 @@ def context():
         ("--zzz", "see fmapviz run --help"),
     ],
 )
-def test_an_option_of_another_tool_is_answered_with_the_one_meant(context, option, meant):
+def test_an_option_of_another_tool_has_a_hint(context, option, meant):
     assert _hint_for_option(option, context("run"), "run") == meant
 
 
@@ -92,7 +92,7 @@ def test_no_command_names_options_of_others_as_its_own(context, command):
         assert set(re.findall(r"(?<!\S)--[a-z][a-z-]*", own)) <= known, (option, hint)
 
 
-def test_every_word_of_the_tables_is_answered(context):
+def test_each_word_of_the_tables_has_a_hint(context):
     run = context("run")
     known = options_of(run.command)
     for word in (*OPTIONS, *FLAGS):
@@ -120,7 +120,7 @@ def test_every_word_of_the_tables_is_answered(context):
         ("alexnt", "'alexnet'"),
     ],
 )
-def test_a_command_or_network_of_another_tool_is_answered_with_the_one_meant(word, meant):
+def test_a_command_or_network_of_another_tool_has_a_hint(word, meant):
     for alone in (True, False):
         assert meant in _unknown_word(word, alone=alone).hint
 

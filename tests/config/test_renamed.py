@@ -31,17 +31,17 @@ def test_a_former_name_is_accepted_with_a_warning_and_refused_beside_the_new_one
     assert caught.value.hint == f"leave out {former}="
 
 
-def test_all_places_are_found():
+def test_all_former_names_are_tested():
     renamed = {"visualize", "diff", "top_images", "list_layers", "load_model", "receptive_field", "Style", "Watch"}
     assert {function.__name__ for function, _ in PLACES} == renamed & {*HOMES}
 
 
-def test_a_style_by_the_former_name_is_the_same():
+def test_a_style_with_a_former_option_name_is_the_same():
     with pytest.warns(DeprecationWarning, match="anchor="):
         assert fmapviz.Style(seed="3,4") == fmapviz.Style(anchor="3,4")
 
 
-def test_a_run_by_the_former_names_is_the_same(tmp_path):
+def test_a_run_with_former_option_names_is_the_same(tmp_path):
     with pytest.warns(DeprecationWarning, match="is now") as told:
         first = fmapviz.visualize(
             "shapesnet",

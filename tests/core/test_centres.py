@@ -65,7 +65,7 @@ def test_values_are_at_their_centres_and_repeated_beyond_the_outermost():
     assert sharp.tolist() == [1] * 15 + [3] * 4 + [5] * 21
 
 
-def test_a_map_of_a_mirrored_input_is_turned_back():
+def test_a_map_of_a_mirrored_input_is_mirrored_back():
     raw = torch.tensor([[[1.0, 2.0, 9.0]]])
     mirrored = Centres(regular(0.5, 1, 1), regular(5, -2, 3), (1, 6))
     straight = Centres(regular(0.5, 1, 1), regular(1, 2, 3), (1, 6))
@@ -85,7 +85,7 @@ def test_as_many_positions_as_pixels_may_have_other_centres():
     assert pixels.argmax() == 1 * 5 + 4
 
 
-def test_values_that_are_not_finite_take_no_part_wherever_they_lie():
+def test_values_that_are_not_finite_are_ignored_at_each_position():
     raw = torch.tensor([[[1.0, torch.nan, 5.0]]])
     centres = Centres(regular(0.5, 1, 1), regular(3.5, 4, 3), (1, 12))
     pixels, low, high = stretch(raw, (1, 12), Style(), (0, 255), centres=centres)
@@ -103,7 +103,7 @@ def test_colours_are_interpolated_as_values_are():
 
 
 @given(count=st.integers(1, 90), fewer=st.integers(1, 90))
-def test_averaged_positions_are_those_of_adaptive_pooling(count, fewer):
+def test_averaged_positions_equal_those_of_adaptive_pooling(count, fewer):
     fewer = min(count, fewer)
     centres = Centres(regular(3, 2.5, count), regular(0.5, 1, count), (100, 100)).averaged((fewer, fewer))
     theirs = adaptive_avg_pool1d(torch.from_numpy(regular(3, 2.5, count))[None], fewer)[0]
@@ -116,7 +116,7 @@ def test_a_pixel_outside_the_picture_has_no_cell(at):
         Centres.spread((2, 3), (8, 9)).cell(at)
 
 
-def test_a_map_that_spans_the_input_is_known_as_such():
+def test_a_map_that_spans_the_input_is_recognised():
     assert Centres.spread((7, 9), (224, 100)).is_spread
     assert Centres(regular(0.5, 32, 7), regular(16, 32, 7), (224, 224)).is_spread  # each in its own equal part
     assert Centres(regular(0.5, 32, 8), regular(0.5, 32, 1), (250, 32)).is_spread
@@ -133,5 +133,5 @@ def test_a_map_that_spans_the_input_is_known_as_such():
         np.array([0.5, 32.5, 64.5, 96.5, 128.5, 160.5, 191.5]),  # out of its part
     ],
 )
-def test_a_map_that_lies_elsewhere_does_not_span_the_input(rows):
+def test_a_map_at_other_positions_does_not_span_the_input(rows):
     assert not Centres(rows, regular(16, 32, 7), (224, 224)).is_spread

@@ -7,7 +7,7 @@ from fmapviz.core.checksummed_json import dumps, load, parse
 
 
 @pytest.mark.parametrize("padding", [0, 1, 1000])
-def test_a_file_larger_than_a_record_is_none_even_if_it_begins_with_one(padding, tmp_path, monkeypatch):
+def test_a_file_larger_than_a_record_is_refused(padding, tmp_path, monkeypatch):
     record = dumps({"fmapviz": 2, "files": []})
     monkeypatch.setattr(checksummed_json, "MAX_BYTES", len(record))
     data = record + b" " * padding

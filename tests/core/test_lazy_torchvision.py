@@ -41,11 +41,11 @@ def run(torch_alone):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_a_loaded_network_is_in_everything_the_one_that_was_saved(name, tmp_path):
+def test_a_loaded_network_equals_the_saved_one(name, tmp_path):
     check_loading(name, tmp_path)
 
 
-def test_parameters_keep_the_bytes_their_memory_had():
+def test_parameters_are_not_initialised():
     with poisoned_memory(), NoInitialization():
         layer = nn.Conv2d(3, 4, 3)
     assert layer.weight.isnan().all()
@@ -59,7 +59,7 @@ def test_parameters_keep_the_bytes_their_memory_had():
     assert layer.bias.isnan().all()
 
 
-def test_buffers_and_plain_tensors_are_made_as_always():
+def test_buffers_and_plain_tensors_are_initialised():
     with poisoned_memory(), NoInitialization():
         batch_norm = nn.BatchNorm2d(4)
         index = torch.zeros(3).add_(2).mul_(3)
@@ -69,7 +69,7 @@ def test_buffers_and_plain_tensors_are_made_as_always():
     assert index.tolist() == [6.0] * 3
 
 
-def test_initialisation_is_as_before_outside_and_after_an_error():
+def test_initialisation_is_restored_outside_and_after_an_error():
     functions = dict(vars(nn.init))
     with pytest.raises(ZeroDivisionError), NoInitialization():
         _ = 1 / 0
@@ -85,7 +85,7 @@ def test_initialisation_is_as_before_outside_and_after_an_error():
 # Without the compiler
 
 
-def test_torchvision_is_imported_whole_and_the_compiler_only_for_code_that_asks_for_it(run):
+def test_torchvision_is_imported_whole_without_the_compiler(run):
     """`roi_align` asks torch._dynamo.utils whether it may be compiled, where algorithms are to be deterministic."""
     out = run(
         """
@@ -149,7 +149,7 @@ assert len(graphs) == 1
 
 
 @pytest.mark.thorough
-def test_a_compiler_that_is_there_already_stays(run):
+def test_an_imported_compiler_stays_imported(run):
     run(
         """
 import sys
@@ -222,7 +222,7 @@ assert callable(sys.modules["torch._dynamo"].optimize)
         "torch.func.grad(lambda x: x.sum())(torch.ones(2)); torch.compiler.allow_in_graph(torch.sin)",
     ],
 )
-def test_code_that_asks_for_the_compiler_gets_it(code, run):
+def test_code_that_imports_the_compiler_has_it(code, run):
     run(
         f"""
 import sys, warnings

@@ -55,7 +55,7 @@ def rows_of(html):
     return {label: re.sub("<[^>]*>", "", cell) for label, cell in cells}
 
 
-def test_a_summary_is_a_table_of_what_was_done(tmp_path, monkeypatch):
+def test_a_summary_is_shown_as_a_table(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     paint(tmp_path / "a.png")
     drawn = fmapviz.visualize(NET, ["a.png", "none.png"], out="runs", to=["png", "html"], on_event=bool)
@@ -100,14 +100,14 @@ def test_a_summary_shows_some_pictures_of_the_first_images_and_says_how_many_are
     assert "more image" not in one
 
 
-def test_without_pictures_on_the_disk_none_are_shown(tmp_path):
+def test_a_summary_without_pictures_on_the_disk_shows_none(tmp_path):
     path = paint(tmp_path / "a.png")
     assert "<img" not in fmapviz.visualize(NET, path, out=tmp_path / "runs", to="tensorboard")._repr_html_()
     assert "<img" not in summary(units=(UrlPath("s3://bucket/runs/net/a.png"),))._repr_html_()
     assert "<img" not in summary(units=(tmp_path / "gone",))._repr_html_()
 
 
-def test_names_are_no_html_and_damaged_pictures_are_left_out(tmp_path):
+def test_names_are_escaped_and_damaged_pictures_left_out(tmp_path):
     unit = tmp_path / "<b onerror=x>&"
     unit.mkdir()
     Image.new("L", (400, 10)).save(unit / "00_<i>&.maps.png")
@@ -118,14 +118,14 @@ def test_names_are_no_html_and_damaged_pictures_are_left_out(tmp_path):
     assert "00_<i>&.maps" in reader.texts
 
 
-def test_without_a_report_there_is_no_link_to_one(tmp_path):
+def test_a_summary_without_a_report_has_no_link(tmp_path):
     drawn = fmapviz.visualize(NET, paint(tmp_path / "a.png"), out=tmp_path / "runs", to="png")
     (link,) = Reader(drawn._repr_html_()).links
     assert link.startswith("file:///")  # not below the working directory
     assert Path(unquote(urlsplit(link).path)) == drawn.directory
 
 
-def test_no_text_of_a_summary_is_taken_as_html(tmp_path, monkeypatch):
+def test_texts_of_a_summary_are_escaped(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     directory = Path(f"javascript:{HOSTILE}/../{HOSTILE}")
     failures = tuple(Failure(HOSTILE, "E_DECODE", f"{number}: {HOSTILE}") for number in range(7))
@@ -187,13 +187,13 @@ def test_a_bar_is_html_with_its_share(kernel):
 
 
 @pytest.mark.parametrize("shell", [None, SimpleNamespace()])
-def test_in_a_terminal_there_is_no_bar(monkeypatch, kernel, shell):
+def test_a_terminal_shows_no_notebook_bar(monkeypatch, kernel, shell):
     monkeypatch.setattr(sys.modules["IPython"], "get_ipython", lambda: shell)
     assert make_bar("images") is None
     assert kernel == []
 
 
-def test_outside_of_a_notebook_nothing_is_imported(tmp_path, torch_alone):
+def test_nothing_is_imported_outside_of_a_notebook(tmp_path, torch_alone):
     path = paint(tmp_path / "a.png")
     code = (
         "import sys, torch.hub, fmapviz.core.lazy_torchvision\n"
@@ -232,7 +232,7 @@ def test_a_feature_map_is_one_line():
      torch.ones(2, 3, dtype=torch.complex64), torch.tensor(True), torch.ones(2, 3, dtype=torch.int64, requires_grad=False)],
     ids=lambda values: f"{values.dtype} {values.layout}",
 )  # fmt: skip
-def test_a_feature_map_of_any_values_has_a_line(values):
+def test_a_feature_map_of_any_values_is_one_line(values):
     shown = repr(fmapviz.types.FeatureMap(Layer("a", "A", nn.Identity()), "a", 1, 0, values))
     assert shown.startswith("FeatureMap('a', A, (")
     assert "\n" not in shown
@@ -253,7 +253,7 @@ def test_a_vector_is_shown_as_bars_and_a_clip_frame_by_frame():
     assert clip.show().height == 2 * fmapviz.tile(clip.values[:, :, 0]).shape[1]
 
 
-def test_what_is_no_map_is_refused_and_a_style_is_checked():
+def test_values_that_are_no_maps_are_refused_and_a_style_is_checked():
     found = captured(nn.Conv2d(3, 5, 3), 2, 3, 12, 10)
     with pytest.raises(fmapviz.errors.RequestError, match="style must be Style or None"):
         found.show(8)

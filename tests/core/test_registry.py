@@ -31,7 +31,7 @@ SLOW = {"model source hf", "model source timm"}  # import large packages; tests/
 
 
 @pytest.mark.parametrize("members", [registry.views, registry.formats, registry.sources, registry.aggregates])
-def test_members_are_sorted_and_have_names_of_their_own(members):
+def test_members_are_sorted_and_have_distinct_names(members):
     assert list(members()) == sorted(members())
     assert len(members()) == len([each for one in registry.contributions() for each in getattr(one, members.__name__)])
 
@@ -52,7 +52,7 @@ def test_every_member_is_described_and_found(kind, member):
         for each in MEMBERS
     ],
 )
-def test_every_reference_of_a_member_leads_to_code(kind, member):
+def test_each_reference_of_a_member_is_importable(kind, member):
     values = (getattr(member, field.name) for field in dataclasses.fields(member))
     references = [value for value in values if isinstance(value, str) and value.startswith("fmapviz.")]
     for reference in references:
@@ -63,7 +63,7 @@ def test_every_reference_of_a_member_leads_to_code(kind, member):
 @pytest.mark.sampled
 @pytest.mark.parametrize("name", ["map", "Maps", "gradcam_pp", "grad_inputs", "_maps", "__init__", "../maps", "maps.py", ""])
 @pytest.mark.parametrize("kind", KINDS)
-def test_nothing_else_is_a_member(kind, name):
+def test_unknown_names_are_no_members(kind, name):
     with pytest.raises(RequestError) as caught:
         KINDS[kind][1](name)
     assert str(caught.value) == f"no such {kind}: '{name}'"
@@ -87,7 +87,7 @@ def test_the_hint_for_an_unknown_member_names_the_nearest_ones(kind, name, hint)
     assert caught.value.hint == hint
 
 
-def test_nothing_of_this_needs_torch():
+def test_the_catalogue_needs_no_torch():
     code = """
 import sys
 from fmapviz.core import registry

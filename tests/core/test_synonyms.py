@@ -22,7 +22,7 @@ def test_the_precision_of_a_network_is_that_of_its_weights(word):
     assert "stored values" in OPTIONS[word]
 
 
-def test_every_option_that_is_meant_exists():
+def test_each_option_in_the_tables_exists():
     assert {meant.partition("=")[0] for meant in OPTIONS.values() if " " not in meant} <= NAMES
 
 
@@ -37,7 +37,7 @@ def test_an_option_is_no_synonym_of_another():
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_every_member_that_is_meant_exists_and_is_no_synonym(family):
+def test_each_member_in_the_tables_exists_and_is_no_synonym(family):
     own = {"norm": NORMS, "weights": ("default", "random")}
     known = own[family] if family in own else FAMILY[family]()
     assert {meant for meant in FAMILIES[family].values() if " " not in meant} <= {*known}
@@ -69,7 +69,7 @@ def test_every_member_that_is_meant_exists_and_is_no_synonym(family):
         ("view", "zzz", "there are: attention, "),
     ],
 )
-def test_a_view_or_format_of_another_tool_is_answered_with_the_one_meant(family, word, meant):
+def test_a_view_or_format_of_another_tool_has_a_hint(family, word, meant):
     with pytest.raises(RequestError) as error:
         FIND[family](word)
     assert meant in error.value.hint
@@ -89,7 +89,7 @@ def test_a_comparison_is_answered_with_its_own_formats_and_ranges():
     ("word", "meant"),
     [("minmax", "'channel'"), ("global", "'run'"), ("abs", "'signed'"), ("clip", "fixed:LO,HI"), ("zz", "one of")],
 )
-def test_a_range_of_another_tool_is_answered_with_the_one_meant(word, meant):
+def test_a_range_of_another_tool_has_a_hint(word, meant):
     with pytest.raises(RequestError, match="no such norm") as error:
         Style(norm=word)
     assert meant in error.value.hint
@@ -99,7 +99,7 @@ FAMILIES_OF_NETWORKS = [family for family, name in MODELS.items() if not name.st
 
 
 @pytest.mark.parametrize("family", FAMILIES_OF_NETWORKS)
-def test_a_family_of_networks_is_answered_with_one_of_its_models(family):
+def test_a_family_of_networks_has_a_hint_to_a_model(family):
     assert MODELS[family] in meant_model(family.upper())
 
 
@@ -114,11 +114,11 @@ def test_the_model_of_a_family_exists(family):
     ("word", "meant"),
     [("dinov2_vits14", "hf:facebook/dinov2-small"), ("dino_vitb8", "timm:vit_small_patch16_224.dino"), ("detr_r50", "hf:")],
 )
-def test_a_size_of_a_family_is_answered_with_its_family(word, meant):
+def test_a_size_of_a_family_has_a_hint_to_the_family(word, meant):
     assert meant_model(word).startswith(meant)
 
 
-def test_a_name_of_another_source_is_answered_with_the_source():
+def test_a_name_of_another_source_has_a_hint_to_the_source():
     pytest.importorskip("timm")
     with pytest.raises(RequestError) as error:
         load_model("vit_tiny_patch16_224")
@@ -129,14 +129,14 @@ def test_a_name_of_another_source_is_answered_with_the_source():
 
 
 @pytest.mark.parametrize("spec", ["torchvision.models.resnet18", "models.resnet18", "torchvision.models.vit_b_16"])
-def test_a_model_by_its_module_is_answered_with_its_name(spec):
+def test_a_model_by_its_module_has_a_hint_to_its_name(spec):
     with pytest.raises(RequestError) as error:
         load_model(spec)
     assert error.value.hint == f"type {spec.rpartition('.')[2]}"
 
 
 @pytest.mark.parametrize("word", ["yolov8n", "YOLO11m-seg", "yolo", "yolov5"])
-def test_a_yolo_is_answered_with_the_source_that_has_them(word):
+def test_a_yolo_has_a_hint_to_its_source(word):
     assert meant_model(word).startswith("ultralytics:yolo11n.yaml is one")
 
 
@@ -154,14 +154,14 @@ def test_a_yolo_is_answered_with_the_source_that_has_them(word):
         ),
     ],
 )
-def test_a_function_is_given_only_hints_of_arguments_that_it_has(word, hint):
+def test_hints_of_a_function_name_only_its_arguments(word, hint):
     with pytest.raises(ArgumentError) as error:
         fmapviz.cam(torch.nn.Conv2d(3, 4, 3), torch.rand(1, 3, 8, 8), **{word: 1})
     assert error.value.hint == hint
 
 
 @pytest.mark.parametrize(("word", "meant"), [*FAMILIES["weights"].items(), ("None", "random"), ("Pretrained", "default")])
-def test_a_word_for_weights_is_answered(word, meant):
+def test_a_word_for_weights_has_a_hint(word, meant):
     with pytest.raises(WeightsError, match="no such weights") as error:
         load_model("alexnet", weights=word)
     assert error.value.hint == f"did you mean '{meant}'?"

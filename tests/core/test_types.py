@@ -54,7 +54,7 @@ def refusal(make, *args, **kwargs):
         ("fixed:1e-3,2.5E+2", (0.001, 250.0)),
     ],
 )
-def test_norms(norm, limits):
+def test_norms_are_parsed(norm, limits):
     assert Style(norm=norm).limits == limits
 
 
@@ -64,7 +64,7 @@ def test_norms(norm, limits):
      "fixed:0;1", "fixed: 0,1", "fixed:nan,1", "fixed:0,inf", "fixed:0,1e999", "fixed:-1e999,0", "fixed:0x1,2",
      "layer\x1b[31m"],
 )  # fmt: skip
-def test_norms_that_are_none(norm):
+def test_invalid_norms_are_refused(norm):
     message, hint = refusal(Style, norm=norm)
     assert message == f"no such norm: {quote(norm)}"
     if norm in {"channels", "fixed"}:  # words of other tools
@@ -89,7 +89,7 @@ def test_norms_that_are_none(norm):
         ("7-7", None, (7,)),
     ],
 )
-def test_channels(channels, top, listed):
+def test_channels_are_parsed(channels, top, listed):
     style = Style(channels=channels)
     assert (style.strongest, style.listed) == (top, listed)
 
@@ -99,7 +99,7 @@ def test_channels(channels, top, listed):
     ["", "none", "All", "-1", "1-", "-3-5", "8-3", "1,,2", "1,", ",1", "top", "top:", "top:0", "top:-1", "top:x", "top:1.5",
      "1.5", "a", "0 1", "1-2-3", "12345678"],
 )  # fmt: skip
-def test_channels_that_are_none(channels):
+def test_invalid_channels_are_refused(channels):
     assert refusal(Style, channels=channels) == (
         f"no such channels: '{channels}'",
         "one of all, 0,3,8-15, top:16, top:16:mean, top:16:std",
@@ -107,7 +107,7 @@ def test_channels_that_are_none(channels):
 
 
 @pytest.mark.parametrize("style", [{"columns": 1}, {"columns": 5000}, {"padding": 0}, {"padding": 1000}, {"scale": 64}])
-def test_numbers_of_a_style(style):
+def test_numbers_of_a_style_are_accepted(style):
     (name,) = style
     assert getattr(Style(**style), name) == style[name]
 
@@ -123,7 +123,7 @@ def test_numbers_of_a_style(style):
         ({"scale": 65}, "scale must be a whole number from 1 to 64: '65'"),
     ],
 )
-def test_numbers_of_a_style_that_make_no_sense(style, message):
+def test_invalid_numbers_of_a_style_are_refused(style, message):
     assert refusal(Style, **style)[0] == message
 
 
@@ -152,27 +152,27 @@ def parse(**typed):
         ({"std": ".1,.2,.3"}, {"std": (0.1, 0.2, 0.3)}),
     ],
 )
-def test_input_options_as_they_are_typed(typed, options):
+def test_input_options_are_parsed(typed, options):
     assert parse(**typed) == InputOptions(**options)
 
 
 @pytest.mark.parametrize("size", ["", "x", "224x", "x224", "1x2x3", "-5", "22.4", "224 x 224", "224px", "1e3", "1234567"])
-def test_sizes_that_are_none(size):
+def test_invalid_sizes_are_refused(size):
     assert refusal(parse, size=size) == (f"no such size: '{size}'", "a number of pixels, or HEIGHTxWIDTH such as 240x320")
 
 
 @pytest.mark.parametrize("size", ["0", "0x5", "5x0", "16385", "1x999999"])
-def test_sizes_that_no_picture_has(size):
+def test_impossible_sizes_are_refused(size):
     height, _, width = size.partition("x")
     assert refusal(parse, size=size)[0] == f"size must be 1 to 16384 pixels: '{height}x{width or height}'"
 
 
 @pytest.mark.parametrize("fit", ["", "Crop", "stretch", "None", "\x1b[1m"])
-def test_fits_that_are_none(fit):
+def test_invalid_fits_are_refused(fit):
     assert refusal(parse, fit=fit) == (f"no such fit: {quote(fit)}", "one of crop, squash, pad, none")
 
 
-def test_no_fit_to_a_size():
+def test_fit_none_with_a_size_is_refused():
     message, hint = refusal(parse, fit="none", size="224")
     assert message == "fit none keeps the size of each image"
     assert "size=" in hint
@@ -184,23 +184,23 @@ class TestMeanAndDeviation:
     @pytest.mark.parametrize(
         "text", ["", "a", "1,", "0.5;0.5;0.5", "0.5 0.5 0.5", "1,2,x", "nan", "inf", "0.5,-inf,1", "1e999"]
     )
-    def test_no_numbers(self, option, text):
+    def test_texts_that_are_no_numbers_are_refused(self, option, text):
         assert refusal(parse, **{option: text}) == (
             f"{option} is not a list of numbers: '{text}'",
             "such as 0.485,0.456,0.406",
         )
 
     @pytest.mark.parametrize("numbers", [(0.1, 0.2), (0.1, 0.2, 0.3, 0.4)])
-    def test_numbers_for_other_channels_than_a_picture_has(self, option, numbers):
+    def test_numbers_of_other_channels_are_refused(self, option, numbers):
         text = ",".join(map(str, numbers))
         assert parse(**{option: text}) == InputOptions(**{option: numbers})
 
-    def test_no_number_at_all(self, option):
+    def test_empty_lists_of_numbers_are_refused(self, option):
         assert refusal(InputOptions, **{option: ()})[0] == f"{option} must be one or more numbers: ''"
 
 
 @pytest.mark.parametrize("std", ["0", "-1", "0.2,0,0.2", "1,1,-0.5"])
-def test_deviations_that_nothing_can_be_divided_by(std):
+def test_deviations_of_zero_are_refused(std):
     message, _ = refusal(parse, std=std)
     assert message == f"std must be above 0: '{','.join(str(float(number)) for number in std.split(','))}'"
 
@@ -211,7 +211,7 @@ names = st.text(st.characters(), max_size=300).map(lambda name: f"07 {name}")
 
 
 @given(names, names)
-def test_a_picture_becomes_a_file_of_a_safe_name_of_its_own(one, other):
+def test_a_picture_has_a_distinct_safe_file_name(one, other):
     first, second = (Picture("maps", name, b"", 1, 1, {}).file_name for name in (one, other))
     assert re.fullmatch(r"07(_[\w.\-#+%~]+\.maps)?\.png", first, re.ASCII)
     assert len(first) <= 255
@@ -220,7 +220,7 @@ def test_a_picture_becomes_a_file_of_a_safe_name_of_its_own(one, other):
 
 
 @pytest.mark.parametrize("letter", ["a", "é", "/", "😀"])
-def test_file_names_fit_into_a_file_system_however_long_the_layers_is(letter):
+def test_file_names_of_long_layer_names_fit_a_file_system(letter):
     longs = [Picture("spectrum", f"123 {letter * length}", b"", 1, 1, {}).file_name for length in range(1, 400)]
     assert max(map(len, longs)) <= 255
     assert len(set(longs)) == len(longs)
@@ -233,7 +233,7 @@ def test_names_of_layers_stay_readable():
     assert {name: Picture("maps", name, b"", 1, 1, {}).file_name for name in names} == names
 
 
-def test_names_that_look_the_same_are_kept_apart():
+def test_names_that_look_the_same_have_different_files():
     names = [unicodedata.normalize(form, "00 é") for form in ("NFC", "NFD")]
     assert len({Picture("maps", name, b"", 1, 1, {}).file_name for name in names}) == 2
 
@@ -285,7 +285,7 @@ def test_a_runs_settings_survive_json():
     ("done", "skipped", "failed", "code"),
     [(2, 0, 0, 0), (0, 2, 0, 0), (1, 1, 1, 3), (0, 1, 1, 3), (0, 0, 3, 4), (0, 0, 0, 4)],
 )
-def test_a_run_ends_with_a_code(done, skipped, failed, code):
+def test_a_summary_has_an_exit_code(done, skipped, failed, code):
     summary = RunSummary(Path(), done + skipped + failed, done, skipped, failed, 0, 0, (), {}, (), 0.0)
     assert summary.exit_code == code
 
@@ -304,13 +304,13 @@ def test_errors_carry_their_exit_code_and_hint():
 
 
 @given(st.text(st.characters()))
-def test_what_is_quoted_can_be_shown(text):
+def test_quoted_texts_are_printable(text):
     assert quote(text).isprintable()
     quote(text).encode()
     assert printable(text) == text or not text.isprintable()
 
 
-def test_what_is_quoted_can_be_recognised():
+def test_quoted_texts_are_unambiguous():
     assert quote(Path("/a b/ä.png")) == "'/a b/ä.png'"
     assert printable("a\nb\u202ec\udcff") == "a\\nb\\u202ec\\udcff"
 
@@ -333,5 +333,5 @@ def test_near_words_are_suggested():
         (Target("class5", 5, "", 2.5), "class 5, score 2.5"),
     ],
 )
-def test_a_class_is_named_once(target, text):
+def test_a_class_is_named_by_its_first_name(target, text):
     assert str(target) == text

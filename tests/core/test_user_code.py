@@ -23,14 +23,14 @@ from fmapviz.models.load import check_name
         ("netz.py:größe", CodeReference("netz.py", "größe")),
     ],
 )  # fmt: skip
-def test_a_reference_is_taken_apart(text, reference):
+def test_a_reference_is_parsed(text, reference):
     assert parse_reference(text) == reference
 
 
 @pytest.mark.parametrize(
     "text", ["", "net.py", "net.py:", ":build", "net.py:1st", "net.py:a-b", "net.py:build()x", "net.py:b c"]
 )
-def test_another_form_is_refused_with_an_example(text):
+def test_references_of_another_form_are_refused_with_an_example(text):
     with pytest.raises(RequestError) as caught:
         parse_reference(text)
     assert "my_net.py:build" in caught.value.hint
@@ -44,14 +44,14 @@ def test_another_form_is_refused_with_an_example(text):
         "(n=f'{1}')", "(n=a)", "(n=2**99)", f"(n={'(' * 5000}1{')' * 5000})", f"(n={'-' * 100000}1)",
     ],
 )  # fmt: skip
-def test_what_is_no_literal_is_refused_and_never_evaluated(text, tmp_path, monkeypatch):
+def test_arguments_that_are_no_literals_are_refused_and_never_evaluated(text, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(RequestError):
         parse_arguments(text)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_whether_there_is_such_code_is_known_without_torch_and_without_running_it(tmp_path):
+def test_user_code_is_found_without_torch_and_without_running_it(tmp_path):
     (tmp_path / "canary.py").write_text("open('CANARY', 'w')\n")
     (tmp_path / "package").mkdir()
     script = (
@@ -74,19 +74,19 @@ def test_whether_there_is_such_code_is_known_without_torch_and_without_running_i
         "n" * 5000 + ":x",
     ],
 )
-def test_code_that_is_not_there_is_an_error(text):
+def test_missing_user_code_is_an_error(text):
     for check in (check_name, check_reference):
         with pytest.raises(RequestError, match="no such"):
             check(text)
 
 
 @pytest.mark.parametrize("spec", ["https://example.org/net.py:build", "file:///net.py:build"])
-def test_code_is_not_fetched_from_anywhere(spec):
+def test_user_code_at_an_address_is_refused(spec):
     with pytest.raises(RequestError, match="no such model"):
         check_name(spec)
 
 
-def test_a_script_that_parses_arguments_when_imported_does_not_get_those_of_fmapviz(tmp_path, monkeypatch):
+def test_an_imported_script_does_not_receive_the_arguments_of_fmapviz(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["fmapviz", "net.py:build", "photo.jpg", "--to", "png"])
     file = tmp_path / "argued.py"
     file.write_text(
@@ -101,7 +101,7 @@ def test_a_script_that_parses_arguments_when_imported_does_not_get_those_of_fmap
     ("code", "hint"),
     [("import sys; sys.exit(3)", "if __name__ == '__main__'"), ("from .blocks import Block", "my_pkg.net:build")],
 )
-def test_a_script_that_cannot_be_imported_gets_a_hint(code, hint, tmp_path):
+def test_a_script_that_cannot_be_imported_has_a_hint(code, hint, tmp_path):
     (tmp_path / "script_alone.py").write_text(code)
     with pytest.raises(UserCodeError) as caught:
         import_module_of(CodeReference(str(tmp_path / "script_alone.py"), "build"))

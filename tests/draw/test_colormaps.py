@@ -50,7 +50,7 @@ def test_grey_is_an_alias_of_gray():
     ],
 )
 @pytest.mark.parametrize("ask", [canonical_colormap, table, lambda name: Style(colormap=name)])
-def test_unmodel_names_are_refused(name, hint, ask):
+def test_unknown_colormaps_are_refused(name, hint, ask):
     with pytest.raises(RequestError) as caught:
         ask(name)
     assert str(caught.value) == f"no such colormap: '{name}'".replace("\x1b", r"\x1b")
@@ -75,7 +75,7 @@ def test_alpha_must_be_0_to_1(alpha):
         ({"colormap": "gray"}, None),
     ],
 )
-def test_the_palette_of_grids(style, palette):
+def test_the_palette_of_grids_equals_the_colormap(style, palette):
     assert Style(**style).palette == palette
 
 

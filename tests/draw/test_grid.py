@@ -89,13 +89,13 @@ def tiles_of(grid, count, shape, *, padding=2):
 
 
 @pytest.mark.parametrize(("count", "shape"), each_once(CHANNELS, SHAPES))
-def test_a_grid_equals_make_grids(count, shape):
+def test_a_grid_equals_that_of_make_grid(count, shape):
     maps = random_maps(count, *shape)
     assert torch.equal(tile(maps), reference(maps))
 
 
 @pytest.mark.parametrize("count", [1, 2, 7, 64])
-def test_a_grid_equals_save_images_file(count):
+def test_a_grid_equals_the_file_of_save_image(count):
     maps, file = random_maps(count, 9, 11), BytesIO()
     save_image(make_grid(maps[:, None], normalize=True, scale_each=True, nrow=isqrt(count), padding=2), file, format="png")
     written = np.asarray(Image.open(file))
@@ -107,7 +107,7 @@ def test_a_grid_equals_save_images_file(count):
 @pytest.mark.parametrize(
     ("count", "columns", "padding"), [*AllPairs([[1, 2, 7, 10, 64], [None, 1, 3, 5, 10000], [0, 1, 2, 7]])]
 )
-def test_padding_and_columns_equal_make_grids(count, columns, padding):
+def test_padding_and_columns_equal_those_of_make_grid(count, columns, padding):
     maps = random_maps(count, 5, 4)
     grid = tile(maps, Style(padding=padding, columns=columns))
     assert torch.equal(grid, reference(maps, padding=padding, columns=columns))
@@ -269,7 +269,7 @@ def test_a_single_channel_has_no_padding():
 
 
 @pytest.mark.parametrize(("count", "columns", "rows"), [(2, 1, 2), (3, 1, 3), (64, 8, 8), (65, 8, 9), (80, 8, 10)])
-def test_the_size_of_a_grid(count, columns, rows):
+def test_the_size_of_a_grid_follows_columns_padding_and_scale(count, columns, rows):
     assert tile(torch.zeros(count, 5, 9)).shape == (rows * 7 + 2, columns * 11 + 2)
     assert rows == ceil(count / columns)
 
@@ -500,7 +500,7 @@ def test_gray_equals_the_default():
     ids=str,
 )
 @pytest.mark.parametrize("shape", [(2, 7, 5, 4), (1, 16, 8, 8), (3, 1, 6, 2)])
-def test_the_gpus_code_equals_the_cpus(style, shape, monkeypatch):
+def test_code_for_gpus_gives_the_result_of_the_cpu(style, shape, monkeypatch):
     maps = torch.randn(shape, generator=torch.Generator().manual_seed(0))
     broken = maps.clone()
     broken[0, 0, 0, 0], broken[-1, -1] = float("nan"), float("inf")
@@ -573,7 +573,7 @@ def test_taken_channels_have_their_own_range_or_that_of_the_layer(poisoned):
     missing=st.booleans(),
     seed=st.integers(0, 99),
 )
-def test_moments_are_numpys_in_float64_for_any_mean_and_deviation(device, dtype, level, size, missing, seed):  # noqa: PLR0917
+def test_moments_equal_those_of_numpy_in_float64(device, dtype, level, size, missing, seed):  # noqa: PLR0917
     """Deviations are counted in the last digits of the mean; a GPU computes in float32, which holds no large squares."""
     mean, digits = level
     if mean > 1e5 and (dtype == torch.float16 or device == "GPU"):
@@ -611,7 +611,7 @@ WIDE = {
 
 
 @pytest.mark.parametrize("kind", WIDE)
-def test_what_float32_cannot_hold_is_said(kind, tmp_path):
+def test_values_beyond_float32_are_reported(kind, tmp_path):
     maps = torch.randn(1, 4, 7, 9, generator=torch.Generator().manual_seed(0)).double()
     wide = WIDE[kind](maps)
     assert is_rounded(wide)
@@ -637,7 +637,7 @@ def test_what_float32_cannot_hold_is_said(kind, tmp_path):
 @pytest.mark.parametrize(
     "maps", [torch.randn(1, 4, 7, 9).double(), torch.full((1, 2, 3, 3), 0.1).double(), torch.ones(1, 1, 2, 2).long()]
 )
-def test_what_float32_holds_well_enough_is_not_mentioned(maps):
+def test_values_that_float32_holds_are_not_reported(maps):
     assert not is_rounded(maps)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

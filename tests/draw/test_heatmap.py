@@ -32,7 +32,7 @@ def reference(raw, size):
     [*AllPairs([[(2, 7, 7), (3, 5, 9), (1, 2, 1), (2, 24, 32)], [1, 1e-4, 1e-8, 1e6], [(96, 128), (50, 31)]])],
 )
 @pytest.mark.thorough
-def test_a_heat_map_is_pytorch_grad_cams(shape, factor, size):
+def test_a_heat_map_equals_that_of_pytorch_grad_cam(shape, factor, size):
     raw = random(*shape) * factor
     heat = heat_and_ends(raw, size)[0]
     assert heat.dtype == torch.float32
@@ -82,7 +82,7 @@ def assert_alike(pixels, expected):
 
 @pytest.mark.parametrize("bad", [NAN, INF, -INF])
 @pytest.mark.parametrize(("size", "columns"), [((35, 36), 24), ((5, 9), 6), ((64, 9), 6)], ids=str)
-def test_a_map_beside_values_that_are_not_finite_looks_as_if_it_ended_there(bad, size, columns):
+def test_a_map_ends_at_values_that_are_not_finite(bad, size, columns):
     raw = random(2, 5, 9)
     raw[:, :, 6:] = bad
     drawn, low, high = stretch(raw, size, Style())
@@ -94,7 +94,7 @@ def test_a_map_beside_values_that_are_not_finite_looks_as_if_it_ended_there(bad,
     torch.testing.assert_close(high, alone.amax((1, 2)), rtol=1e-5, atol=1e-5)
 
 
-def test_around_a_hole_the_finite_neighbours_share_its_weight():
+def test_finite_neighbours_share_the_weight_of_a_value_that_is_not_finite():
     raw = random(1, 6, 7)
     raw[0, 2, 3] = raw[0, 4, 4] = raw[0, 0, 6] = NAN
     known = np.isfinite(raw[0].numpy())
@@ -112,7 +112,7 @@ def test_around_a_hole_the_finite_neighbours_share_its_weight():
     assert not pixels[hole].any()
 
 
-def test_finite_maps_are_drawn_the_same_whatever_is_drawn_with_them():
+def test_finite_maps_do_not_depend_on_other_maps_of_the_batch():
     raw = random(3, 7, 7)
     alone = [stretch(image[None], (50, 60), Style()) for image in raw]
     raw[1, 3] = NAN
@@ -132,7 +132,7 @@ def test_equal_values_stay_equal(value, holes):
     assert low == high == raw[0, 0, 0]
 
 
-def test_without_a_finite_value_there_is_no_scale():
+def test_a_map_without_a_finite_value_has_no_scale():
     maps = torch.stack([torch.full((3, 4), NAN), torch.arange(12.0).view(3, 4)])
     pixels, low, high = stretch(maps, (30, 40), Style("signed"))
     assert not pixels[0].any()
@@ -140,19 +140,19 @@ def test_without_a_finite_value_there_is_no_scale():
 
 
 @pytest.mark.parametrize(("have", "wanted"), [(1, 5), (7, 224), (9, 20), (20, 9), (13, 13)])
-def test_the_nearest_value_is_pillows(have, wanted):
+def test_nearest_resizing_equals_that_of_pillow(have, wanted):
     from PIL import Image
 
     row = Image.fromarray(np.arange(have, dtype=np.uint8)[None])
     assert nearest(have, wanted).tolist() == np.asarray(row.resize((wanted, 1), Image.Resampling.NEAREST))[0].tolist()
 
 
-def test_half_precision_is_computed_in_full():
+def test_half_precision_is_computed_in_float32():
     raw = random(2, 7, 7).half()
     assert torch.equal(heat_and_ends(raw, (56, 56))[0], heat_and_ends(raw.float(), (56, 56))[0])
 
 
-def test_the_signed_map_is_left_alone():
+def test_a_signed_map_is_not_changed():
     raw = random(2, 7, 7)
     before = raw.clone()
     heat_and_ends(raw, (7, 7))[0].fill_(9)
@@ -161,7 +161,7 @@ def test_the_signed_map_is_left_alone():
 
 @pytest.mark.parametrize("limits", [None, (0.5, 2.0)])
 @pytest.mark.parametrize("size", [(7, 9), (14, 27), (15, 20), (56, 36)])
-def test_the_ends_of_a_heat_map_are_values_of_what_is_drawn(size, limits):
+def test_the_ends_of_a_heat_map_are_values_of_the_drawn_map(size, limits):
     raw = torch.randn(5, 7, 9, generator=torch.Generator().manual_seed(0)) + torch.arange(5)[:, None, None]
     heat, low, high = heat_and_ends(raw, size, limits=limits)
     enlarged = interpolate(raw.relu()[:, None], size, mode="bilinear", align_corners=False)[:, 0]
@@ -172,7 +172,7 @@ def test_the_ends_of_a_heat_map_are_values_of_what_is_drawn(size, limits):
         torch.testing.assert_close(high, enlarged.amax((1, 2)))
 
 
-def test_the_ends_of_a_map_of_one_value_are_that_value():
+def test_both_ends_of_a_constant_map_are_its_value():
     assert [ends.tolist() for ends in heat_and_ends(torch.full((1, 2, 2), 3.0), (4, 4))[1:]] == [[3.0], [3.0]]
 
 

@@ -54,7 +54,7 @@ def test_a_heat_map_lies_over_a_grey_picture_too():
     assert np.array_equal(picture.pixels, coloured.pixels)
 
 
-def test_what_is_as_fine_as_the_picture_does_not_lie_over_it():
+def test_a_map_of_the_pictures_resolution_is_drawn_without_the_picture():
     one = heat("saliency", "", over=False)
     (grey,) = pictures(one)
     assert np.array_equal(grey.pixels, content(one).pixels)
@@ -77,7 +77,7 @@ def test_a_picture_is_named_after_its_place_and_class():
     ]
 
 
-def test_a_picture_says_what_it_shows():
+def test_a_picture_describes_its_content():
     raw = [[-1.23456, 0.0, 5.4321]]
     (picture,) = pictures(heat(raw=raw, automatic=True), style={"alpha": 0.25})
     assert picture.facts == {
@@ -120,7 +120,7 @@ def notices_about(result, **options):
         ([[2.0, 2.0]], "the same everywhere (raw values 2 to 2)"),
     ],
 )
-def test_an_empty_map_is_told_with_its_range(raw, said):
+def test_an_empty_map_is_reported_with_its_range(raw, said):
     empty = heat(raw=raw)
     assert content(empty).empty
     assert notices_about(drawn(empty, heat())) == [f"gradcam of layer4 for star is {said}"]
@@ -132,7 +132,7 @@ def test_an_empty_map_is_told_with_its_range(raw, said):
     assert notices_about(drawn(heat("eigencam", raw=raw, target=None))) == [f"eigencam of layer4 is {said}"]
 
 
-def test_the_empty_cells_of_a_sheet_are_told_in_one_line():
+def test_the_empty_cells_of_a_sheet_are_reported_in_one_line():
     cells = [heat("sheet", f"layer{number}", raw=[[-1.0]]) for number in range(6)]
     (notice,) = notices_about(drawn(*cells[:2], heat("sheet")), sheets=["sheet"])
     assert notice == "cells of the sheet with nothing to see: layer0 for star, layer1 for star"
@@ -144,7 +144,7 @@ def test_the_empty_cells_of_a_sheet_are_told_in_one_line():
 # --- what unit.json tells
 
 
-def test_records_are_plain_and_tell_everything():
+def test_records_are_plain_json_and_complete():
     one, free = heat(automatic=True, raw=[[-1, 2.5]]), heat("eigencam", "", target=None, raw=[[np.nan, 1]], index=3)
     records = heat_records(drawn(one, free))
     assert json.loads(json.dumps(records, allow_nan=False)) == [
@@ -253,7 +253,7 @@ def test_a_sheet_names_a_few_layers_with_values_that_are_not_finite():
     assert not np.array_equal(without.pixels[-45:], sheet.pixels[-45:])  # the note tells of the checkerboard
 
 
-def test_values_that_took_no_part_are_told_where_there_were_others():
+def test_ignored_values_are_reported_if_a_map_has_other_values():
     (picture,) = pictures(reduced("mean", "conv", 0, places=0, values=5))
     assert picture.facts["Not finite"] == "5 values are NaN or infinite and take no part"
     assert len(np.unique(picture.pixels.reshape(-1, 3), axis=0)) > 20

@@ -47,7 +47,7 @@ def plot(histogram, title="", note=""):
 
 
 @pytest.mark.parametrize(("name", "bins"), [*((name, 64) for name in VALUES), *(("normal", bins) for bins in (10, 1, 100))])
-def test_bar_heights_are_numpys_counts(name, bins):
+def test_bar_heights_equal_the_counts_of_numpy(name, bins):
     histogram = histogram_of(VALUES[name], bins)
     pixels = plot(histogram)
     assert pixels.dtype == np.uint8

@@ -128,7 +128,7 @@ def test_wide_tiles_without_padding_still_touch():
         (3, Style(padding=0), 1),
     ],
 )
-def test_narrow_bars_stay_together_and_every_nth_is_numbered(count, style, step):
+def test_narrow_bars_stay_adjacent_and_are_numbered_at_intervals(count, style, step):
     drawn, tiles = bars_of(count, style)
     drawn.flags.writeable = False
     numbered, moved = number_tiles(drawn, tiles, range(count))
@@ -159,7 +159,7 @@ def test_a_row_of_numbered_bars_may_be_narrower_than_its_number():
     ("count", "style", "largest"),
     [*AllPairs([[1, 2, 20, 40, 64], [{}, {"padding": 0, "scale": 2}, {"columns": 7}], [30, 999, 20000]])],
 )
-def test_each_of_up_to_64_chosen_bars_has_its_number(count, style, largest):
+def test_up_to_64_chosen_bars_are_numbered(count, style, largest):
     """A reader cannot infer numbers that are left out unless they count from 0."""
     numbers = [largest, *np.random.default_rng(0).permutation(100 + count)[1:count].tolist()]
     drawn, tiles = bars_of(count, Style(channels=f"top:{count}", **style))
@@ -172,7 +172,7 @@ def test_each_of_up_to_64_chosen_bars_has_its_number(count, style, largest):
         assert read(numbered, left, top, max(map(len, map(str, numbers)))) == str(number)
 
 
-def test_of_many_chosen_bars_every_nth_is_numbered():
+def test_many_chosen_bars_are_numbered_at_intervals():
     drawn, tiles = bars_of(100, Style(channels="top:100"))
     numbers = np.random.default_rng(0).permutation(1000)[:100].tolist()
     numbered, moved = number_tiles(drawn, tiles, numbers)
@@ -293,7 +293,7 @@ def test_a_mark_is_beside_its_level():
     assert abs(middles - [top + (1 - position) * (len(bar) - 1) for position in (1, 0.7, 0.3, 0)]).max() <= 1.5
 
 
-def test_a_colour_bar_needs_no_marks_but_a_known_colormap():
+def test_a_colour_bar_needs_a_valid_colormap_and_no_marks():
     assert (
         add_colorbar(random(100, 50), colormap=None, marks=[]).shape
         == add_colorbar(random(100, 50), colormap=None, marks=[(0.5, "")]).shape

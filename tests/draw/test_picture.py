@@ -78,7 +78,7 @@ def test_the_input_comes_first_and_then_every_drawing_in_order():
         assert image.size == (picture.width, picture.height) == (pixels.shape[1], pixels.shape[0])
 
 
-def test_an_image_of_which_nothing_was_drawn_still_shows_its_input():
+def test_an_image_without_drawings_shows_its_input():
     (only,) = make_pictures(drawn(), SEEN, NAME, info())
     assert only.name == "input"
 
@@ -100,7 +100,7 @@ def test_indices_have_as_many_digits_as_they_need(count, first, last):
     assert names[1:] == sorted(names[1:])
 
 
-def test_a_picture_says_what_it_shows():
+def test_a_picture_describes_its_content():
     assert facts_of(drawing()) == {
         "Layer": "features.0",
         "Type": "Conv2d",
@@ -117,7 +117,7 @@ def test_the_range_says_that_it_is_of_more_than_the_chosen_channels(of, whose):
     assert facts_of(drawing(of=of, channels=(0, 1)))["Range"] == f"-1.235 to 2, {whose}"
 
 
-def test_the_input_says_what_it_shows():
+def test_the_input_describes_its_content():
     (picture,) = make_pictures(drawn(), SEEN, NAME, info())
     assert picture.facts == {"Shows": "the input as the network saw it", "Shape": "4 x 5 pixels", **COMMON}
 
@@ -141,7 +141,7 @@ def test_the_maps_of_heads_are_not_called_channels():
     assert "Channels" not in facts
 
 
-def test_what_is_out_of_the_ordinary_is_said():
+def test_unusual_values_are_described():
     statistics = Statistics(None, None, None, constant=(0, 3), nonfinite=12)
     facts = facts_of(drawing(statistics=statistics, channels=(7, 1), samples=1000))
     assert facts["Range"] == "no finite value"
@@ -159,7 +159,7 @@ def test_long_lists_of_channels_are_cut():
     assert facts["Dead channels"] == ", ".join(map(str, range(32))) + ", ... (512 in all)"
 
 
-def test_pillow_reads_what_a_picture_says():
+def test_pillow_reads_the_description_of_a_picture():
     for picture in make_pictures(drawn(drawing(), drawing("schicht ä 層 \x1b", 1)), SEEN, NAME, info()):
         assert Image.open(BytesIO(picture.png)).text == dict(picture.facts)
 
@@ -308,7 +308,7 @@ def test_a_content_that_draws_itself_gets_the_frame_of_the_style(style):
     assert (picture.width, picture.height) != (5, 4)
 
 
-def test_a_content_has_values_a_record_and_a_notice_only_if_it_says_so():
+def test_a_content_has_values_a_record_and_a_notice_only_if_it_declares_them():
     plain, dark = drawn_layer("a", Stripes(6), view="stripes"), drawn_layer("b", Dark(2), view="stripes")
     result = drawn(plain, dark)
     assert [(layer.layer, view, {**values}) for layer, view, values in result.valued if not values] == [("a", "stripes", {})]

@@ -56,7 +56,7 @@ def test_grey_stays_grey_and_colour_stays_colour(shape, mode):
 
 
 @pytest.mark.parametrize("shape", [(31, 17), (31, 17, 3)])
-def test_the_file_follows_the_specification(shape):
+def test_a_png_file_follows_the_specification(shape):
     pixels = np.random.default_rng(1).integers(0, 256, shape, np.uint8)
     chunks = list(walk(png.encode(pixels, {"layer": "features.0", "name": "é 層"})))
     assert [name for name, _ in chunks] == [b"IHDR", b"tEXt", b"iTXt", b"IDAT", b"IEND"]
@@ -87,7 +87,7 @@ def test_the_checks_detect_a_flipped_byte():
     ],
     ids=["transposed", "strided", "planar", "broadcast"],
 )
-def test_any_memory_layout_is_accepted(pixels):
+def test_pixels_of_any_memory_layout_are_accepted(pixels):
     assert np.array_equal(np.asarray(open_png(png.encode(pixels))), pixels)
 
 
@@ -153,7 +153,7 @@ def test_empty_pixels_are_refused(shape):
     [np.zeros((2, 2), np.float32), np.zeros((2, 2), np.int8), np.zeros(4, np.uint8), np.zeros((2, 2, 2), np.uint8)],
     ids=["float", "int8", "1-d", "LA"],
 )
-def test_other_types_and_shapes_are_refused(pixels):
+def test_pixels_of_other_types_and_shapes_are_refused(pixels):
     with pytest.raises(ValueError, match="must be uint8"):
         png.encode(pixels)
 

@@ -63,7 +63,7 @@ def test_every_written_character_has_a_glyph():
 @pytest.mark.parametrize("text", HOSTILE)
 @pytest.mark.parametrize("most", [1, 3])
 @pytest.mark.parametrize("width", [30, 200])
-def test_lines_fit(text, most, width):
+def test_lines_fit_the_width(text, most, width):
     lines = wrap(text, FACE, width, lines=most)
     assert 1 <= len(lines) <= most
     assert all(ImageFont.load_default(14 * 4).getlength(line) <= 4 * width for line, _ in lines)
@@ -91,7 +91,7 @@ def test_a_long_text_is_elided_in_the_middle():
 @pytest.mark.sampled
 @pytest.mark.parametrize("text", ["gradcam", "layer4.1.conv2", "W j g", "B - A: -1.5e-05 to 0.2467", "f\\ff"])
 @pytest.mark.parametrize("size", [10, 14, 20])
-def test_a_line_is_pillows_text_four_times_as_large_reduced(text, size):
+def test_a_line_equals_pillows_text_drawn_four_times_as_large_and_reduced(text, size):
     drawn = draw_lines([(text, Typeface(size, WHITE))], ground=BLACK)
     large = Image.new("L", (drawn.shape[1] * 4, drawn.shape[0] * 4))
     ImageDraw.Draw(large).text((0, size * 4), text, 255, ImageFont.load_default(size * 4), anchor="ls")

@@ -95,7 +95,7 @@ def test_a_record_is_what_protobuf_serializes(size, step):
     assert list(event.summary.value[0].tensor.string_val) == [b"458", b"70000", picture.png]
 
 
-def test_every_flipped_byte_is_noticed(tmp_path):
+def test_each_flipped_byte_is_detected(tmp_path):
     whole = tmp_path / "whole.tfevents"
     with event_file.create(whole) as append:
         append(make_image())
@@ -108,7 +108,7 @@ def test_every_flipped_byte_is_noticed(tmp_path):
 
 
 @pytest.mark.parametrize("data", [b"", b"123456789", bytes(32), bytes(range(256)) * 9], ids=len)
-def test_the_framing_is_tfrecords(tmp_path, data):
+def test_the_framing_equals_that_of_tfrecord(tmp_path, data):
     path = tmp_path / "records"
     with path.open("wb") as file:
         assert event_file.write_record(file, Record(data[:5], data[5:9], data[9:])) == len(data)
@@ -142,7 +142,7 @@ def test_a_block_that_fails_leaves_no_event_file_and_no_open_handle(tmp_path):
         appends[0](make_image())
 
 
-def test_an_unfinished_file_of_somebody_else_is_not_overwritten(tmp_path):
+def test_an_unfinished_foreign_file_is_not_overwritten(tmp_path):
     (tmp_path / "events.partial").write_text("mine")
     with pytest.raises(FileExistsError), event_file.create(tmp_path / "events.out.tfevents.x"):
         pass
@@ -159,7 +159,7 @@ def test_a_full_disk_is_an_error(size):
 
 @pytest.mark.skipif(sys.platform == "win32", reason="has no limit on file sizes")
 @pytest.mark.parametrize(("limit", "size", "phase"), [(20, 10, "closing"), (100_000, 3_000_000, "writing")])
-def test_a_full_disk_is_noticed_whenever_it_shows(tmp_path, limit, size, phase):
+def test_a_full_disk_is_detected_at_writing_and_closing(tmp_path, limit, size, phase):
     """A small file waits in a buffer until it is closed: only then does the disk object."""
     phases = []
 

@@ -116,7 +116,7 @@ LOOKS = [
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("style", LOOKS)
-def test_every_tile_is_where_it_is_said_to_be(look, picture, style):
+def test_the_recorded_position_of_each_tile_is_right(look, picture, style):
     unit = look(**style)
     scale = style.get("scale", 1)
     maps = hooked(picture)
@@ -138,7 +138,7 @@ def test_every_tile_is_where_it_is_said_to_be(look, picture, style):
                 assert abs(np.diff(colours, axis=0)[np.diff(levels.ravel()[order]) == 0]).max(initial=0) <= 8
 
 
-def test_the_numbers_of_every_channel_are_numpys(look, picture):
+def test_the_numbers_of_each_channel_equal_numpys(look, picture):
     maps = hooked(picture)
     records = shown(look())
     assert list(records) == list(LAYERS)
@@ -155,7 +155,7 @@ def test_the_numbers_of_every_channel_are_numpys(look, picture):
     "channels",
     ["0,2-3,77", "5,0", "top:3", "top:3:mean", "top:99:std"],
 )
-def test_chosen_channels_are_told_with_their_own_numbers(look, picture, channels):
+def test_chosen_channels_are_recorded_with_their_numbers(look, picture, channels):
     maps = hooked(picture)
     for layer, record in shown(look(channels=channels)).items():
         count = len(maps[layer])
@@ -174,7 +174,7 @@ def test_chosen_channels_are_told_with_their_own_numbers(look, picture, channels
         np.testing.assert_allclose(numbers(record), reference(maps[layer])[:, chosen], rtol=2e-5, atol=1e-6)
 
 
-def test_addresses_lead_to_every_file_and_sizes_are_the_files(look):
+def test_addresses_and_sizes_are_those_of_the_files(look):
     unit = look(views=["maps", "mean", "max", "contact", "histogram", "inputs", "grads"], labels=True)
     pictures = report_of(unit)["pictures"]
     files = {os.fsdecode(unquote_to_bytes(each["href"])) for each in pictures}
@@ -194,7 +194,7 @@ def test_addresses_lead_to_every_file_and_sizes_are_the_files(look):
     assert pictures[0]["view"] == "input"
 
 
-def test_numbers_of_inputs_and_gradients_are_their_own(look, picture):
+def test_inputs_and_gradients_have_their_own_numbers(look, picture):
     """What goes into the second convolution is what the ReLU returns; the gradient is autograd's."""
     unit = look(views=["inputs", "grads"], targets=[4], layers=["second"])
     maps = hooked(picture)
@@ -210,7 +210,7 @@ def test_numbers_of_inputs_and_gradients_are_their_own(look, picture):
     np.testing.assert_allclose(numbers(record), reference(kept[0].grad[0].numpy()), rtol=1e-4, atol=1e-7)
 
 
-def test_the_counts_of_a_histogram_are_numpys(look, picture):
+def test_the_counts_of_a_histogram_equal_numpys(look, picture):
     maps = hooked(picture)
     for layer, record in shown(look(views=["histogram"]), "histogram").items():
         values = maps[layer][np.isfinite(maps[layer])]
@@ -220,7 +220,7 @@ def test_the_counts_of_a_histogram_are_numpys(look, picture):
         assert abs(np.subtract(found["counts"], np.histogram(values, len(found["counts"]))[0])).sum() <= 4  # at the edges
 
 
-def test_what_is_said_of_the_image_is_text(tmp_path, look):
+def test_facts_of_the_image_are_text(tmp_path, look):
     odd = tmp_path / "in" / os.fsdecode(b"<b>\xff&'\".png")
     Image.new("RGB", SIZE).save(odd, format="PNG")
     unit = look(inputs=[odd]).parent
@@ -231,7 +231,7 @@ def test_what_is_said_of_the_image_is_text(tmp_path, look):
     assert document["predictions"] == []
 
 
-def test_predictions_and_notices_are_told(tmp_path, samples):
+def test_predictions_and_notices_are_recorded(tmp_path, samples):
     options = {"to": "html", "out": tmp_path, "workers": 1, "layers": "*conv*", "predictions": 2}
     summary = visualize("shapesnet", [samples / "shapes/star.jpg"], **options)
     unit = summary.directory / "star.jpg"
@@ -241,7 +241,7 @@ def test_predictions_and_notices_are_told(tmp_path, samples):
     assert document["source"] == str(samples / "shapes/star.jpg")
 
 
-def test_kernels_are_told_of_too(look, tmp_path):
+def test_kernels_are_recorded(look, tmp_path):
     look(views=["kernels"], types="Conv2d", labels=True)
     unit = tmp_path / "out/net/_model"
     records = shown(unit, "kernels")

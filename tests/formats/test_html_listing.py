@@ -41,7 +41,7 @@ def change_record(unit, change):
 
 
 @pytest.mark.thorough
-def test_a_series_is_one_entry_and_its_steps_lead_to_units(run):
+def test_a_series_is_one_entry_whose_steps_name_units(run):
     page = page_of(run)
     assert [each["unit"] for each in page["units"]] == [*SERIES, "plain.png"]
     for entry in page["units"][:2]:
@@ -55,7 +55,7 @@ def test_a_series_is_one_entry_and_its_steps_lead_to_units(run):
     assert [problem for each in verify(run) for problem in each.problems] == []
 
 
-def test_curves_are_the_layers_own_numbers(run):
+def test_curves_equal_the_statistics_of_the_layers(run):
     curves = read_script((run / "steps.js").read_bytes())
     for entry in page_of(run)["units"][:2]:
         found = curves[entry["href"]]
@@ -71,7 +71,7 @@ def test_curves_are_the_layers_own_numbers(run):
     assert dead.tolist() == [0.0] * len(STEPS)  # of the last layer
 
 
-def test_a_run_without_series_has_nothing_of_it(tmp_path):
+def test_a_run_without_series_has_no_steps(tmp_path):
     visualize(net_at(0), [paint(tmp_path / "a.png")], out=tmp_path / "out", **OPTIONS)
     run = tmp_path / "out/net"
     text = (run / "index.html").read_text("ascii")
@@ -93,14 +93,14 @@ def test_a_run_without_series_has_nothing_of_it(tmp_path):
         {"version": {"size": 1, "mtime_ns": 1, "step": 0.5}},
     ],
 )
-def test_records_that_were_tampered_with_are_no_steps(run, tmp_path, fields):
+def test_forged_records_are_no_steps(run, tmp_path, fields):
     unit = shutil.copytree(run / "cat.png/step_000010", tmp_path / "unit")
     assert images.summarize(unit)[0].step.number == 10
     change_record(unit, lambda record: record["unit"].update(fields))
     assert all(listed.step is None for listed in images.summarize(unit))
 
 
-def test_numbers_that_were_tampered_with_are_left_out(run, tmp_path):
+def test_forged_numbers_are_left_out(run, tmp_path):
     unit = shutil.copytree(run / "cat.png/step_000010", tmp_path / "unit")
 
     def damage(record):

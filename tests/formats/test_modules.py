@@ -73,7 +73,7 @@ def test_each_module_keeps_its_names_and_runs_once_behind_its_imports(browser):
         ("const a = import.meta.url;\n", {}, "entry.js cannot be joined"),
     ],
 )
-def test_what_cannot_be_joined_is_refused(entry, files, message):
+def test_modules_that_cannot_be_joined_are_refused(entry, files, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         join_files(entry, **files)
 

@@ -81,7 +81,7 @@ def names(directory):
     return {path.name for path in directory.iterdir()}
 
 
-def test_it_gets_what_it_asks_for(place):
+def test_an_own_format_receives_what_it_declares(place):
     summary = run("0.png", to="formats.py:Csv,formats.py:Values,png")
     unit = summary.directory / "0.png"
     with (unit / "layers.csv").open(newline="") as file:
@@ -101,7 +101,7 @@ def test_it_gets_what_it_asks_for(place):
     assert [problem.path.name for problem in problems(summary.directory)] == ["layers.csv"]
 
 
-def test_a_run_with_its_files_is_removed_whole(place):
+def test_a_run_with_files_of_an_own_format_is_removed(place):
     directory = run("0.png", to="formats.py:Csv").directory
     assert names(directory / "0.png") == {"layers.csv", "unit.json"}
     check_removable(directory)
@@ -112,7 +112,7 @@ def test_a_run_with_its_files_is_removed_whole(place):
 @pytest.mark.parametrize(
     "kind", ["add", "exits", "missing", "elsewhere", "folder", "close", *thorough("link", "hidden", "record")]
 )
-def test_an_image_over_which_it_fails_has_failed_and_the_others_are_written(kind, place):
+def test_an_image_on_which_an_own_format_fails_fails_alone(kind, place):
     code, said = BAD[kind]
     (place / "bad.py").write_text(
         "class Bad:\n    def __init__(self, directory):\n        self.directory = directory\n"
@@ -147,7 +147,7 @@ def test_a_failure_of_the_output_ends_the_run(code, said, place):
 
 
 @needs("pyarrow", "scale")
-def test_shards_take_a_format_that_says_so(place):
+def test_shards_accept_an_own_format_that_declares_it(place):
     with pytest.raises(RequestError, match="'Csv' does not support shards") as caught:
         run(["0.png", "1.png", "2.png"], to="formats.py:Csv", shard=2)
     assert "many = True" in caught.value.hint
@@ -195,7 +195,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("form", REFUSED)
-def test_what_is_no_format_is_refused_before_anything_is_written(form, place):
+def test_a_value_that_is_no_format_is_refused_before_anything_is_written(form, place):
     (place / "wrong.py").write_text(WRONG)
     with pytest.raises(RequestError) as caught:
         run("0.png", to=f"png,{form}")
@@ -204,7 +204,7 @@ def test_what_is_no_format_is_refused_before_anything_is_written(form, place):
     assert not (place / "runs").exists()
 
 
-def test_in_python_it_is_a_class_or_a_function(place):
+def test_an_own_format_in_python_is_a_class_or_a_function(place):
     made = []
 
     class Names:
@@ -223,7 +223,7 @@ def test_in_python_it_is_a_class_or_a_function(place):
     assert {"names.txt", "names.list"} <= names(summary.directory / "1.png")
 
 
-def test_changed_code_makes_another_run(place):
+def test_changed_user_code_makes_another_run(place):
     first = run("0.png", network(), to="formats.py:Values").directory
     (place / "formats.py").write_text(FORMATS.replace("values.txt", "numbers.txt"))
     second = run("0.png", network(), to="formats.py:Values").directory
@@ -231,12 +231,12 @@ def test_changed_code_makes_another_run(place):
     assert {"values.txt", "numbers.txt"} <= names(first / "0.png") | names(second / "0.png")
 
 
-def test_the_model_itself_has_pictures_too(place):
+def test_an_own_format_receives_pictures_of_the_model(place):
     summary = run((), to="formats.py:Many", views="kernels")
     (file,) = summary.directory.rglob("names.txt")
     assert file.read_text().endswith(" 2\n")
 
 
-def test_a_dry_run_counts_its_files(fmapviz):
+def test_a_dry_run_counts_files_of_an_own_format(fmapviz):
     result = fmapviz("shapesnet", "0.png", "1.png", "--to", "formats.py:Many", "--plan")
     assert result.returncode == 0, result.stderr

@@ -170,7 +170,7 @@ SHAPES = {
 
 @pytest.mark.filterwarnings("ignore:.*quantize.*")
 @pytest.mark.parametrize("batch_size", [1, 4])
-def test_whatever_layers_return(look, pictures, batch_size):
+def test_outputs_of_any_structure_are_stored(look, pictures, batch_size):
     model = Makes(**SHAPES)
     summary = look(model, pictures, batch_size=batch_size)
     assert (summary.done, summary.undrawn, summary.not_executed) == (5, {}, ())
@@ -179,7 +179,7 @@ def test_whatever_layers_return(look, pictures, batch_size):
 
 
 @pytest.mark.parametrize("make", [lambda x: x.mean(), lambda x: x.mean((1, 2, 3))], ids=["of the batch", "of the image"])
-def test_single_numbers(look, pictures, make):
+def test_single_numbers_are_stored(look, pictures, make):
     model = Makes(number=make, maps=lambda x: x)
     summary = look(model, pictures, batch_size=1)
     for path in pictures:
@@ -197,7 +197,7 @@ def test_complex_numbers_are_pairs(look, pictures):
 
 @pytest.mark.parametrize("make", [lambda x: x.to_sparse(), lambda x: torch.nested.nested_tensor([x[0], x[0, :, 1:]])])
 @pytest.mark.filterwarnings("ignore:.*nested.*", "ignore:.*[Ss]parse.*")
-def test_what_no_array_can_be_is_left_out(look, pictures, make):
+def test_values_that_are_no_arrays_are_left_out(look, pictures, make):
     model = Makes(strange=make, maps=lambda x: x)
     summary = look(model, pictures)
     assert summary.done == 5
@@ -207,7 +207,7 @@ def test_what_no_array_can_be_is_left_out(look, pictures, make):
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64], ids=str)
-def test_networks_of_other_types(look, pictures, dtype):
+def test_networks_of_other_types_are_computed_in_them(look, pictures, dtype):
     model = overwritten().to(dtype)
     summary = look(model, pictures)
     for path in pictures:
@@ -216,7 +216,7 @@ def test_networks_of_other_types(look, pictures, dtype):
     assert {each["dtype"] for each in told.values()} == {str(dtype).removeprefix("torch.")}
 
 
-def test_all_samples_of_an_image(look, pictures):
+def test_all_samples_of_an_image_are_stored(look, pictures):
     torch.manual_seed(0)
     model = Regions(3)
     summary = look(model, pictures, batch_size=4)
@@ -226,7 +226,7 @@ def test_all_samples_of_an_image(look, pictures):
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("batch_size", [None, 1, 4])
-def test_batches_are_taken_apart(look, pictures, batch_size):
+def test_batches_are_split_by_image(look, pictures, batch_size):
     """Nothing here rounds: the same must come of every batch."""
     made = {name: SHAPES[name] for name in ("vector", "tokens", "odd", "six", "mask", "pair", "clip")}
     model = Makes(**made)
@@ -235,7 +235,7 @@ def test_batches_are_taken_apart(look, pictures, batch_size):
         assert_same(run_of(summary, path), outputs(model, prepared(path)))
 
 
-def test_by_default_a_network_that_mixes_images_sees_one_at_a_time(look, pictures):
+def test_a_network_that_mixes_images_takes_one_at_a_time_by_default(look, pictures):
     model = Makes(mixed=lambda x: x.flatten(1).mean(1) - x.mean(), maps=lambda x: x)
     inputs = [*pictures, *(paint(path.with_name(f"more{path.name}"), seed + 9) for seed, path in enumerate(pictures))]
     summary = look(model, inputs, workers=1)
@@ -246,7 +246,7 @@ def test_by_default_a_network_that_mixes_images_sees_one_at_a_time(look, picture
 # --- float16
 
 
-def test_halves(look, pictures):
+def test_values_are_stored_in_float16(look, pictures):
     model = Makes(maps=lambda x: x, whole=lambda x: (x * 100).long(), spoilt=SHAPES["spoilt"])
     summary = look(model, pictures, dtype="float16")
     for path in pictures:
@@ -257,7 +257,7 @@ def test_halves(look, pictures):
         assert layers["whole"]["dtype"] == "int64"
 
 
-def test_what_halves_cannot_hold_is_told(look, pictures):
+def test_values_beyond_float16_are_reported(look, pictures):
     events = []
     look(Makes(large=lambda x: x * 1e6), pictures, dtype="float16", on_event=events.append)
     told = [event.message for event in events if isinstance(event, Notice)]
@@ -265,14 +265,14 @@ def test_what_halves_cannot_hold_is_told(look, pictures):
     assert any("float16" in message for message in told)
 
 
-def test_of_what_halves_can_hold_nothing_is_told(look, pictures):
+def test_values_within_float16_are_not_reported(look, pictures):
     events = []
     look(Makes(small=lambda x: x * 1e4, bad=lambda x: x / 0), pictures, dtype="float16", on_event=events.append)
     assert not [event for event in events if isinstance(event, Notice) and "float16" in event.message]
     assert not [event for event in events if isinstance(event, Outcome) and any("float16" in each for each in event.notices)]
 
 
-def test_a_map_that_halves_cannot_hold(look, pictures):
+def test_a_map_beyond_float16_is_stored_as_infinite(look, pictures):
     summary = look(Makes(large=lambda x: x.abs() * 1e6), pictures[:1], dtype="float16", views="mean")
     assert np.isinf(read(run_of(summary, pictures[0]))[0]["mean/large"]).any()
 
@@ -310,7 +310,7 @@ def by_autograd(model, path, score):
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("batch_size", [1, 4])
-def test_inputs_and_gradients(look, pictures, batch_size):
+def test_inputs_and_gradients_are_included(look, pictures, batch_size):
     model = Pools().eval()
     views = ["maps", "inputs", "grads", "grad-inputs"]
     summary = look(model, pictures, types=["Conv2d"], views=views, targets=["top1", 2], batch_size=batch_size)
@@ -329,12 +329,12 @@ def test_inputs_and_gradients(look, pictures, batch_size):
         assert {layers[name]["class"] for name in arrays if name.endswith("class2")} == {2}
 
 
-def test_gradients_alone_come_without_outputs(look, pictures):
+def test_gradients_alone_are_stored_without_outputs(look, pictures):
     summary = look(Pools(), pictures[:1], types=["Conv2d"], views="grads")
     assert set(read(run_of(summary, pictures[0]))[0]) == {"grads/first.top1", "grads/last.top1"}
 
 
-def test_heat_maps_are_kept_signed_at_the_layers_resolution(look, pictures):
+def test_heat_maps_are_stored_signed_at_the_layers_resolution(look, pictures):
     model = Pools().eval()
     summary = look(model, pictures, types=["Conv2d"], layers="last", views="mean", batch_size=1)
     for path in pictures:
@@ -343,7 +343,7 @@ def test_heat_maps_are_kept_signed_at_the_layers_resolution(look, pictures):
         np.testing.assert_allclose(arrays["mean/last"], last.mean(1)[0].numpy(), rtol=1e-5, atol=1e-6)
 
 
-def test_all_channels_are_kept_whichever_are_shown(look, pictures):
+def test_all_channels_are_stored_regardless_of_channels(look, pictures):
     model = overwritten()
     summary = look(model, pictures, style=Style(channels="top:2"), to=["raw", "npz", "png"])
     assert summary.pictures == 5 * 5
@@ -358,7 +358,7 @@ def test_all_channels_are_kept_whichever_are_shown(look, pictures):
 HOSTILE = ["__metadata__", "file", "a/b", "größe 层", 'quo"te\n', "dtype", "x" * 300, "con", "%2e", "~", "maps#2", " "]
 
 
-def test_hostile_names(look, pictures):
+def test_hostile_names_are_kept(look, pictures):
     model = Makes(**dict.fromkeys(HOSTILE, lambda x: x * 2))
     summary = look(model, pictures[:2])
     arrays, layers, _ = read(run_of(summary, pictures[0]))
@@ -368,7 +368,7 @@ def test_hostile_names(look, pictures):
     assert all(values.tobytes() == expected.tobytes() for values in arrays.values())
 
 
-def test_two_feature_maps_of_one_name_are_kept_apart(look, pictures):
+def test_two_feature_maps_of_one_name_have_different_names(look, pictures):
     class Twice(Calls):
         def __init__(self):
             super().__init__()
@@ -385,11 +385,11 @@ def test_two_feature_maps_of_one_name_are_kept_apart(look, pictures):
     assert len({values.tobytes() for values in arrays.values()}) == 3
 
 
-def test_a_name_that_is_no_unicode(look, pictures):
+def test_a_name_that_is_no_unicode_is_kept(look, pictures):
     assert look(as_model(Makes(**{"bad\udcff": lambda x: x})), pictures[:1]).exit_code == 0
 
 
-def test_a_layer_whose_name_ends_like_a_file(look, pictures):
+def test_a_layer_whose_name_ends_like_a_file_is_stored(look, pictures):
     """`np.load` takes `x.npy` for the file of `x`."""
     model = Makes(x=lambda x: x * 2)
     model.x.add_module("npy", nn.Identity())
@@ -402,7 +402,7 @@ def test_a_layer_whose_name_ends_like_a_file(look, pictures):
         assert arrays[key].tobytes() == expected[record["layer"]][0].numpy().tobytes()
 
 
-def test_where_the_values_come_from_is_told(look, pictures):
+def test_the_origin_of_values_is_recorded(look, pictures):
     summary = look(overwritten(), pictures[:1])
     _, layers, told = read(run_of(summary, pictures[0]))
     assert (told["model"], told["weights"], told["image"]) == ("sequential", "weights as given", "0.png")
@@ -440,7 +440,7 @@ def test_a_name_that_is_too_long_for_an_archive_is_cut(look, pictures):
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("form", ["raw", "npz"])
-def test_two_runs_give_the_same_bytes(look, pictures, form):
+def test_two_runs_write_the_same_bytes(look, pictures, form):
     one = bytes_of(look(overwritten(), pictures, name="one", to=form))
     other = bytes_of(look(overwritten(), pictures[::-1], name="other", to=form, workers=1))
     assert len(one) == 5
@@ -449,7 +449,7 @@ def test_two_runs_give_the_same_bytes(look, pictures, form):
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["raw.safetensors", "raw.npz"])
-def test_a_flipped_byte_is_found_and_mended_by_force(look, pictures, tmp_path, name):
+def test_a_flipped_byte_is_found_and_repaired_by_force(look, pictures, tmp_path, name):
     summary = look(overwritten(), pictures[:2])
     assert problems(tmp_path / "out") == []
     path = run_of(summary, pictures[0]) / name
@@ -471,7 +471,7 @@ def test_values_alone_leave_no_picture(look, pictures):
     ]
 
 
-def test_values_are_let_go_when_they_are_written(look, tmp_path):
+def test_values_are_freed_when_they_are_written(look, tmp_path):
     """However many images there are, no more of them are in memory than are in work."""
     inputs = [paint(tmp_path / f"{seed}.png", seed) for seed in range(12)]
     alive = []

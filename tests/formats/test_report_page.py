@@ -97,7 +97,7 @@ def test_scripts_hold_their_data_and_nothing_that_ends_a_script():
 
 
 @pytest.mark.parametrize("render", [render_page, partial(script, "unit"), partial(script, "statistics")])
-def test_what_is_no_json_is_refused(render):
+def test_values_that_json_cannot_hold_are_refused(render):
     with pytest.raises(ValueError, match="JSON"):
         render({**RUN, "facts": [["a", float("nan")]]})
 
@@ -126,7 +126,7 @@ def test_the_page_is_ascii_and_the_same_every_time_and_names_its_own_code():
 # --- Opening and choosing
 
 
-def test_opens_with_the_first_picture_and_loads_nothing_else(open_report, run):
+def test_the_page_opens_with_the_first_picture_and_loads_nothing_else(open_report, run):
     report = open_report(run)
     assert report.text("h1") == "tiny"
     assert report.text("#title") == FEATURES
@@ -145,7 +145,7 @@ def test_opens_with_the_first_picture_and_loads_nothing_else(open_report, run):
     assert report.page.title() == "00 features.0 - a.png - tiny"
 
 
-def test_files_that_an_object_store_has_under_other_names(open_report, tmp_path):
+def test_files_with_other_names_in_an_object_store_are_loaded(open_report, tmp_path):
     units = write_run(tmp_path, ("a.png",))
     objects = {}
     for file in list((tmp_path / "a.png").iterdir()):
@@ -159,7 +159,7 @@ def test_files_that_an_object_store_has_under_other_names(open_report, tmp_path)
     assert sorted(report.loaded()) == loaded
 
 
-def test_an_image_and_a_layer_are_picked(open_report, run):
+def test_an_image_and_a_layer_are_chosen(open_report, run):
     report = open_report(run)
     report.page.get_by_role("option", name="c.png").click()
     report.page.get_by_role("option", name="features.3").click()
@@ -173,7 +173,7 @@ def test_an_image_and_a_layer_are_picked(open_report, run):
     assert chosen.locator(".name").all_inner_texts() == ["c.png", "features.3"]
 
 
-def test_a_view_that_does_not_depend_on_the_image(open_report, run):
+def test_a_view_that_does_not_depend_on_the_image_is_shown(open_report, run):
     report = open_report(run)
     assert report.texts("#views label") == ["input", "maps", "kernels"]
     report.page.get_by_text("kernels").click()
@@ -188,7 +188,7 @@ def test_a_view_that_does_not_depend_on_the_image(open_report, run):
 
 
 @pytest.mark.thorough
-def test_views_come_in_the_order_asked_for(open_report, tmp_path):
+def test_views_have_the_requested_order(open_report, tmp_path):
     asked = ["pca", "histogram", "kernels", "maps", "mean"]
     unit = write_unit(tmp_path, "a.png", more=[(view, 0, "features.0", "") for view in ("mean", "pca", "histogram")])
     write_index(tmp_path, [unit], views=asked, model=write_kernels(tmp_path))
@@ -200,7 +200,7 @@ def test_views_come_in_the_order_asked_for(open_report, tmp_path):
 
 
 @pytest.mark.thorough
-def test_the_list_is_that_of_the_view(open_report, tmp_path):
+def test_the_list_of_layers_follows_the_view(open_report, tmp_path):
     """Where two views show the same layers its rows look the same."""
     unit = write_unit(
         tmp_path, "a.png", more=[(view, at, name, "") for view in ("mean", "max") for at, name in enumerate("ab")]
@@ -238,7 +238,7 @@ def lacking(tmp_path_factory):
 
 
 @pytest.mark.thorough
-def test_a_view_without_the_layer_does_not_forget_it(open_report, lacking):
+def test_a_view_without_the_layer_keeps_the_choice(open_report, lacking):
     report = open_report(lacking)
     report.press("End")
     assert report.text("#title") == FEATURES  # no list has the focus
@@ -269,7 +269,7 @@ def test_a_view_without_the_layer_does_not_forget_it(open_report, lacking):
 
 
 @pytest.mark.thorough
-def test_an_image_without_the_layer_does_not_forget_it(open_report, lacking):
+def test_an_image_without_the_layer_keeps_the_choice(open_report, lacking):
     report = open_report(lacking)
     report.press("ArrowDown", "ArrowDown")
     report.look_at("pca")
@@ -296,7 +296,7 @@ def test_an_image_without_the_layer_does_not_forget_it(open_report, lacking):
 
 
 @pytest.mark.thorough
-def test_the_layer_is_kept_on_the_way_back_too(open_report, lacking):
+def test_the_back_button_keeps_the_layer(open_report, lacking):
     report = open_report(lacking)
     report.press("ArrowDown", "ArrowDown")
     report.until("location.hash.includes('layer=02')")  # the page writes its address some time after the key
@@ -314,7 +314,7 @@ def test_the_layer_is_kept_on_the_way_back_too(open_report, lacking):
 
 
 @pytest.mark.thorough
-def test_keys_in_quick_succession_belong_to_the_new_view(open_report, lacking):
+def test_keys_in_quick_succession_apply_to_the_new_view(open_report, lacking):
     report = open_report(lacking)
     report.page.evaluate("""() => { for (const key of ["v", "ArrowDown", "v", "v", "v", "ArrowDown", "ArrowDown"])
         document.body.dispatchEvent(new KeyboardEvent("keydown", {key, bubbles: true})); }""")
@@ -375,7 +375,7 @@ def test_long_names_are_cut_in_the_middle(open_report, tmp_path):
     [(Style(scale=2), (7, 2, 3)), *thorough((Style(), None), (Style(padding=0, columns=3), None), (Style(padding=5), (1,)))],
     ids=["scaled", "plain", "no padding", "one"],
 )
-def test_a_tile_pointed_at_tells_its_numbers(open_report, tmp_path, style, channels):
+def test_the_tip_shows_the_numbers_of_a_tile(open_report, tmp_path, style, channels):
     layers = LAYERS[:1]
     root = tmp_path / "run"
     write_run(root, ("a.png",), layers=layers, style=style, channels=channels)
@@ -398,7 +398,7 @@ def test_a_tile_pointed_at_tells_its_numbers(open_report, tmp_path, style, chann
 
 
 @pytest.mark.thorough
-def test_between_tiles_and_outside_there_is_nothing(open_report, run):
+def test_the_tip_is_hidden_between_tiles_and_outside(open_report, run):
     report = open_report(run)
     tiles = lay_out(8, 12, 12)
     report.point(*middle(tiles, 0))
@@ -409,14 +409,14 @@ def test_between_tiles_and_outside_there_is_nothing(open_report, run):
         assert not report.page.locator(".outline.pointed").is_visible()
 
 
-def test_what_is_pointed_at_is_spoken(open_report, run):
+def test_the_tile_under_the_pointer_is_announced_to_screen_readers(open_report, run):
     report = open_report(run)
     report.point(*middle(lay_out(8, 12, 12), 1))
     report.until("document.querySelector('#spoken').textContent.startsWith('channel 1: minimum ')")
     assert "zeros 50 %" in report.page.locator("#spoken").text_content()
 
 
-def test_numbers_over_the_run_stand_beside(open_report, run):
+def test_the_tip_shows_numbers_over_the_run(open_report, run):
     report = open_report(run)
     report.until("document.querySelector('.badge') !== null")
     assert report.texts(".badge") == ["2 dead"]
@@ -451,7 +451,7 @@ def test_numbers_over_the_run_are_those_of_the_class(open_report, tmp_path):
     assert [number(text) for text in said] == pytest.approx([maps[2].max(), maps[2].max() + 2], rel=1e-4)
 
 
-def test_of_what_is_not_finite_there_are_no_numbers(open_report, tmp_path):
+def test_channels_that_are_not_finite_have_no_numbers(open_report, tmp_path):
     maps = values_of("a.png", "0", (4, 5, 5))
     rows = measured(maps)
     rows[:, 2] = np.nan, np.nan, np.nan, 0, 0, 1  # as the engine tells it
@@ -550,7 +550,7 @@ def net_run(tmp_path_factory):
 
 
 @pytest.mark.thorough
-def test_any_layer_of_any_size_tells_its_numbers(open_report, net_run):
+def test_the_numbers_of_layers_of_any_size_are_shown(open_report, net_run):
     pictures = net_run.parents[1] / "in"
     maps = [reference(pictures / folder / "x.png") for folder in "ab"]
     report = open_report(net_run)
@@ -607,7 +607,7 @@ def test_the_widest_picture_fits(open_report, tmp_path):
 
 
 @pytest.mark.thorough
-def test_a_bar_is_pinned_beside_an_input_that_can_be_seen(open_report, net_run):
+def test_a_bar_is_pinned_beside_a_visible_input(open_report, net_run):
     report = open_report(net_run)
     report.page.get_by_role("option", name="head").click()
     report.press("]")
@@ -618,7 +618,7 @@ def test_a_bar_is_pinned_beside_an_input_that_can_be_seen(open_report, net_run):
 
 
 @pytest.mark.thorough
-def test_images_of_the_same_name_are_told_apart(open_report, net_run):
+def test_images_of_the_same_name_are_distinguished(open_report, net_run):
     report = open_report(net_run)
     assert report.texts("#images .name") == ["x.png", "x.png"]
     assert report.texts("#images .note") == ["a/", "b/"]
@@ -634,7 +634,7 @@ def test_images_of_the_same_name_are_told_apart(open_report, net_run):
 
 
 @pytest.mark.thorough
-def test_tiles_under_labels_and_beside_a_bar_of_colours(open_report, tmp_path):
+def test_tiles_with_labels_and_a_colour_bar_are_located(open_report, tmp_path):
     save_noise(tmp_path / "in/x.png", 3)
     style = Style(labels=True, colorbar=True, scale=3, channels="top:5")
     report = open_report(draw([tmp_path / "in"], tmp_path / "out", to=["html"], layers=["<b>bold", "head"], style=style))
@@ -659,7 +659,7 @@ def test_tiles_under_labels_and_beside_a_bar_of_colours(open_report, tmp_path):
 
 
 @pytest.mark.thorough
-def test_a_run_that_grows_while_its_page_is_open(open_report, tmp_path):
+def test_a_page_stays_usable_while_its_run_grows(open_report, tmp_path):
     for seed, name in enumerate(("m.png", "z.png", "b/a.png")):
         save_noise(tmp_path / "in" / name, seed)
     root = draw([tmp_path / "in/m.png"], tmp_path / "out", layers=["constructor", "head"])
@@ -713,7 +713,7 @@ def test_the_wheel_zooms_at_the_pointer(open_report, run):
 
 
 @pytest.mark.thorough
-def test_zooming_ends(open_report, run):
+def test_zooming_is_limited(open_report, run):
     report = open_report(run)
     fitted = report.picture()
     x, y = report.point(*middle(lay_out(8, 12, 12), 4))
@@ -763,7 +763,7 @@ def test_dragging_moves_and_a_double_click_fits(open_report, run):
 
 
 @pytest.mark.thorough
-def test_a_double_click_leaves_what_is_pinned(open_report, run):
+def test_a_double_click_keeps_the_pinned_channel(open_report, run):
     report = open_report(run)
     report.press("]")
     report.page.mouse.dblclick(*report.point(*middle(lay_out(8, 12, 12), 4)))
@@ -798,7 +798,7 @@ def test_two_fingers_zoom_and_move(open_report, run):
 
 @pytest.mark.parametrize("ratio", [1, 2])
 @pytest.mark.thorough
-def test_every_pixel_is_a_square_of_its_own_grey(open_report, run, ratio):
+def test_each_pixel_is_a_square_of_one_grey(open_report, run, ratio):
     report = open_report(run, device_scale_factor=ratio)
     while report.text("#zoom output") != "400 %":
         report.page.get_by_role("button", name="Zoom out").click()
@@ -845,7 +845,7 @@ def test_a_click_pins_the_tile_beside_the_input(open_report, run):
 
 
 @pytest.mark.thorough
-def test_neighbours_of_a_pinned_channel(open_report, tmp_path):
+def test_neighbours_of_a_pinned_channel_are_pinned_by_buttons_and_keys(open_report, tmp_path):
     root = tmp_path / "run"
     write_run(root, ("a.png",), layers=LAYERS[:1], channels=(6, 2, 7))
     report = open_report(root)
@@ -860,7 +860,7 @@ def test_neighbours_of_a_pinned_channel(open_report, tmp_path):
 
 
 @pytest.mark.thorough
-def test_where_there_is_room_the_pinned_channel_is_beside_the_grid(open_report, run):
+def test_the_pinned_channel_is_beside_the_grid_on_wide_pages(open_report, run):
     report = open_report(run, viewport={"width": 1500, "height": 800})
     before = report.page.locator(".viewport").bounding_box()
     report.press("]")
@@ -877,7 +877,7 @@ def test_where_there_is_room_the_pinned_channel_is_beside_the_grid(open_report, 
 
 
 @pytest.mark.thorough
-def test_the_pinned_channel_stays_in_sight(open_report, run):
+def test_the_pinned_channel_stays_visible(open_report, run):
     report = open_report(run)
     report.press("]", "+", "+", "+", *"]]]]]]]")
     assert report.text("#pin h2") == "Channel 7"
@@ -886,7 +886,7 @@ def test_the_pinned_channel_stays_in_sight(open_report, run):
         assert viewport[start] - 1 <= kept[start] <= kept[start] + kept[size] <= viewport[start] + viewport[size] + 1
 
 
-def test_a_place_in_the_channel_is_marked_in_the_input(open_report, run):
+def test_a_position_in_the_channel_is_marked_in_the_input(open_report, run):
     report = open_report(run)
     report.press("]")
     box = report.page.locator("#pin canvas").bounding_box()
@@ -902,7 +902,7 @@ def test_a_place_in_the_channel_is_marked_in_the_input(open_report, run):
 # --- Keys and filters
 
 
-def test_arrows_walk_through_layers_and_images(open_report, run):
+def test_arrow_keys_choose_layers_and_images(open_report, run):
     report = open_report(run)
     report.press("ArrowDown", "ArrowDown", "ArrowDown", "ArrowUp", "ArrowRight")
     assert (report.text("#title"), report.text(".pane h3")) == ("01 features.3", "b.png")
@@ -913,7 +913,7 @@ def test_arrows_walk_through_layers_and_images(open_report, run):
 
 
 @pytest.mark.thorough
-def test_what_has_the_focus_keeps_it(open_report, run):
+def test_the_focus_is_kept(open_report, run):
     report = open_report(run)
     report.page.locator(".viewport").focus()
     report.press("ArrowDown", "ArrowRight", "c", "c")
@@ -956,7 +956,7 @@ def test_a_list_has_its_own_keys(open_report, run):
     assert report.text(".pane h3") == "more/c.png"
 
 
-def test_filters(open_report, run):
+def test_filters_reduce_the_lists(open_report, run):
     report = open_report(run)
     report.press("/")
     assert report.page.evaluate("document.activeElement.ariaLabel") == "Filter layers"
@@ -981,7 +981,7 @@ def test_filters(open_report, run):
 # --- Comparing
 
 
-def test_two_images_side_by_side(open_report, run):
+def test_two_images_are_shown_side_by_side(open_report, run):
     report = open_report(run)
     report.press("c")
     assert report.texts(".pane h3") == ["a.png", "b.png"]
@@ -1032,7 +1032,7 @@ def test_shift_click_compares(open_report, run):
     assert report.page.locator("#pin figure").count() == 4
 
 
-def test_a_layer_that_the_other_image_lacks_is_said(open_report, tmp_path):
+def test_a_layer_that_the_other_image_lacks_is_reported(open_report, tmp_path):
     units = [write_unit(tmp_path, "a.png"), write_unit(tmp_path, "b.png", layers=LAYERS[:1])]
     write_index(tmp_path, units)
     report = open_report(tmp_path)
@@ -1046,7 +1046,7 @@ def test_a_layer_that_the_other_image_lacks_is_said(open_report, tmp_path):
 
 
 @pytest.mark.thorough
-def test_the_same_channel_in_two_views(open_report, shapes):
+def test_the_same_channel_is_pinned_in_two_views(open_report, shapes):
     report = open_report(shapes)
     report.press("b")
     report.page.locator(".beside-view:visible").select_option("grads")
@@ -1081,7 +1081,7 @@ def test_dead_channels_are_named(open_report, run):
 
 
 @pytest.mark.thorough
-def test_channels_that_are_dead_in_one_image(open_report, tmp_path):
+def test_channels_that_are_dead_in_one_image_are_named(open_report, tmp_path):
     maps = values_of("a.png", "0", (40, 5, 5))
     maps[[0, *range(5, 30)]] = 7
     (tmp_path / "a.png").mkdir()
@@ -1151,7 +1151,7 @@ def test_histograms_are_sharp(open_report, shapes):
 # --- The address
 
 
-def test_an_address_leads_back(open_report, run):
+def test_an_address_restores_the_page(open_report, run):
     report = open_report(run)
     start = report.page.url
     report.press("ArrowRight")
@@ -1175,7 +1175,7 @@ def test_an_address_leads_back(open_report, run):
 
 
 @pytest.mark.thorough
-def test_an_address_typed_by_hand_is_no_trap(open_report, run):
+def test_the_back_button_passes_an_address_typed_by_hand(open_report, run):
     report = open_report(run)
     report.page.evaluate("location.hash = 'image=b.png'")
     report.until("document.querySelector('.pane h3').textContent === 'b.png'")
@@ -1198,7 +1198,7 @@ def test_an_address_typed_by_hand_is_no_trap(open_report, run):
         *thorough("#%E0%A4%A&&==&channel=99999999999999999999&view=maps&view=pca&layer=%00%3Cb%3E"),
     ],
 )
-def test_addresses_of_nothing_say_so(open_report, run, address):
+def test_addresses_of_missing_images_and_layers_are_reported(open_report, run, address):
     report = open_report(run, address)
     assert " has no picture " in report.text(".message")
     assert not report.page.locator("#pin").is_visible()
@@ -1224,7 +1224,7 @@ HOSTILE = (
 SCRIPT = "</script><script>alert(1)</script>"
 
 
-def test_hostile_names_are_text(open_report, tmp_path):
+def test_hostile_names_are_shown_as_text(open_report, tmp_path):
     layers = [(name.replace("/", "_"), f"Conv2d{SCRIPT}", (5, 3, 3)) for name in HOSTILE]
     predictions = (f"{SCRIPT} 98 %",)
     units = [write_unit(tmp_path, name, layers=layers, predictions=predictions, notices=predictions) for name in HOSTILE]
@@ -1259,7 +1259,7 @@ def test_hostile_names_are_text(open_report, tmp_path):
 
 
 @pytest.mark.thorough
-def test_200_images_of_53_layers(open_report, tmp_path):
+def test_a_report_of_200_images_of_53_layers_is_shown(open_report, tmp_path):
     root = tmp_path / "run"
     write_large_run(root, 200, 53)
     report = open_report(root)
@@ -1301,7 +1301,7 @@ def test_200_images_of_53_layers(open_report, tmp_path):
 
 
 @pytest.mark.thorough
-def test_the_report_grows(open_report, tmp_path):
+def test_the_report_grows_with_the_run(open_report, tmp_path):
     units = write_run(tmp_path, NAMES[:1])
     report = open_report(tmp_path)
     assert report.texts("#images .name") == ["a.png"]
@@ -1317,7 +1317,7 @@ def test_the_report_grows(open_report, tmp_path):
 # --- Failures
 
 
-def test_what_is_missing_or_damaged_is_said(open_report, tmp_path):
+def test_missing_and_damaged_files_are_reported(open_report, tmp_path):
     write_run(tmp_path, NAMES)
     (tmp_path / "a.png/00_features.0.maps.png").unlink()
     (tmp_path / "b.png/report.js").unlink()
@@ -1336,7 +1336,7 @@ def test_what_is_missing_or_damaged_is_said(open_report, tmp_path):
     assert not report.page.locator(".message").is_visible()
 
 
-def test_the_rest_works_without_statistics_and_kernels(open_report, tmp_path):
+def test_the_page_works_without_statistics_and_kernels(open_report, tmp_path):
     write_index(tmp_path, write_run(tmp_path, NAMES[:1]), statistics="stats.js", model="_model/")
     report = open_report(tmp_path, errors=["ERR_FILE_NOT_FOUND"])
     assert report.text("#title") == FEATURES
@@ -1344,7 +1344,7 @@ def test_the_rest_works_without_statistics_and_kernels(open_report, tmp_path):
     report.until("document.querySelector('#statistics .summary').textContent.startsWith('stats.js cannot be read.')")
 
 
-def test_a_run_without_images_says_so(open_report, tmp_path):
+def test_the_page_of_a_run_without_images_says_so(open_report, tmp_path):
     failures = [{"path": "/x/broken.jpg", "message": "cannot be decoded", "code": "E_DECODE"}]
     write_index(tmp_path, [], failures=failures)
     report = open_report(tmp_path)
@@ -1355,7 +1355,7 @@ def test_a_run_without_images_says_so(open_report, tmp_path):
     assert report.text("#facts .failures") == "/x/broken.jpg\ncannot be decoded E_DECODE"
 
 
-def test_a_report_of_kernels_alone(open_report, tmp_path):
+def test_a_report_of_kernels_alone_is_shown(open_report, tmp_path):
     entry = {"unit": "the model", "href": write_kernels(tmp_path), "predictions": [], "thumbnail": False}
     write_index(tmp_path, [entry], views=["kernels"])
     report = open_report(tmp_path)
@@ -1374,7 +1374,7 @@ def test_a_report_of_kernels_alone(open_report, tmp_path):
 # --- Around it
 
 
-def test_facts_of_the_run_and_its_statistics(open_report, run):
+def test_facts_of_the_run_and_its_statistics_are_shown(open_report, run):
     report = open_report(run)
     report.page.get_by_role("button", name="Run 1 failed").click()
     facts = report.page.get_by_role("dialog", name="This run").locator("dl > *").all_inner_texts()
@@ -1397,7 +1397,7 @@ def test_facts_of_the_run_and_its_statistics(open_report, run):
     assert not report.page.locator("#statistics").is_visible()
 
 
-def test_light_and_dark(open_report, run):
+def test_the_theme_is_light_or_dark(open_report, run):
     def brightness(report):
         return screenshot(report.page, clip={"x": 150, "y": 4, "width": 200, "height": 30}).mean()
 
@@ -1433,7 +1433,7 @@ def test_on_a_phone_lists_are_folded(open_report, tmp_path):
 
 
 @pytest.mark.parametrize("options", [LIGHT, *thorough({**DARK, **PHONE})], ids=["light", "dark phone"])
-def test_everybody_can_use_it(open_report, run, options):
+def test_the_page_has_no_accessibility_violations(open_report, run, options):
     report = open_report(run, **{"reduced_motion": "reduce", **options})
     report.until("document.querySelector('#statistics td') !== null")
     assert report.violations() == []
@@ -1458,7 +1458,7 @@ ACTIVE = """() => { const active = document.activeElement, shown = active.closes
             outlineStyle !== "none" && parseFloat(outlineWidth) >= 2 && width > 9 && height > 9]; }"""
 
 
-def test_everything_is_reached_by_keyboard_in_order(open_report, run):
+def test_all_controls_are_reached_by_keyboard_in_order(open_report, run):
     report = open_report(run)
     report.press("]")
     order = "Compare Beside Statistics Run Light Help Images Filter Images Layers maps Filter Layers"
@@ -1491,7 +1491,7 @@ def test_views_are_chosen_by_keyboard(open_report, run):
 
 
 @pytest.mark.thorough
-def test_keys_that_need_alt_gr(open_report, run):
+def test_keys_with_alt_gr_are_accepted(open_report, run):
     """German keyboards have brackets there; with Ctrl or Alt alone keys belong to the browser."""
     report = open_report(run)
     script = """modifierAltGraph => document.body.dispatchEvent(new KeyboardEvent("keydown",
@@ -1502,7 +1502,7 @@ def test_keys_that_need_alt_gr(open_report, run):
     assert report.text("#pin h2") == "Channel 0"
 
 
-def test_nothing_moves_where_that_is_not_wanted(open_report, run):
+def test_nothing_moves_with_reduced_motion(open_report, run):
     report = open_report(run)
     script = """[...document.querySelectorAll("*")].some(one => { const style = getComputedStyle(one);
         return [style.transitionDuration, style.animationDuration].join().split(",").some(time => parseFloat(time) > 0)
@@ -1531,7 +1531,7 @@ def test_nothing_is_cut_off_on_a_phone(open_report, net_run):
         report.page.locator(f"#{dialog} [data-close]").tap()
 
 
-def test_no_more_than_the_run_directory_is_needed(open_report, run, tmp_path):
+def test_the_page_needs_only_the_run_directory(open_report, run, tmp_path):
     moved = tmp_path / "moved here"
     shutil.copytree(run, moved)
     report = open_report(moved)

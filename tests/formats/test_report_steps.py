@@ -38,7 +38,7 @@ def is_at(report, position):
 # --- The slider
 
 
-def test_it_opens_at_the_last_step_and_moves_through_all(open_report, run):
+def test_the_slider_opens_at_the_last_step_and_reaches_all(open_report, run):
     report = open_report(run, f"#{RELU}")
     assert (report.texts("#images .name"), report.text("#images .count")) == ([*SERIES, "plain.png"], "3")
     assert report.texts("#images .note") == ["7 steps", "7 steps", ""]
@@ -93,7 +93,7 @@ def test_nothing_moves_from_step_to_step(open_report, run, address, options):
 
 
 @pytest.mark.thorough
-def test_a_list_that_was_scrolled_stays_where_it_is(open_report, tmp_path):
+def test_a_scrolled_list_keeps_its_position(open_report, tmp_path):
     root = tmp_path / "run"
     write_large_run(root, 2, 40)
     steps = [{"step": at, "href": f"image000{at}.png/"} for at in range(2)]
@@ -108,7 +108,7 @@ def test_a_list_that_was_scrolled_stays_where_it_is(open_report, tmp_path):
 
 
 @pytest.mark.thorough
-def test_what_is_pointed_at_is_told_of_the_new_step(open_report, run):
+def test_the_tip_shows_the_new_step(open_report, run):
     report = open_report(run, f"#{RELU}&step=20")
     tiles = next(each for each in record_of(run, "cat.png/step_000020")["pictures"] if each["name"] == "01 relu")["tiles"]
     row, column = divmod(DYING, tiles["columns"])
@@ -124,7 +124,7 @@ def record_of(run, unit):
 
 
 @pytest.mark.thorough
-def test_pictures_are_there_before_they_are_shown(open_report, run):
+def test_pictures_of_neighbouring_steps_are_preloaded(open_report, run):
     report = open_report(run, f"#{RELU}&step=20&channel=1")
     report.page.evaluate("""() => { window.gaps = 0; new MutationObserver(() => {
         for (const image of document.querySelectorAll(".viewport > img, #pin img"))
@@ -142,7 +142,7 @@ def test_pictures_are_there_before_they_are_shown(open_report, run):
 
 
 @pytest.mark.thorough
-def test_a_step_without_the_layer_says_so_and_the_next_one_is_as_before(open_report, tmp_path):
+def test_a_step_without_the_layer_is_reported_and_the_next_one_is_shown(open_report, tmp_path):
     run = write_step_run(tmp_path, steps=STEPS[:3])
     path = run / "cat.png/step_000010/report.js"
     record = read_script(path.read_bytes())
@@ -164,7 +164,7 @@ def test_a_step_without_the_layer_says_so_and_the_next_one_is_as_before(open_rep
 # --- Playing
 
 
-def test_it_plays_to_the_end_and_from_the_beginning(open_report, run):
+def test_steps_are_played_to_the_end_and_from_the_beginning(open_report, run):
     report = open_report(run, f"#{RELU}&step=100")
     report.page.get_by_role("button", name="Play").click()
     assert report.page.get_by_role("button", name="Pause").is_visible()
@@ -194,7 +194,7 @@ def test_it_plays_to_the_end_and_from_the_beginning(open_report, run):
 
 
 @pytest.mark.thorough
-def test_an_address_leads_back_to_the_step(open_report, run):
+def test_an_address_restores_the_step(open_report, run):
     report = open_report(run, f"#image=cat.png&{RELU}")
     entries = report.page.evaluate("history.length")
     report.press(",", ",")
@@ -217,7 +217,7 @@ def test_an_address_leads_back_to_the_step(open_report, run):
 @pytest.mark.parametrize(
     ("address", "position"), [("step=60", 3), *thorough(("step=99999", 6), ("step=0", 0), ("step=x", 6), ("", 6))]
 )
-def test_a_step_that_is_not_there_leads_to_the_nearest(open_report, run, address, position):
+def test_an_address_of_a_missing_step_shows_the_nearest(open_report, run, address, position):
     report = open_report(run, f"#image=dog.png&{RELU}&{address}")
     assert shown(report) == (text_of(position), [f"dog.png/step_{STEPS[position]:06d}/01_relu.maps.png"])
 
@@ -225,7 +225,7 @@ def test_a_step_that_is_not_there_leads_to_the_nearest(open_report, run, address
 # --- Comparing
 
 
-def test_one_image_at_two_steps(open_report, tmp_path):
+def test_one_image_is_compared_at_two_steps(open_report, tmp_path):
     run = write_step_run(tmp_path, steps=STEPS[:3])
     shutil.rmtree(run / "plain.png")
     page = page_of(run)
@@ -260,7 +260,7 @@ def test_two_images_move_together(open_report, run):
 
 
 @pytest.mark.thorough
-def test_the_image_that_is_shown_already_is_compared_at_another_step(open_report, run):
+def test_the_shown_image_is_compared_at_another_step(open_report, run):
     report = open_report(run, f"#{RELU}&step=50")
     report.page.get_by_role("option", name="cat.png").click(modifiers=["Shift"])
     report.settled()
@@ -301,7 +301,7 @@ def test_the_page_of_many_steps_is_no_larger(open_report, tmp_path):
 
 
 @pytest.mark.thorough
-def test_one_file_holds_each_input_once(open_report, tmp_path):
+def test_a_single_file_holds_each_input_once(open_report, tmp_path):
     run = write_step_run(tmp_path, steps=STEPS[:4], single_file=True)
     alone = tmp_path / "alone"
     alone.mkdir()
@@ -348,7 +348,7 @@ def test_curves_mark_the_step(open_report, run):
     assert report.page.locator("#curves title").text_content().startswith("Mean of 01 relu over the steps: ")
 
 
-def test_the_filter_and_the_keys(open_report, run):
+def test_the_filter_accepts_the_keys_of_steps(open_report, run):
     report = open_report(run, f"#{RELU}")
     report.press("i")
     report.page.keyboard.type("dog.")
@@ -362,7 +362,7 @@ def test_the_filter_and_the_keys(open_report, run):
 
 
 @pytest.mark.thorough
-def test_the_keys_of_a_run_without_series(open_report, tmp_path):
+def test_a_run_without_series_leaves_the_keys_of_steps_to_the_browser(open_report, tmp_path):
     write_run(tmp_path, ("a.png", "b.png"))
     report = open_report(tmp_path)
     report.press("?")
@@ -378,7 +378,7 @@ def test_the_keys_of_a_run_without_series(open_report, tmp_path):
 @pytest.mark.parametrize(
     "options", [{"color_scheme": "light"}, *thorough({"color_scheme": "dark", **PHONE})], ids=["light", "dark phone"]
 )
-def test_everybody_can_use_it(open_report, run, options):
+def test_the_page_has_no_accessibility_violations(open_report, run, options):
     report = open_report(run, f"#{RELU}&step=50", **{"reduced_motion": "reduce", **options})
     report.until("document.querySelector('#curves path') !== null")
     for keys in (["]"], ["."], ["c"], ["Escape", "Escape"]):

@@ -62,7 +62,7 @@ def assert_swiped(report, run, names=PICTURES, *, away=24):
     return seen
 
 
-def test_left_of_the_divider_is_one_and_right_of_it_the_other(open_report, run):
+def test_the_divider_separates_the_two_pictures(open_report, run):
     report = open_report(run)
     button = report.page.locator("#over")
     assert button.is_disabled()
@@ -104,7 +104,7 @@ def test_the_divider_is_dragged(open_report, run):
     assert report.picture() == report.picture(1)  # the pictures were not dragged
 
 
-def test_the_divider_has_keys(open_report, run):
+def test_keys_move_the_divider(open_report, run):
     report = open_report(run)
     report.press("c", "w")
     divider = report.page.get_by_role("slider", name="Divider")
@@ -128,7 +128,7 @@ def test_the_divider_has_keys(open_report, run):
 
 
 @pytest.mark.thorough
-def test_both_are_zoomed_and_moved_together(open_report, run):
+def test_both_pictures_are_zoomed_and_moved_together(open_report, run):
     report = open_report(run)
     report.press("c", "w")
     divider, _ = split(report)
@@ -158,7 +158,7 @@ def test_both_are_zoomed_and_moved_together(open_report, run):
 
 
 @pytest.mark.thorough
-def test_what_is_pointed_at_is_of_the_side_under_the_pointer(open_report, run):
+def test_the_tip_is_of_the_side_under_the_pointer(open_report, run):
     report = open_report(run, "#with=b.png&swipe=50")
     report.page.locator("#divider").focus()
     report.press("End", "PageDown")
@@ -202,7 +202,7 @@ def test_the_address_restores_the_divider(open_report, run):
 
 
 @pytest.mark.parametrize("swipe", ["101", *thorough("-5", "NaN", "1e9", "%3Cb%3E", "50%25", "")])
-def test_places_that_are_none_are_not_taken(open_report, run, swipe):
+def test_invalid_positions_of_the_divider_are_ignored(open_report, run, swipe):
     report = open_report(run, f"#with=b.png&swipe={swipe}")
     on = swipe == "101"
     assert report.page.locator("#divider").is_visible() == on
@@ -213,7 +213,7 @@ def test_places_that_are_none_are_not_taken(open_report, run, swipe):
 
 
 @pytest.mark.thorough
-def test_pictures_of_different_size_have_one_box(open_report, tmp_path):
+def test_pictures_of_different_sizes_share_one_box(open_report, tmp_path):
     other = ((*LAYERS[0][:2], (15, 12, 12)), *LAYERS[1:])
     units = [write_unit(tmp_path, "a.png"), write_unit(tmp_path, "b.png", layers=other)]
     write_index(tmp_path, units)
@@ -239,7 +239,7 @@ def test_pictures_of_different_size_have_one_box(open_report, tmp_path):
 
 
 @pytest.mark.thorough
-def test_a_heat_map_over_the_input(open_report, tmp_path, samples):
+def test_a_heat_map_is_swiped_over_the_input(open_report, tmp_path, samples):
     run = visualize(
         "shapesnet", samples / "shapes/circle.jpg", out=tmp_path, views=["maps", "mean"], to="html", workers=1
     ).directory
@@ -256,7 +256,7 @@ def test_a_heat_map_over_the_input(open_report, tmp_path, samples):
     assert not report.page.locator("#divider").is_visible()
 
 
-def test_a_picture_that_is_missing_is_said_on_its_side(open_report, tmp_path):
+def test_a_missing_picture_is_reported_on_its_side(open_report, tmp_path):
     units = [write_unit(tmp_path, "a.png"), write_unit(tmp_path, "b.png", layers=LAYERS[:1])]
     write_index(tmp_path, units)
     report = open_report(tmp_path, "#with=b.png&view=maps&layer=01+features.3&swipe=50")
@@ -271,7 +271,7 @@ def test_a_picture_that_is_missing_is_said_on_its_side(open_report, tmp_path):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("options", [LIGHT, *thorough({**DARK, **PHONE})], ids=["light", "dark phone"])
-def test_everybody_can_use_it(open_report, run, options):
+def test_the_page_has_no_accessibility_violations(open_report, run, options):
     report = open_report(run, "#with=b.png&swipe=50&channel=2", **{"reduced_motion": "reduce", **options})
     report.page.wait_for_selector("#pin canvas")
     assert report.violations() == []

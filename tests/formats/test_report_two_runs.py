@@ -74,7 +74,7 @@ def files_shown(report):
 # --- Showing
 
 
-def test_the_same_layer_of_both_runs(open_report, runs):
+def test_the_same_layer_of_both_runs_is_shown(open_report, runs):
     report = opened(open_report, runs)
     assert files_shown(report) == ["a/cat.png/00_first.maps.png", "b/cat.png/01_first.maps.png"]
     headings = report.texts(".pane h3")
@@ -97,7 +97,7 @@ def test_the_same_layer_of_both_runs(open_report, runs):
     assert report.texts(".pane .predictions") == ["The model, the same for all images"] * 2
 
 
-def test_layers_and_images_of_one_run_alone(open_report, runs):
+def test_layers_and_images_of_one_run_only_are_listed(open_report, runs):
     report = opened(open_report, runs, "#image=cat.png&view=maps&layer=00+first")
     assert report.texts("#layers .name") == ["stem", "first", "second", "third"]
     assert report.texts("#layers .number") == ["00", "00", "01", "02"]
@@ -126,7 +126,7 @@ def test_nothing_but_files_of_the_runs_is_loaded(open_report, runs):
 
 
 @pytest.mark.thorough
-def test_channels_are_those_of_the_same_number(open_report, runs):
+def test_channels_of_both_runs_are_matched_by_number(open_report, runs):
     report = opened(open_report, runs, "#image=cat.png&view=maps&layer=00+first&channel=4")
     report.page.wait_for_selector("#pin canvas")
     assert report.texts("#pin figcaption") == ["A, channel", "A, input", "B, channel", "B, input"]
@@ -137,7 +137,7 @@ def test_channels_are_those_of_the_same_number(open_report, runs):
     assert other.texts("#pin figcaption") == ["B, channel", "B, input"]
 
 
-def test_both_under_the_swipe(open_report, runs):
+def test_the_swipe_shows_both_runs(open_report, runs):
     report = opened(open_report, runs, "#image=cat.png&view=input&layer=input&swipe=50")
     left, right = (report.page.locator(".viewport").nth(side).bounding_box() for side in (0, 1))
     assert left == right
@@ -148,7 +148,7 @@ def test_both_under_the_swipe(open_report, runs):
 
 
 @pytest.mark.thorough
-def test_an_address_leads_back(open_report, runs):
+def test_an_address_restores_the_page(open_report, runs):
     report = opened(open_report, runs, "#image=cat.png&view=maps&layer=00+first")
     report.press("ArrowRight", "w", "]")
     report.until(
@@ -163,7 +163,7 @@ def test_an_address_leads_back(open_report, runs):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("address", ["#image=gone.png&with=cat.png&beside=input&view=x&layer=y", "#step=5&with-step=3"])
-def test_addresses_of_nothing_are_no_trap(open_report, runs, address):
+def test_addresses_of_missing_images_show_others(open_report, runs, address):
     report = opened(open_report, runs, address)
     assert report.page.locator(".pane").count() == 2
     report.press("ArrowRight", "ArrowRight")
@@ -171,7 +171,7 @@ def test_addresses_of_nothing_are_no_trap(open_report, runs, address):
     assert None not in files_shown(report)
 
 
-def test_what_is_said_of_both_runs(open_report, runs):
+def test_the_facts_of_both_runs_are_shown(open_report, runs):
     report = opened(open_report, runs)
     report.page.locator("[data-dialog=facts]").click()
     assert report.texts("#facts h3") == ["a", "b"]
@@ -236,7 +236,7 @@ def test_steps_are_matched_by_their_numbers(open_report, tmp_path):
 
 
 @pytest.mark.thorough
-def test_a_series_beside_an_image(open_report, tmp_path):
+def test_a_series_is_compared_with_an_image(open_report, tmp_path):
     """A training and a run of its last weights."""
     images = [paint(tmp_path / "in/cat.png", 1, (24, 30))]
     paint(tmp_path / "in/plain.png", 5, (24, 30))
@@ -259,7 +259,7 @@ def copy(runs, place):
     return place
 
 
-def test_the_page_lies_beside_the_runs_and_changes_neither(runs, tmp_path):
+def test_the_page_is_written_beside_the_runs_and_changes_neither(runs, tmp_path):
     out = copy(runs, tmp_path / "runs")
     before = snapshot(out)
     page = write_two_runs([out / "a", out / "b"])
@@ -289,7 +289,7 @@ def test_the_page_lies_beside_the_runs_and_changes_neither(runs, tmp_path):
         *thorough(("deep/er/mine.HTM", "deep/er/mine.HTM"), (".", "a-b.html"), ("runs/other.html", "runs/other.html")),
     ],
 )
-def test_the_page_lies_where_it_is_asked_for(open_report, runs, tmp_path, monkeypatch, out, page):  # noqa: PLR0917  a table
+def test_the_page_is_written_to_the_requested_path(open_report, runs, tmp_path, monkeypatch, out, page):  # noqa: PLR0917  a table
     copy(runs, tmp_path / "runs")
     monkeypatch.chdir(tmp_path)
     assert write_two_runs(["runs/a", "runs/b"], out) == tmp_path / page
@@ -299,7 +299,7 @@ def test_the_page_lies_where_it_is_asked_for(open_report, runs, tmp_path, monkey
 
 
 @pytest.mark.thorough
-def test_runs_of_one_name_in_two_directories(open_report, runs, tmp_path):
+def test_runs_of_the_same_name_are_distinguished(open_report, runs, tmp_path):
     for folder, name in (("x", "a"), ("y", "b")):
         shutil.copytree(runs / name, tmp_path / folder / "net")
     page = write_two_runs([tmp_path / "x/net", tmp_path / "y/net"])
@@ -308,7 +308,7 @@ def test_runs_of_one_name_in_two_directories(open_report, runs, tmp_path):
     assert [heading.split()[0] for heading in report.texts(".pane h3")] == ["x/net", "y/net"]
 
 
-def test_one_run_twice(open_report, runs, tmp_path):
+def test_a_run_is_compared_with_itself(open_report, runs, tmp_path):
     out = copy(runs, tmp_path / "runs")
     page = write_two_runs([out / "a", out / "a"])
     report = open_report(out, "#image=cat.png&view=maps&layer=00+first", name="a-a.html")
@@ -318,7 +318,7 @@ def test_one_run_twice(open_report, runs, tmp_path):
 
 
 @pytest.mark.thorough
-def test_runs_that_are_still_written(open_report, runs, tmp_path):
+def test_runs_that_are_being_written_are_compared(open_report, runs, tmp_path):
     """The page has what is finished; neither run has a report of its own yet."""
     out = copy(runs, tmp_path / "runs")
     for run in ("a", "b"):
@@ -350,7 +350,7 @@ def test_images_are_matched_by_their_files_first(tmp_path):
 
 
 @pytest.mark.thorough
-def test_runs_of_the_model_alone(open_report, tmp_path):
+def test_runs_of_the_model_alone_are_compared(open_report, tmp_path):
     options = {**OPTIONS, "views": "kernels"}
     for name, network in (("a", net(("first", 3))), ("b", net(("stem", 3), ("first", 4)))):
         visualize(network, [], out=tmp_path, name=name, **options)
@@ -370,7 +370,7 @@ def test_single_files_have_their_pictures_beside_them(open_report, runs, tmp_pat
 
 
 @pytest.mark.thorough
-def test_hostile_names_are_text(open_report, runs, tmp_path):
+def test_hostile_names_are_shown_as_text(open_report, runs, tmp_path):
     bad = "<img src=x onerror=alert(1)>\u202e&'"
     out = tmp_path / "runs <b>&#%?"
     name = "b<i>x&#%?'"
@@ -398,7 +398,7 @@ def test_hostile_names_are_text(open_report, runs, tmp_path):
 
 
 @pytest.mark.parametrize("settings", [None, 7, [], {"formats": 5, "views": "maps", "model": {}, "weights": [1]}])
-def test_settings_that_were_tampered_with(runs, tmp_path, settings):
+def test_forged_settings_are_shown_as_text(runs, tmp_path, settings):
     out = copy(runs, tmp_path / "runs")
     record = json.loads((out / "b/run.json").read_bytes())
     record.pop("sha256")
@@ -406,7 +406,7 @@ def test_settings_that_were_tampered_with(runs, tmp_path, settings):
     assert len(data_of(write_two_runs([out / "a", out / "b"]))["units"]) == 4
 
 
-def test_a_page_that_fmapviz_did_not_make_is_kept(runs, tmp_path):
+def test_a_foreign_page_is_kept(runs, tmp_path):
     out = copy(runs, tmp_path / "runs")
     page = out / "a-b.html"
     for make in (
@@ -422,7 +422,7 @@ def test_a_page_that_fmapviz_did_not_make_is_kept(runs, tmp_path):
     assert write_two_runs([out / "a", out / "b"]).read_text("ascii") == (runs / "a-b.html").read_text("ascii")
 
 
-def test_a_page_never_lies_in_a_run(runs, tmp_path):
+def test_a_page_inside_a_run_is_refused(runs, tmp_path):
     out = copy(runs, tmp_path / "runs")
     before = snapshot(out)
     for place in (out / "a", out / "a/index.html", out / "b/cat.png/page.html", out / "b/new"):
@@ -431,12 +431,12 @@ def test_a_page_never_lies_in_a_run(runs, tmp_path):
     assert difference(snapshot(out), before) == []
 
 
-def test_a_directory_that_cannot_be_written_to(runs):
+def test_a_directory_that_cannot_be_written_to_is_an_output_error(runs):
     with pytest.raises(OutputError, match=r"cannot write to '/proc/nowhere/x\.html'"):
         write_two_runs([runs / "a", runs / "b"], "/proc/nowhere/x.html")
 
 
-def test_a_name_that_is_too_long(runs, tmp_path):
+def test_a_name_that_is_too_long_is_an_output_error(runs, tmp_path):
     for name in ("a", "b"):
         shutil.copytree(runs / name, tmp_path / (name * 200))
     with pytest.raises(OutputError, match="too long"):
@@ -444,7 +444,7 @@ def test_a_name_that_is_too_long(runs, tmp_path):
     assert write_two_runs([tmp_path / (name * 200) for name in "ab"], tmp_path / "x.html").exists()
 
 
-def test_the_report_of_one_run(runs, tmp_path):
+def test_the_report_of_one_run_is_opened(runs, tmp_path):
     assert find_report(runs / "a") == runs / "a/index.html"
     shutil.copytree(runs / "a", tmp_path / "a")
     (tmp_path / "a/index.html").unlink()
@@ -457,7 +457,7 @@ def test_the_report_of_one_run(runs, tmp_path):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("options", [LIGHT, *thorough({**DARK, **PHONE})], ids=["light", "dark phone"])
-def test_everybody_can_use_it(open_report, runs, options):
+def test_the_page_has_no_accessibility_violations(open_report, runs, options):
     report = opened(open_report, runs, "#image=cat.png&view=maps", **{"reduced_motion": "reduce", **options})
     assert report.violations() == []
     report.press("ArrowDown", "]")

@@ -110,7 +110,7 @@ def test_values_of_a_vector_are_exact(open_report, tmp_path, picture):
     assert value_in(report.text(".tip .value"))[0] == pytest.approx(values["head"].flat[2], rel=1e-4)
 
 
-def test_values_that_are_not_finite_are_called_so(open_report, tmp_path, picture):
+def test_values_that_are_not_finite_are_shown_as_such(open_report, tmp_path, picture):
     _, record = draw(Net(spoilt=True), picture, tmp_path)
     (grid,) = [each for each in record["pictures"] if each["view"] == "maps"]
     report = open_report(tmp_path / "r")

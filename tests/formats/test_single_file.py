@@ -32,7 +32,7 @@ def run(tmp_path_factory, samples):
     return visualize("shapesnet", images, out=tmp_path_factory.mktemp("single"), single_file=True, **options).directory
 
 
-def test_it_shows_every_picture_without_another_file(open_report, run, tmp_path):
+def test_a_single_file_shows_each_picture_without_other_files(open_report, run, tmp_path):
     shutil.copy(run / "index.html", tmp_path)
     report = open_report(tmp_path)
     for image in ("circle.jpg", "ring.jpg"):
@@ -56,7 +56,7 @@ def test_it_shows_every_picture_without_another_file(open_report, run, tmp_path)
     assert report.loaded() == []
 
 
-def test_it_loads_nothing_and_names_no_path_of_this_computer(run, samples):
+def test_a_single_file_loads_nothing_and_names_no_local_path(run, samples):
     page = (run / "index.html").read_text("ascii")
     policy = re.search(r'Content-Security-Policy" content="([^"]*)"', page)[1]
     hashed = "'sha256-[^']+'"
@@ -81,7 +81,7 @@ def test_hostile_names_stay_text(open_report, tmp_path):
     assert report.page.locator("b").count() == 0
 
 
-def test_how_large_it_may_be(tmp_path):
+def test_the_size_of_a_single_file_is_limited(tmp_path):
     write_unit(tmp_path, "a.png")
     write_unit(tmp_path, "b.png")
     units = {f"{name}/": tmp_path / name for name in ("a.png", "b.png")}
@@ -99,7 +99,7 @@ def noise(path, seed, side=1100):
 
 
 @pytest.mark.thorough
-def test_what_is_too_large_is_refused_early(tmp_path):
+def test_a_single_file_that_is_too_large_is_refused_early(tmp_path):
     images = [noise(tmp_path / f"{number}.png", number) for number in range(6)]
     options = {
         "out": tmp_path / "out",
@@ -118,7 +118,7 @@ def test_what_is_too_large_is_refused_early(tmp_path):
     assert (summary.exit_code, summary.skipped) == (0, min(3, len(units)))
 
 
-def test_a_finished_run_becomes_a_single_file_and_back(tmp_path, samples):
+def test_a_finished_run_converts_to_a_single_file_and_back(tmp_path, samples):
     options = {"out": tmp_path, "name": "net", "to": "html", "layers": "features.7*", "workers": 1}
     page = tmp_path / "net/index.html"
     sizes = []
@@ -132,7 +132,7 @@ def test_a_finished_run_becomes_a_single_file_and_back(tmp_path, samples):
 @pytest.mark.parametrize(
     ("options", "hint"), [({"to": "png"}, "to='html'"), ({"to": "html", "out": "s3://bucket/x"}, "beside")]
 )
-def test_where_there_is_no_single_file(options, hint):
+def test_single_file_is_refused_without_its_requirements(options, hint):
     with pytest.raises(RequestError, match="a single file needs") as refused:
         RunConfig("alexnet", Path("a.png"), single_file=True, **options)
     assert hint in refused.value.hint

@@ -11,7 +11,7 @@ NOTICE = "notice: TensorBoard ticks none of more than 40 runs: click TOGGLE ALL 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("images", [41, 200])
-def test_the_notice_leads_to_the_pictures_of_many_images(images, fmapviz, browser, tmp_path):
+def test_the_command_of_the_notice_shows_the_pictures_of_many_images(images, fmapviz, browser, tmp_path):
     for seed in range(images):
         save_picture(tmp_path / "many" / f"{seed}.png", seed)
     result = fmapviz("shapesnet", "many", "--predictions", "0", "--layers", "features.0.conv", "--out", "my runs")

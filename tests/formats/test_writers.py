@@ -77,7 +77,7 @@ def open_writer(name, directory):
 # What holds for every writer, also for those still to be written.
 
 
-def test_there_are_writers():
+def test_all_formats_have_writers():
     assert {"png", "tensorboard"} <= set(WRITERS)
 
 
@@ -102,7 +102,7 @@ def test_a_writer_writes_into_its_directory_and_closes_everything(name, tmp_path
 
 
 @pytest.mark.parametrize("name", WRITERS)
-def test_a_writer_without_pictures_is_fine(name, tmp_path):
+def test_a_writer_accepts_no_pictures(name, tmp_path):
     with open_writer(name, tmp_path) as writer:
         writer.add(UNIT, [])
     assert not open_handles(tmp_path)
@@ -148,7 +148,7 @@ def test_a_writer_never_hides_a_full_disk(name, side, tmp_path):
 # PNG files.
 
 
-def test_png_files_hold_the_picture_and_bear_its_name(tmp_path):
+def test_png_files_hold_the_picture_under_its_name(tmp_path):
     pictures = [make_picture("input", "input"), make_picture(), make_picture(f"01 ../{HOSTILE}")]
     with open_writer("png", tmp_path) as writer:
         writer.add(UNIT, pictures)
@@ -255,7 +255,7 @@ def test_grey_pictures_are_still_grey_in_the_event_file(tmp_path):
 @example({"a": "|---|", "|---|": "```\n<script>alert(1)</script>\n```"})
 @example({"\x02wzxhzdk:0\x03": "\x02amp\x03 &#60;b&#62;"})
 @example({"https://example.com": "<https://example.com> mailto:a@example.com ![a](b)"})
-def test_facts_are_shown_as_they_are(facts):
+def test_facts_are_shown_verbatim(facts):
     """Nothing but table cells comes out of Markdown, even before TensorBoard removes what it finds dangerous."""
     description = summaries._table(facts)
     unsafe = markdown.markdown(description, extensions=["tables", "fenced_code"])  # as TensorBoard sets it up

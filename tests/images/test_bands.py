@@ -91,7 +91,7 @@ def described(shape: object, descr: object = "|u1") -> str:
 
 
 @pytest.mark.parametrize("form", ["PNG", "TIFF", "BMP", "WEBP"])
-def test_a_picture_is_grey_for_one_channel_and_the_same_as_ever_for_three(form, tmp_path):
+def test_a_picture_is_grey_for_one_channel_and_unchanged_for_three(form, tmp_path):
     options = {"lossless": True} if form == "WEBP" else {}
     (tmp_path / "a").write_bytes(encoded(picture(), form, **options))
     grey = read(tmp_path / "a", 1).pixels
@@ -147,7 +147,7 @@ def test_a_bad_picture_has_its_code_for_any_number_of_channels(channels, tmp_pat
 @pytest.mark.sampled
 @pytest.mark.parametrize("channels", [1, 2, 3, 4, 6])
 @pytest.mark.parametrize("dtype", [np.uint8, np.float32])
-def test_channels_first_and_last_are_the_same(channels, dtype, tmp_path):
+def test_channels_first_and_channels_last_are_read_equally(channels, dtype, tmp_path):
     array = stack(channels, dtype) if dtype is np.uint8 else (stack(channels) / 255).astype(dtype)
     arrangements = {
         "first": array,
@@ -194,7 +194,7 @@ def test_rgb_is_made_grey_for_one_channel(tmp_path):
         ((3, 5, 6), 1, (1, 5, 6)),
     ],
 )
-def test_which_axis_holds_the_channels(shape, channels, expected, tmp_path):
+def test_the_axis_of_channels_is_detected(shape, channels, expected, tmp_path):
     array = np.random.default_rng(0).random(shape).astype(np.float32)
     found = values(read(save(tmp_path / "a.npy", array), channels))
     assert found.shape == expected
@@ -209,7 +209,7 @@ def test_which_axis_holds_the_channels(shape, channels, expected, tmp_path):
     [((20, 30, 5), 4), ((5, 20, 30), 6), ((20, 30), 2), ((1, 20, 30), 4), ((2, 4, 20, 30), 4), ((20,), 1), ((), 3),
      ((2, 20, 30), 3), ((1, 1, 4, 20, 30), 4)],
 )  # fmt: skip
-def test_an_array_whose_channels_do_not_fit(shape, channels, tmp_path):
+def test_an_array_of_another_number_of_channels_is_refused(shape, channels, tmp_path):
     error = refusal(save(tmp_path / "a.npy", np.zeros(shape, np.uint8)), channels)
     assert error.code == "E_CHANNELS"
     assert (" x ".join(map(str, shape)) or "a single value") in str(error)
@@ -244,7 +244,7 @@ def test_bytes_of_many_channels_are_divided_by_255(tmp_path):
     np.testing.assert_array_equal(found, functional.convert_image_dtype(torch.from_numpy(levels), torch.float32).numpy())
 
 
-def test_truth_values_are_black_and_white(tmp_path):
+def test_booleans_are_black_and_white(tmp_path):
     for channels in (1, 2, 3):
         image = read(save(tmp_path / "a.npy", stack(channels) > 127), channels)
         np.testing.assert_array_equal(values(image), stack(channels) > 127)
@@ -252,7 +252,7 @@ def test_truth_values_are_black_and_white(tmp_path):
 
 
 @pytest.mark.parametrize("dtype", ["<f2", "<f4", ">f4", "<f8", np.longdouble])
-def test_floats_from_0_to_1_stay(dtype, tmp_path):
+def test_floats_from_0_to_1_are_not_scaled(dtype, tmp_path):
     array = (stack(4) / 512 + 0.25).astype(dtype)  # they do not reach 0 nor 1
     image = read(save(tmp_path / "a.npy", array), 4)
     np.testing.assert_array_equal(values(image), array.astype(np.float32))
@@ -270,7 +270,7 @@ def test_other_numbers_are_scaled_from_the_range_of_all_channels(dtype, tmp_path
     assert image.notices == (f"{what}: {low}..{high} scaled to 0..1",)
 
 
-def test_the_extremes_of_whole_numbers(tmp_path):
+def test_extreme_integers_are_scaled(tmp_path):
     for dtype in (np.int64, np.uint64, np.int32):
         limits = np.iinfo(dtype)
         middle = limits.min // 2 + limits.max // 2
@@ -278,7 +278,7 @@ def test_the_extremes_of_whole_numbers(tmp_path):
         np.testing.assert_allclose(found[0, 0], [0, 0.5, 1], atol=1e-6)
 
 
-def test_what_is_no_number_is_black_and_infinity_black_or_white(tmp_path):
+def test_nan_is_black_and_infinity_is_black_or_white(tmp_path):
     array = np.array([[[np.nan, np.inf, -np.inf, 0.25, 1]]] * 2, np.float32)
     image = read(save(tmp_path / "a.npy", array), 2)
     np.testing.assert_array_equal(values(image)[0, 0], [0, 1, 0, 0.25, 1])
@@ -293,7 +293,7 @@ def test_what_is_no_number_is_black_and_infinity_black_or_white(tmp_path):
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, 7.0])
-def test_floats_without_a_range(value, tmp_path):
+def test_constant_floats_are_drawn(value, tmp_path):
     found = values(read(save(tmp_path / "a.npy", np.full((2, 3, 4), value)), 2))
     assert set(found.flat) == {1.0 if value == np.inf else 0.0}
 
@@ -309,7 +309,7 @@ def test_floats_without_a_range(value, tmp_path):
         (np.zeros((4, 4), "V6"), "records"),
     ],
 )
-def test_what_is_no_real_number_is_refused(array, word, tmp_path):
+def test_arrays_of_other_than_real_numbers_are_refused(array, word, tmp_path):
     error = refusal(save(tmp_path / "a.npy", array))
     assert error.code == "E_FORMAT"
     assert word in str(error)
@@ -388,7 +388,7 @@ def test_the_second_version_and_an_old_pythons_header_are_read(tmp_path, recwarn
     assert not recwarn.list
 
 
-def test_an_array_is_never_half_a_picture(tmp_path):
+def test_a_truncated_array_is_refused(tmp_path):
     content = save(tmp_path / "a.npy", stack(4)).read_bytes()
     for length in (*range(1, 140, 7), *range(140, len(content), 400), len(content) - 1):
         (tmp_path / "b.npy").write_bytes(content[:length])
@@ -489,7 +489,7 @@ def save_tiff(path: Path, array: np.ndarray, way: str = "interleaved", **options
 @pytest.mark.sampled
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("channels", [2, 4, 6, 13])
-def test_a_tiffs_samples_or_pages_are_channels(way, channels, tmp_path):
+def test_samples_or_pages_of_a_tiff_file_are_channels(way, channels, tmp_path):
     for dtype in (np.uint8, np.uint16):
         path = save_tiff(tmp_path / "a.tif", stack(channels, dtype), way)
         np.testing.assert_array_equal(np.sort(tifffile.imread(path).ravel()), np.sort(stack(channels).ravel()))
@@ -500,7 +500,7 @@ def test_a_tiffs_samples_or_pages_are_channels(way, channels, tmp_path):
 
 
 @pytest.mark.parametrize("way", ["interleaved", "planar", "pages", "strips", "tiles", "deflated"])
-def test_a_tiffs_floats(way, tmp_path):
+def test_floats_of_a_tiff_file_are_read(way, tmp_path):
     array = (stack(6) / 255).astype(np.float32)
     np.testing.assert_array_equal(values(read(save_tiff(tmp_path / "a.tif", array, way), 6)), array)
     again = read(save_tiff(tmp_path / "b.tif", array * 8 - 4, way), 6)
@@ -508,7 +508,7 @@ def test_a_tiffs_floats(way, tmp_path):
     assert again.notices == ("more than 8 bits per channel: -4..4 scaled to 0..1",)
 
 
-def test_one_bit_samples(tmp_path):
+def test_samples_of_one_bit_are_read(tmp_path):
     bits = stack(4) > 127
     path = save_tiff(tmp_path / "a.tif", bits, "pages")
     np.testing.assert_array_equal(tifffile.imread(path), bits)
@@ -539,7 +539,7 @@ def test_reduced_copies_are_no_channels_and_other_pages_are_a_notice(tmp_path):
 @pytest.mark.sampled
 @pytest.mark.parametrize("way", ["interleaved", "planar", "pages"])
 @pytest.mark.parametrize("channels", [2, 4, 5, 7])
-def test_a_tiff_of_other_channels_says_so(way, channels, tmp_path):
+def test_a_tiff_file_of_other_channels_is_a_failure_with_their_number(way, channels, tmp_path):
     error = refusal(save_tiff(tmp_path / "a.tif", stack(6), way), channels)
     assert error.code == "E_CHANNELS"
     assert f"takes {channels} channels" in str(error)
@@ -562,7 +562,7 @@ def test_a_tiff_of_rgb_that_pillow_cannot_open_is_read(tmp_path):
     np.testing.assert_allclose(values(read(path, 1))[0], np.tensordot([0.299, 0.587, 0.114], array, 1), atol=1e-6)
 
 
-def test_a_volume_is_no_picture(tmp_path):
+def test_a_volume_is_refused_as_a_picture(tmp_path):
     tifffile.imwrite(tmp_path / "a.tif", np.zeros((16, 32, 32), np.uint8), volumetric=True, tile=(16, 16, 16))
     error = refusal(tmp_path / "a.tif", 16)
     assert error.code == "E_CHANNELS"
@@ -573,7 +573,7 @@ def test_complex_samples_are_refused(tmp_path):
     assert refusal(save_tiff(tmp_path / "a.tif", stack(6, np.complex64)), 6).code == "E_FORMAT"
 
 
-def test_a_compression_that_needs_another_package_says_which(tmp_path, monkeypatch):
+def test_a_compression_that_needs_a_package_names_it(tmp_path, monkeypatch):
     content = save_tiff(tmp_path / "a.tif", stack(6)).read_bytes()
     entry = struct.pack("<HHII", 259, 3, 1, 1)
     assert content.count(entry) == 1
@@ -587,7 +587,7 @@ def test_a_compression_that_needs_another_package_says_which(tmp_path, monkeypat
 
 
 @pytest.mark.parametrize("way", ["interleaved", "planar", "pages", "deflated", "tiles", "big"])
-def test_a_truncated_tiff_is_never_half_a_picture(way, tmp_path):
+def test_a_truncated_tiff_file_is_refused(way, tmp_path):
     path = save_tiff(tmp_path / "a.tif", stack(6), way)
     content, whole = path.read_bytes(), values(read(path, 6))
     codes = []
@@ -607,7 +607,7 @@ def test_a_truncated_tiff_is_never_half_a_picture(way, tmp_path):
         assert found == ["E_DECODE"]
 
 
-def test_a_tiff_with_flipped_bits_is_refused_or_read_but_says_nothing_and_does_nothing_else(tmp_path, capfd, recwarn):
+def test_a_tiff_file_with_flipped_bits_is_read_or_refused_without_output(tmp_path, capfd, recwarn):
     content = save_tiff(tmp_path / "a.tif", stack(6), "deflated").read_bytes()
     codes = set()
     for position in (*range(300), *range(300, len(content), 97)):
@@ -652,7 +652,7 @@ def test_a_tiff_costs_no_memory_for_what_it_claims(tmp_path):
     assert read(tmp_path / "loop", 6).notices == ("holds several pictures: only the first is used",)
 
 
-def test_parts_that_are_not_listed_are_not_made_up(tmp_path):
+def test_tiles_that_a_tiff_file_lacks_are_a_failure(tmp_path):
     """Where a tile is missing, tifffile leaves what was in the memory before."""
     path = save_tiff(tmp_path / "a.tif", stack(6), "tiles")
     with tifffile.TiffFile(path) as file:
@@ -666,7 +666,7 @@ def test_parts_that_are_not_listed_are_not_made_up(tmp_path):
     assert (error.code, "pieces are missing" in str(error)) == ("E_DECODE", True)
 
 
-def test_tifffile_is_quiet(tmp_path, caplog, capfd):
+def test_tifffile_prints_nothing(tmp_path, caplog, capfd):
     """Its log messages are printed only if the user configures logging."""
     kind = struct.pack("<HH", 284, 3), struct.pack("<HH", 284, 99)
     (tmp_path / "a.tif").write_bytes(samples_tiff(10, 10, bytes(600)).replace(*kind))
@@ -684,7 +684,7 @@ def test_tifffile_is_quiet(tmp_path, caplog, capfd):
 
 
 @pytest.mark.parametrize("channels", [1, 2, 3, 4, 6])
-def test_a_file_is_prepared_and_seen_again(channels, tmp_path):
+def test_a_file_of_bands_is_preprocessed_and_shown(channels, tmp_path):
     array = stack(channels)
     for path in (save(tmp_path / "a.npy", array), save(tmp_path / "b.npy", array / 255)):
         preparation = standard(InputOptions(fit="none"), channels=channels)
@@ -706,7 +706,7 @@ def smooth(channels: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("fit", ["crop", "squash", "pad"])
-def test_bands_are_fitted_as_pictures_are_but_not_rounded(fit, tmp_path):
+def test_bands_are_fitted_like_pictures_without_rounding(fit, tmp_path):
     array = (smooth(3) // 2).astype(np.uint8)
     preparation = standard(InputOptions(size=(33, 41), fit=fit, mean=(0,), std=(1,)))
     rounded = preparation.apply(read(save(tmp_path / "a.npy", array)).pixels)
@@ -742,7 +742,7 @@ def test_a_strip_of_bands_is_refused_or_cut_like_a_picture(tmp_path):
 
 
 @pytest.mark.parametrize("channels", [1, 2, 3, 4])
-def test_one_number_or_one_for_each_channel(channels):
+def test_mean_and_deviation_have_one_number_or_one_per_channel(channels):
     bands = Bands(tuple(PillowImage.new("F", (4, 4), 0.5) for _ in range(channels)))
     each = tuple((number + 1) / 10 for number in range(channels))
     prepared = standard(InputOptions(fit="none", mean=each, std=each[::-1]), channels=channels).apply(bands)
@@ -755,7 +755,7 @@ def test_one_number_or_one_for_each_channel(channels):
         assert caught.value.hint
 
 
-def test_presets_refuse_other_counts():
+def test_presets_refuse_other_numbers_of_channels():
     preset = models.AlexNet_Weights.DEFAULT.transforms
     for wrong in (InputOptions(mean=(0.5, 0.5)), InputOptions(std=(0.5,) * 4), InputOptions(mean=(0.5, 0.5), size=(9, 9))):
         for prepare in (
@@ -768,13 +768,13 @@ def test_presets_refuse_other_counts():
                 prepare(wrong)
 
 
-def test_the_description_tells_the_channels():
+def test_the_description_names_the_channels():
     lines = [standard(InputOptions(), channels=channels).description for channels in (1, 2, 3, 4)]
     assert len(set(lines)) == 4
     assert [line.split(",")[0] for line in lines] == ["1 channel", "2 channels", "crop to 224x224", "4 channels"]
 
 
-def test_what_is_seen_without_a_known_normalisation_is_stretched():
+def test_an_input_of_unknown_normalisation_is_stretched():
     preparation = by_callable(transforms.ToTensor(), description="own")
     assert (preparation.mean, preparation.std) == ((), ())
     frame = torch.tensor([[[-10.0, 0.0, 10.0, torch.nan, torch.inf, -torch.inf]]])
@@ -844,20 +844,20 @@ def test_what_a_users_function_returns_becomes_plain_floats_on_the_cpu():
         (torch.zeros(4, 4, 3), "(4, 4, 3)"),
     ],
 )
-def test_what_a_users_function_must_not_return(returned, words):
+def test_wrong_results_of_a_users_function_are_refused(returned, words):
     with pytest.raises(InputError, match="the preprocessing must return") as caught:
         by_callable(lambda _: returned, description="own").apply(PillowImage.new("RGB", (4, 4)))
     assert caught.value.code == "E_PREPARE"
     assert words in str(caught.value)
 
 
-def test_an_array_from_a_users_function_is_answered_with_what_makes_a_tensor_of_it():
+def test_an_array_from_a_users_function_is_refused_with_the_conversion():
     with pytest.raises(InputError, match="must return a tensor, not ndarray") as caught:
         by_callable(lambda _: np.zeros((3, 4, 4)), description="own").apply(PillowImage.new("RGB", (4, 4)))
     assert "torch.from_numpy" in caught.value.hint
 
 
-def test_an_error_in_a_users_function_is_told_with_its_cause():
+def test_an_error_in_a_users_function_is_reported_with_its_cause():
     def own(_):
         raise KeyError("first line\nsecond line")
 
@@ -872,7 +872,7 @@ def test_an_error_in_a_users_function_is_told_with_its_cause():
         assert "\n" not in str(caught.value)
 
 
-def test_a_users_function_tells_its_normalisation():
+def test_a_users_function_may_declare_its_normalisation():
     from torchvision.transforms import v2  # imports the compiler
 
     mean, std = (0.1, 0.2, 0.3), (0.4, 0.5, 0.6)
@@ -915,7 +915,7 @@ def test_arrays_are_found_in_folders(tmp_path):
     assert refusal(tmp_path / "c.npz").code == "E_FORMAT"
 
 
-def test_an_array_is_known_by_its_content(tmp_path):
+def test_an_array_is_identified_by_its_content(tmp_path):
     content = save(tmp_path / "a.npy", picture()).read_bytes()
     (tmp_path / "b.png").write_bytes(content)
     assert read(tmp_path / "b.png").pixels.tobytes() == picture().tobytes()
@@ -923,7 +923,7 @@ def test_an_array_is_known_by_its_content(tmp_path):
     assert read(tmp_path / "c.npy").pixels.tobytes() == picture().tobytes()
 
 
-def test_threads_read_like_one(tmp_path):
+def test_several_threads_read_the_same_as_one(tmp_path):
     for number in range(4):
         save(tmp_path / f"{number}.npy", np.roll(stack(6), number, axis=0))
         save_tiff(tmp_path / f"{number}.tif", np.roll(stack(6), number, axis=0), [*WAYS][number])
@@ -955,7 +955,7 @@ def test_threads_read_like_one(tmp_path):
         ((8, 9, 8), 1, True, ""),
     ],
 )
-def test_an_array_whose_axes_could_be_read_in_two_ways_says_how_they_were(shape, channels, volume, axes):
+def test_an_array_of_ambiguous_axes_reports_how_they_were_read(shape, channels, volume, axes):
     values = np.random.default_rng(0).random(shape, np.float32)
     pixels, notices = read_array(values, channels=channels, volume=volume)
     own = values.reshape(shape[-3:]) if len(shape) > 2 and not volume else values

@@ -214,7 +214,7 @@ def answer(read, *arguments):
 # --- what is read
 
 
-def test_pixels_come_as_they_were_stored(reading, tmp_path):
+def test_the_decode_pool_returns_stored_pixels(reading, tmp_path):
     for number in range(8):
         pixels = bad_images.picture(number)
         (tmp_path / "a.png").write_bytes(oriented(pixels, number + 1, "PNG"))
@@ -228,7 +228,7 @@ def test_pixels_come_as_they_were_stored(reading, tmp_path):
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("form", ["JPEG", "PNG", "TIFF", "WEBP"])
 @pytest.mark.parametrize("orientation", [1, 6, *thorough(2, 3, 4, 5, 7, 8)])
-def test_the_orientation_is_that_of_the_file(form, orientation, reading, tmp_path):
+def test_the_decode_pool_returns_the_orientation_of_the_file(form, orientation, reading, tmp_path):
     (tmp_path / "file").write_bytes(oriented(bad_images.picture(), orientation, form))
     assert reading(tmp_path / "file").orientation == orientation
     assert reading(tmp_path / "file", 1).orientation == orientation
@@ -236,7 +236,7 @@ def test_the_orientation_is_that_of_the_file(form, orientation, reading, tmp_pat
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("orientation", [1, 8])
-def test_the_orientation_of_bands_is_that_of_the_file(orientation, reading, tmp_path):
+def test_the_decode_pool_returns_the_orientation_of_bands(orientation, reading, tmp_path):
     bands = np.zeros((6, 5, 4), np.uint8)
     tifffile.imwrite(tmp_path / "six.tif", bands, photometric="minisblack", extratags=[(274, 3, 1, orientation, True)])
     np.save(tmp_path / "six.npy", bands)
@@ -245,14 +245,14 @@ def test_the_orientation_of_bands_is_that_of_the_file(orientation, reading, tmp_
 
 
 @pytest.mark.parametrize("form", ["JPEG", "PNG", "WEBP"])
-def test_damaged_exif_data_give_no_orientation(form, reading, tmp_path):
+def test_damaged_exif_data_have_no_orientation(form, reading, tmp_path):
     (tmp_path / "file").write_bytes(bad_images.broken_exif(form))
     assert reading(tmp_path / "file").orientation == 1
 
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("shape", [(1, 1, 3), (1, 5000, 3), (5000, 1, 3), (2500, 2700, 3)])
-def test_pixels_of_any_shape(shape, reading, tmp_path):
+def test_the_decode_pool_returns_pixels_of_any_shape(shape, reading, tmp_path):
     pixels = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
     PillowImage.fromarray(pixels).save(tmp_path / "a.bmp")
     np.testing.assert_array_equal(np.asarray(reading(tmp_path / "a.bmp").pixels), pixels)
@@ -262,7 +262,7 @@ def test_pixels_of_any_shape(shape, reading, tmp_path):
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("channels", [1, 2, 3, 6])
-def test_samples_come_as_they_were_stored(channels, reading, tmp_path):
+def test_the_decode_pool_returns_stored_samples(channels, reading, tmp_path):
     values = np.random.default_rng(0).random((channels, 40, 30), dtype=np.float32)
     np.save(tmp_path / "a.npy", values)
     samples = reading(tmp_path / "a.npy", channels).pixels
@@ -301,14 +301,14 @@ def files(tmp_path_factory):
 
 
 @pytest.mark.parametrize("channels", [3, *thorough(1, 6)])
-def test_the_result_for_every_file_is_that_of_a_thread(channels, files, reading):
+def test_a_worker_and_a_thread_decode_each_file_equally(channels, files, reading):
     expected = [answer(lambda path: read_image(file_of(path), channels=channels), path) for path in files]
     assert len({result[0] for result in expected if isinstance(result[0], str)}) >= 7  # codes
     assert [answer(reading, path, channels) for path in files] == expected
 
 
 @pytest.mark.thorough
-def test_threads_read_like_one(files, reading):
+def test_several_threads_read_the_same_as_one(files, reading):
     expected = [answer(lambda path: read_image(file_of(path)), path) for path in files]
     with ThreadPoolExecutor(6) as threads:
         assert list(threads.map(lambda path: answer(reading, path), files * 3)) == expected * 3
@@ -317,7 +317,7 @@ def test_threads_read_like_one(files, reading):
 
 @pytest.mark.usefixtures("plain_malloc")
 @pytest.mark.thorough
-def test_a_worker_is_used_again_and_returns_the_memory_of_a_large_picture(reading, tmp_path):
+def test_a_worker_is_reused_and_returns_the_memory_of_a_large_picture(reading, tmp_path):
     save_picture(tmp_path / "small.png")
     PillowImage.new("RGB", (5000, 4000), "white").save(tmp_path / "large.png", compress_level=1)
 
@@ -350,7 +350,7 @@ def test_a_worker_imports_no_torch_and_is_small(reading, picture):
     assert resident(pid) < 50e6
 
 
-def test_a_worker_has_open_only_what_it_needs(reading, picture):
+def test_a_worker_has_only_the_descriptors_that_it_needs(reading, picture):
     reading(picture)
     (pid,) = reading.pids
     assert wait_until(lambda: str(picture) not in opened_by(pid))
@@ -421,7 +421,7 @@ def test_a_decoder_that_hangs_costs_one_image(reading, picture, tmp_path, monkey
     assert len(reading.pids) == 1
 
 
-def test_what_a_worker_reports_is_made_printable(reading, tmp_path):
+def test_messages_of_a_worker_are_made_printable(reading, tmp_path):
     refused = saying(tmp_path / "a.png", 'say ["E_FORMAT", "no\\u001b[31m", "hint\\n"]')
     assert answer(reading, refused) == ("E_FORMAT", rf"no\x1b[31m: '{refused}'", r"hint\n")
     assert wait_until(lambda: reading.pids == [])
@@ -429,7 +429,7 @@ def test_what_a_worker_reports_is_made_printable(reading, tmp_path):
     assert reading(told).notices == (r"\u202enotice",)
 
 
-def test_what_a_decoder_prints_is_not_seen_and_it_writes_nothing(reading, tmp_path, capfd):
+def test_output_of_a_decoder_is_discarded(reading, tmp_path, capfd):
     assert reading(saying(tmp_path / "a.png", "print")).pixels.size == (8, 8)
     code, message, _ = answer(reading, saying(tmp_path / "b.png", f"write {tmp_path}/written"))
     assert (code, message) == ("E_READ", f"cannot be read (File too large): '{tmp_path}/b.png'")
@@ -437,7 +437,7 @@ def test_what_a_decoder_prints_is_not_seen_and_it_writes_nothing(reading, tmp_pa
     assert capfd.readouterr() == ("", "")
 
 
-def test_more_time_for_more_pixels_and_for_larger_files(reading, tmp_path, monkeypatch):
+def test_the_time_limit_grows_with_pixels_and_file_size(reading, tmp_path, monkeypatch):
     monkeypatch.setattr(decode_pool, "TIMEOUT_SECONDS", 0.1)
     info = PngInfo()
     info.add_text("do", "hang")
@@ -447,7 +447,7 @@ def test_more_time_for_more_pixels_and_for_larger_files(reading, tmp_path, monke
     assert "did not finish within 1.3 s" in answer(reading, tmp_path / "a.png")[1]
 
 
-def test_memory_is_bounded(own_workers, monkeypatch, tmp_path):
+def test_the_memory_of_a_worker_is_bounded(own_workers, monkeypatch, tmp_path):
     monkeypatch.setattr(decode_pool, "MEMORY_BYTES", SHARED_BYTES + 250 * 2**20)
     PillowImage.new("RGB", (9000, 9000)).save(tmp_path / "large.png", compress_level=1)
     PillowImage.new("RGB", (900, 900)).save(tmp_path / "small.png")
@@ -564,13 +564,13 @@ def test_without_workers_images_are_decoded_in_the_thread_with_one_notice(  # no
     assert reason in notice
 
 
-def test_without_memory_files_of_linux(monkeypatch, reading, files):
+def test_a_worker_decodes_without_memory_files_of_linux(monkeypatch, reading, files):
     monkeypatch.delattr(os, "memfd_create")
     expected = [answer(lambda path: read_image(file_of(path)), path) for path in files]
     assert [answer(reading, path) for path in files] == expected
 
 
-def test_in_a_process_that_ignores_its_children(picture):
+def test_a_worker_decodes_in_a_process_that_ignores_its_children(picture):
     program = """
 import signal, sys
 from fmapviz.images.decode_pool import DecodePool
@@ -606,7 +606,7 @@ def test_closing_does_not_wait_for_a_decoder(kept, monkeypatch, tmp_path):
 
 
 @pytest.mark.usefixtures("own_workers")
-def test_a_worker_put_back_after_closing_leaves_nothing_open(picture):
+def test_a_worker_returned_after_closing_leaves_nothing_open(picture):
     """A reading thread may be overtaken by the thread that closes the pool."""
     before = descriptors(), offspring()
     with DecodePool() as pool:
@@ -657,7 +657,7 @@ def test_workers_return_their_memory_before_the_next_run(tmp_path):
 
 
 @pytest.mark.thorough
-def test_a_forked_process_leaves_the_workers_alone(picture):
+def test_a_forked_process_does_not_use_the_workers_of_its_parent(picture):
     program = """
 import os, sys
 from fmapviz.images import decode_pool
@@ -731,7 +731,7 @@ def command(warm, pictures, tmp_path):
     return run
 
 
-def test_a_run_with_a_crash_and_a_hang(command, pictures, tmp_path):
+def test_a_run_continues_after_a_crash_and_a_hang_of_a_decoder(command, pictures, tmp_path):
     code, errors = command(0.5)
     assert code == 3
     assert "Traceback" not in errors

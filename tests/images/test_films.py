@@ -53,7 +53,7 @@ def read(file, *, channels=3, count=1):
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize(("name", "codec"), KINDS)
-def test_every_frame_is_the_one_of_its_number_in_any_order(tmp_path, name, codec):
+def test_frames_are_read_by_number_in_any_order(tmp_path, name, codec):
     film = write_film(tmp_path / name, codec=codec)
     if hasattr(os, "sched_getscheduler"):
         assert os.sched_getscheduler(0) == os.SCHED_OTHER  # or the machine may stand still from now on
@@ -100,13 +100,13 @@ def test_frames_are_chosen_as_by_a_slice(tmp_path, choice, expected):
     assert failures == []
 
 
-def test_a_choice_without_frames_is_a_failure_that_tells_how_many_there_are(tmp_path):
+def test_a_choice_without_frames_is_a_failure_with_the_number_of_frames(tmp_path):
     frames, failures = listed(write_film(tmp_path / "clip.mp4"), start=60)
     assert frames == []
     assert (failures[0].code, "it has 60 frames" in failures[0].message) == ("E_NOTHING", True)
 
 
-def test_films_of_one_name_have_folders_of_their_own(tmp_path):
+def test_films_of_the_same_name_have_different_folders(tmp_path):
     for folder in "ab":
         (tmp_path / folder).mkdir()
     paths = [write_film(tmp_path / folder / "clip.mp4", count) for folder, count in (("a", 3), ("b", 5))]
@@ -117,7 +117,7 @@ def test_films_of_one_name_have_folders_of_their_own(tmp_path):
 
 
 @pytest.mark.parametrize(("choice", "told"), [({"every": 2}, True), ({"stop": 9}, True), ({}, False), ({"clip": 8}, False)])
-def test_a_choice_of_frames_without_a_film_is_told(tmp_path, choice, told):
+def test_a_choice_of_frames_without_a_film_is_reported(tmp_path, choice, told):
     Image.new("RGB", (8, 8)).save(tmp_path / "still.gif")
     notices = []
     list(list_frames(find_images([tmp_path]), FrameChoice(**choice), notices.append))
@@ -172,7 +172,7 @@ def test_a_damaged_animation_keeps_its_frames_before_the_damage(tmp_path):
 @pytest.mark.parametrize(
     "content", [b"", b"no film", b"\0\0\0\x18ftypmp42", b"#EXTM3U\n#EXTINF:1,\n/etc/passwd\n#EXT-X-ENDLIST\n"]
 )
-def test_what_is_no_film_is_one_failure(tmp_path, content):
+def test_a_file_that_is_no_film_is_one_failure(tmp_path, content):
     (tmp_path / "clip.mp4").write_bytes(content)
     frames, failures = listed(tmp_path / "clip.mp4")
     assert frames == []
@@ -192,7 +192,7 @@ def test_sound_without_pictures_is_one_failure(tmp_path):
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize(("degrees", "turned"), [(90, 1), (180, 2), (270, 3)])
-def test_a_turned_film_is_upright(tmp_path, degrees, turned):
+def test_a_rotated_film_is_shown_upright(tmp_path, degrees, turned):
     try:
         film = write_film(tmp_path / "clip.mp4", 3, rotate=degrees)
     except AttributeError:
@@ -245,7 +245,7 @@ def with_matrix(path, matrix):
     "matrix",
     [(1, 0, 0, 1), (-1, 0, 0, 1), (-1, 0, 0, -1), (1, 0, 0, -1), (0, 1, 1, 0), (0, 1, -1, 0), (0, -1, -1, 0), (0, -1, 1, 0)],
 )
-def test_a_film_is_turned_and_mirrored_as_ffmpeg_does(tmp_path, matrix, number, scale):
+def test_a_film_is_rotated_and_mirrored_as_by_ffmpeg(tmp_path, matrix, number, scale):
     a, b, c, d = (scale * value for value in matrix)
     full = (a, b, 0, c, d, 0, 0, 0, 1)
     paths = write_film(tmp_path / "plain.mp4", 30), with_matrix(write_film(tmp_path / "turned.mp4", 30), full)
@@ -260,7 +260,7 @@ def test_a_film_is_turned_and_mirrored_as_ffmpeg_does(tmp_path, matrix, number, 
         assert np.array_equal(shown, plain[-y, -x])
 
 
-def test_colours_are_those_that_the_film_is_tagged_with(tmp_path):
+def test_colours_follow_the_tags_of_the_film(tmp_path):
     for space, number in (("bt709", 1), ("smpte170m", 6)):
         film = tmp_path / f"{space}.mp4"
         with av.open(str(film), "w") as container:
@@ -275,7 +275,7 @@ def test_colours_are_those_that_the_film_is_tagged_with(tmp_path):
         assert np.abs(pixel - (220, 40, 60)).max() <= 3, space
 
 
-def test_one_channel_is_grey_and_others_are_refused(tmp_path):
+def test_films_of_one_channel_are_grey_and_others_are_refused(tmp_path):
     frame = listed(write_film(tmp_path / "clip.mp4"))[0][5]
     assert (read(frame, channels=1)[0].mode, number_of(read(frame, channels=1)[0])) == ("L", 5)
     with pytest.raises(InputError) as refusal:
@@ -293,7 +293,7 @@ def test_threads_read_the_frames_of_several_films_at_once(tmp_path):
     assert numbers == [frames_of(frame.path).first for frame in frames]
 
 
-def test_a_frame_is_found_and_looked_at_again_by_its_name(tmp_path):
+def test_a_frame_is_found_and_read_again_by_its_name(tmp_path):
     film = write_film(tmp_path / "clip.mp4")
     (frame,) = find_images([f"{film}/000042"])
     assert (frame.path, frame.unit, frame.version["size"]) == (f"{film}/000042", "clip.mp4/000042", film.stat().st_size)
@@ -322,7 +322,7 @@ def test_a_decoder_that_dies_costs_one_film(tmp_path, monkeypatch):
     assert [each.unit for each in begun + rest] == [f"{name}.mp4/{number:06d}" for name in "12" for number in range(60)]
 
 
-def test_frames_are_the_same_where_no_process_can_be_started(tmp_path, monkeypatch):
+def test_frames_are_the_same_without_worker_processes(tmp_path, monkeypatch):
     frames = listed(write_film(tmp_path / "clip.mp4", 20))[0]
     before = [np.asarray(read(frame)[0]) for frame in frames]
     close_films()
@@ -342,14 +342,14 @@ def test_a_frame_is_decoded_once_if_it_is_read_after_it_was_listed(tmp_path):
     assert len(decoded) == 59
 
 
-def test_a_late_frame_is_reached_from_the_key_frame_before_it(tmp_path):
+def test_a_late_frame_is_decoded_from_the_previous_key_frame(tmp_path):
     decoded = []
     with write_film(tmp_path / "clip.mp4").open("rb") as stream:
         assert number_of(FilmDecoder(stream).read(50, lambda: decoded.append(1))[0]) == 50
     assert len(decoded) <= GOP
 
 
-def test_rates_and_names(tmp_path):
+def test_rates_of_films_and_names_of_frames_are_parsed(tmp_path):
     assert rate_of(str(write_film(tmp_path / "clip.webm", 5, codec="libvpx-vp9", rate=12))) == Fraction(12)
     assert rate_of(str(tmp_path / "gone.mp4")) is None
     assert frames_of("https://x.org/clip.mp4?key=a/000007") == Frames("https://x.org/clip.mp4?key=a", 7, 7)
@@ -359,7 +359,7 @@ def test_rates_and_names(tmp_path):
 
 
 @pytest.mark.parametrize("frames", ["5", "5:5", "9:2", "-3:", "a:b", "1:2:3", ""])
-def test_other_forms_of_frames_are_refused(frames):
+def test_frame_choices_of_other_forms_are_refused(frames):
     if not frames:
         assert RunConfig("alexnet", frames=frames).frame_range == (0, None)
         return

@@ -131,7 +131,7 @@ def test_a_bad_file_is_refused_with_its_code(name, tmp_path, capfd):
         ("TGA", {"compression": "tga_rle"}),
     ],
 )
-def test_a_truncated_file_is_never_half_a_picture(form, options, read_bytes):
+def test_a_truncated_file_is_refused(form, options, read_bytes):
     content = encoded(picture(), form, **options)
     whole, _ = read_bytes(content)
     refused = 0
@@ -145,7 +145,7 @@ def test_a_truncated_file_is_never_half_a_picture(form, options, read_bytes):
     assert refused >= 24
 
 
-def test_any_flipped_byte_of_a_png_is_noticed(read_bytes):
+def test_each_flipped_byte_of_a_png_file_is_detected(read_bytes):
     content = encoded(picture(), "PNG")
     for position in {*range(8, len(content) - 12, 61), *range(len(content) - 40, len(content) - 12)}:
         with pytest.raises(InputError, match="damaged") as caught:
@@ -179,7 +179,7 @@ for bomb in bombs:
         assert int(growth) < 8_000  # KiB; the text's first megabyte is there before the limit is
 
 
-def test_the_limit_is_the_one_at_which_pillow_begins_to_warn(tmp_path):
+def test_the_limit_of_pixels_is_that_of_pillows_warning(tmp_path):
     (tmp_path / "over.png").write_bytes(png(chunk(b"IDAT", b""), width=9_460, height=9_459, depth=1))
     assert refusal(tmp_path / "over.png") == "E_TOO_LARGE"
     (tmp_path / "under.png").write_bytes(png(chunk(b"IDAT", b""), width=9_459, height=9_459, depth=1))
@@ -205,7 +205,7 @@ def many_passes(passes: int, side: int) -> bytes:
     return head + first + table + again * passes + b"\xff\xd9"
 
 
-def test_a_jpeg_that_goes_over_its_pixels_again_and_again_is_refused_at_once(read_bytes, tmp_path):
+def test_a_jpeg_file_of_too_many_scans_is_refused_at_once(read_bytes, tmp_path):
     (tmp_path / "passes.jpg").write_bytes(many_passes(2000, 9000))
     assert (tmp_path / "passes.jpg").stat().st_size < 300_000
     assert refusal(tmp_path / "passes.jpg") == "E_TOO_LARGE"
@@ -220,7 +220,7 @@ def test_an_offset_outside_the_file_is_damage(tmp_path):
     assert refusal(tmp_path / "offset.jp2") == "E_DECODE"
 
 
-def test_nothing_is_said_on_standard_error(tmp_path):
+def test_decoders_print_nothing_on_standard_error(tmp_path):
     (tmp_path / "exif.jpg").write_bytes(bad_images.broken_exif())
     (tmp_path / "bomb.png").write_bytes(bad_images.pixel_bomb(10_000))
     deflated = encoded(picture(), "TIFF", compression="tiff_adobe_deflate")
@@ -287,7 +287,7 @@ def test_ghostscript_is_not_started(tmp_path, monkeypatch):
     assert (tmp_path / "started").exists(), "this test does not test anything"
 
 
-def test_heic_without_its_package_says_what_to_install(tmp_path, monkeypatch):
+def test_a_heic_file_without_its_package_has_a_hint_to_install_it(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pillow_heif", None)
     (tmp_path / "photo.heic").write_bytes(b"\0\0\0\x1cftypheic\0\0\0\0mif1heicmiaf" + bytes(500))
     with pytest.raises(InputError) as caught:
@@ -295,7 +295,7 @@ def test_heic_without_its_package_says_what_to_install(tmp_path, monkeypatch):
     assert (caught.value.code, caught.value.hint) == ("E_FORMAT", "pip install 'fmapviz[heic]'")
 
 
-def test_heic_with_its_package_is_read(tmp_path):
+def test_a_heic_file_is_read_with_its_package(tmp_path):
     from extras import pillow_heif
 
     exif = PillowImage.Exif()
@@ -307,7 +307,7 @@ def test_heic_with_its_package_is_read(tmp_path):
     np.testing.assert_allclose(pixels, np.rot90(picture(), -1), atol=60)
 
 
-def test_what_the_system_refuses_has_a_code(tmp_path, monkeypatch):
+def test_errors_of_the_system_have_a_code(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     os.mkfifo("fifo.png")
     Path("zero.png").symlink_to("/dev/zero")
@@ -343,7 +343,7 @@ def another_user():
         os.seteuid(0)
 
 
-def test_without_permission(tmp_path):
+def test_a_file_without_permission_is_a_failure(tmp_path):
     with tempfile.TemporaryDirectory() as name:  # tmp_path lies in a folder that is closed to others
         folder = Path(name)
         folder.chmod(0o755)
@@ -396,13 +396,13 @@ def test_lossy_formats_are_read_closely(form, read_bytes):
 
 
 @pytest.mark.parametrize("size", [(1, 1), (1, 10_000), (10_000, 1)])
-def test_extreme_shapes(size, read_bytes):
+def test_pictures_of_extreme_shapes_are_read(size, read_bytes):
     assert read_bytes(encoded(PillowImage.new("RGB", size, (1, 2, 3)), "PNG"))[0].shape == (size[1], size[0], 3)
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
 @pytest.mark.parametrize(("form", "options"), [("PNG", {}), ("WEBP", {"lossless": True}), ("TIFF", {})])
-def test_every_orientation_gives_the_upright_picture(form, options, orientation, read_bytes, orientation_of):
+def test_each_orientation_is_applied(form, options, orientation, read_bytes, orientation_of):
     content = bad_images.oriented(picture(), orientation, form, **options)
     pixels, notices = read_bytes(content)
     np.testing.assert_array_equal(pixels, picture())
@@ -411,7 +411,7 @@ def test_every_orientation_gives_the_upright_picture(form, options, orientation,
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_every_orientation_of_a_photo_gives_the_upright_picture(orientation, read_bytes):
+def test_each_orientation_of_a_photo_is_applied(orientation, read_bytes):
     quarters = np.zeros((32, 64, 3), np.uint8)
     quarters[:16, :32], quarters[:16, 32:], quarters[16:, :32] = (200, 0, 0), (0, 200, 0), (0, 0, 200)
     pixels, notices = read_bytes(bad_images.oriented(quarters, orientation, "JPEG", quality=100, subsampling=0))
@@ -419,7 +419,7 @@ def test_every_orientation_of_a_photo_gives_the_upright_picture(orientation, rea
     assert notices == ()
 
 
-def test_deep_pixels_are_turned_upright_too(read_bytes):
+def test_the_orientation_of_deep_pixels_is_applied(read_bytes):
     pixels, _ = read_bytes(bad_images.oriented(DEEP.astype(np.uint16), 8, "PNG"))
     np.testing.assert_array_equal(pixels[..., 0], scaled(DEEP))
 
@@ -488,13 +488,13 @@ def test_large_deep_pictures_are_scaled_as_small_ones_are(tmp_path):
     np.testing.assert_allclose(found, deep / 59980, atol=1e-7)
 
 
-def test_negative_values_and_extremes_of_deep_pixels(read_bytes):
+def test_negative_and_extreme_deep_pixels_are_scaled(read_bytes):
     values = np.array([[-(2**31), 0, 2**31 - 1]])
     pixels, _ = read_bytes(encoded(values.astype("<i4"), "TIFF"))
     np.testing.assert_array_equal(pixels[..., 0], scaled(values))
 
 
-def test_values_that_are_no_numbers(read_bytes):
+def test_values_that_are_no_numbers_are_drawn(read_bytes):
     values = np.array([[np.nan, np.inf, -np.inf, -1, 0, 3]], np.float32)
     pixels, notices = read_bytes(encoded(values, "TIFF"))
     np.testing.assert_array_equal(pixels[0, :, 0], [0, 255, 0, 0, 64, 255])
@@ -529,7 +529,7 @@ def test_transparency_lies_over_black(form, options, read_bytes):
 
 
 @pytest.mark.parametrize(("form", "options"), [("PNG", {}), ("TIFF", {}), ("WEBP", {"lossless": True, "exact": True})])
-def test_opacity_without_a_transparent_pixel_is_no_news(form, options, read_bytes):
+def test_an_opaque_alpha_channel_is_not_reported(form, options, read_bytes):
     pixels, notices = read_bytes(encoded(np.dstack([picture(), np.full_like(ALPHA, 255)]), form, **options))
     np.testing.assert_array_equal(pixels, picture())
     assert notices == ()
@@ -555,7 +555,7 @@ def paletted() -> PillowImage.Image:
 
 
 @pytest.mark.parametrize("form", ["PNG", "GIF", "TIFF", "BMP"])
-def test_a_palette(form, read_bytes):
+def test_a_palette_is_converted(form, read_bytes):
     pixels, notices = read_bytes(encoded(paletted(), form))
     np.testing.assert_array_equal(pixels, PALETTE[INDICES])
     assert notices == ()
@@ -581,20 +581,20 @@ def test_a_transparent_color_is_black(read_bytes):
 
 
 @pytest.mark.parametrize("form", ["PNG", "TIFF", "BMP", "PPM"])
-def test_one_bit(form, read_bytes):
+def test_pixels_of_one_bit_are_converted(form, read_bytes):
     bits = picture()[..., 0] > 100
     pixels, notices = read_bytes(encoded(PillowImage.fromarray(bits), form))
     np.testing.assert_array_equal(pixels, np.dstack([bits * 255] * 3))
     assert notices == ()
 
 
-def test_grey(read_bytes):
+def test_a_grey_picture_is_converted(read_bytes):
     grey = picture()[..., 1]
     np.testing.assert_array_equal(read_bytes(encoded(grey, "PNG"))[0], np.dstack([grey] * 3))
 
 
 @pytest.mark.parametrize(("form", "tolerance"), [("TIFF", 1), ("JPEG", 4)])
-def test_cmyk(form, tolerance, read_bytes):
+def test_cmyk_is_converted(form, tolerance, read_bytes):
     inks = np.zeros((16, 64, 4), np.uint8)
     inks[:, :16], inks[:, 16:32], inks[:, 32:48] = (255, 0, 0, 0), (0, 100, 200, 0), (40, 50, 60, 70)
     options = {"quality": 100, "subsampling": 0} if form == "JPEG" else {}
@@ -607,7 +607,7 @@ OLD_PILLOW = pytest.mark.skipif(PIL.__version__ < "13", reason="Pillow 12 cannot
 
 
 @pytest.mark.parametrize("options", [{"compression": "tiff_lzw"}, pytest.param({}, marks=OLD_PILLOW)])
-def test_luminance_and_chroma(options, read_bytes):
+def test_luminance_and_chroma_are_converted(options, read_bytes):
     ycc = np.array([[[50, 128, 128], [150, 100, 160], [200, 140, 120]]], np.uint8)
     pixels, _ = read_bytes(encoded(PillowImage.frombytes("YCbCr", (3, 1), ycc.tobytes()), "TIFF", **options))
     y, cb, cr = (ycc[..., axis].astype(float) - (128 if axis else 0) for axis in range(3))
@@ -615,7 +615,7 @@ def test_luminance_and_chroma(options, read_bytes):
     np.testing.assert_allclose(pixels, expected, atol=1)
 
 
-def test_lab(read_bytes):
+def test_lab_is_converted(read_bytes):
     lab = PillowImage.frombytes("LAB", (3, 1), bytes([0, 0, 0, 255, 0, 0, 138, 81, 70]))
     pixels, _ = read_bytes(encoded(lab, "TIFF"))
     assert pixels[0, 0].max() < 4
@@ -630,13 +630,13 @@ def test_the_first_of_several_pictures_is_read_with_a_notice(form, read_bytes):
     assert notices == ("holds several pictures: only the first is used",)
 
 
-def test_the_first_picture_of_a_gif(read_bytes):
+def test_the_first_picture_of_a_gif_file_is_read(read_bytes):
     pixels, notices = read_bytes(encoded(paletted(), "GIF", save_all=True, append_images=[paletted().transpose(0)]))
     np.testing.assert_array_equal(pixels, PALETTE[INDICES])
     assert notices == ("holds several pictures: only the first is used",)
 
 
-def test_nothing_but_the_pixels_is_kept(tmp_path):
+def test_only_the_pixels_are_kept(tmp_path):
     exif = PillowImage.Exif()
     exif[0x0112] = 3
     PillowImage.fromarray(picture()).save(tmp_path / "a.png", icc_profile=b"profile" * 30, exif=exif.tobytes())
@@ -649,7 +649,7 @@ def test_nothing_but_the_pixels_is_kept(tmp_path):
 
 
 @pytest.mark.thorough
-def test_threads_read_like_one(tmp_path):
+def test_several_threads_read_the_same_as_one(tmp_path):
     bad_images.make_zoo(tmp_path)
     (tmp_path / "exif.jpg").write_bytes(bad_images.broken_exif())
     for number in range(8):
@@ -687,7 +687,7 @@ assert "torch" not in sys.modules
 # --- what is found
 
 
-def test_a_folder_gives_its_images_in_natural_order_with_their_tree(tmp_path):
+def test_images_of_a_folder_are_listed_in_natural_order_with_their_tree(tmp_path):
     names = [
         "b/img10.png",
         "b/img2.png",
@@ -729,7 +729,7 @@ def test_a_named_file_is_found_by_any_name(tmp_path, monkeypatch):
     ]
 
 
-def test_dots_behind_a_link_mean_what_the_system_says(tmp_path):
+def test_dots_behind_a_link_are_resolved_as_by_the_system(tmp_path):
     touch(tmp_path / "x.png", tmp_path / "far/x.png", tmp_path / "far/away/y.png")
     (tmp_path / "link").symlink_to("far/away")
     (found,) = find_images([f"{tmp_path}/link/../x.png"])
@@ -762,7 +762,7 @@ def test_links_are_followed_and_loops_are_not(tmp_path):
     assert units(tmp_path / "in") == ["a.png", "again/elsewhere/b.png", "copy.png"]
 
 
-def test_a_folder_wins_over_links_to_it(tmp_path):
+def test_a_folder_is_preferred_to_links_to_it(tmp_path):
     touch(*(tmp_path / name for name in ("in/folder/a.png", "in/folder/sub/b.png", "in/.hidden/c.png", "in/z/d.png")))
     (tmp_path / "in/a_link").symlink_to("folder")
     (tmp_path / "in/b_link").symlink_to(tmp_path / "in/folder/sub")
@@ -775,7 +775,7 @@ def test_a_folder_wins_over_links_to_it(tmp_path):
 
 
 @pytest.mark.thorough
-def test_a_deep_tree(tmp_path, monkeypatch):
+def test_a_deep_tree_is_listed(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for _ in range(1200):  # deeper than Python calls
         Path("d").mkdir()
@@ -807,25 +807,25 @@ def test_what_is_no_regular_file_is_not_opened(tmp_path, monkeypatch):
     ]
 
 
-def test_a_failure_says_what_was_typed(tmp_path, monkeypatch):
+def test_a_failure_names_the_path_as_typed(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (found,) = find_images(["./\x1b[31mgone.png"])
     assert found == Failure("./\x1b[31mgone.png", "E_MISSING", r"no such file: './\x1b[31mgone.png'")
 
 
 @pytest.mark.parametrize("typed", ["", "a\0b", "\ud800.png", "x" * 300, "x/" * 3000])
-def test_what_can_be_no_path_is_a_failure(typed, tmp_path, monkeypatch):
+def test_a_text_that_cannot_be_a_path_is_a_failure(typed, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     touch(Path("not this.png"))
     assert codes(typed) in (["E_MISSING"], ["E_READ"])
 
 
-def test_an_empty_folder_gives_nothing(tmp_path):
+def test_an_empty_folder_has_no_images(tmp_path):
     assert units(tmp_path) == []
     assert units() == []
 
 
-def test_the_output_is_not_an_input_of_itself(tmp_path):
+def test_the_output_is_not_listed_as_an_input(tmp_path):
     touch(tmp_path / "a.png", tmp_path / "runs/alexnet/a.png/00.png", tmp_path / "b/runs/c.png", tmp_path / "run.png")
     (tmp_path / "link").symlink_to("runs")
     runs = tmp_path / "runs"
@@ -835,7 +835,7 @@ def test_the_output_is_not_an_input_of_itself(tmp_path):
     assert len(units(tmp_path, avoid=tmp_path / "not yet there")) == 4
 
 
-def test_a_run_among_the_inputs_is_left_out_unless_it_is_asked_for(tmp_path):
+def test_a_run_among_the_inputs_is_left_out_unless_it_is_named(tmp_path):
     touch(tmp_path / "a.png", tmp_path / "net/a.png/00.png", tmp_path / "theirs/b.png")
     (tmp_path / "net/run.json").write_bytes(dumps({"fmapviz": 2, "fingerprint": "0"}))
     (tmp_path / "theirs/run.json").write_text("{}")  # another program's
@@ -851,7 +851,7 @@ def test_output_that_appears_while_the_folder_is_walked_is_not_an_input(tmp_path
     assert [file.unit for file in found] == ["b/c.png"]
 
 
-def test_nothing_is_looked_at_before_it_is_asked_for(tmp_path):
+def test_inputs_are_listed_lazily(tmp_path):
     touch(tmp_path / "a.png", tmp_path / "b.png")
     asked = []
 
@@ -888,7 +888,7 @@ def test_memory_does_not_grow_with_the_files(tmp_path):
 # --- names
 
 
-def test_ordinary_names_stay_as_they_are():
+def test_ordinary_names_are_not_changed():
     for name in (
         "lena.png",
         "a/b c/d.png",
@@ -930,7 +930,7 @@ names = st.binary(min_size=1, max_size=260).filter(lambda name: b"/" not in name
 
 
 @given(st.lists(names | st.text("ab~01\\_.\n", min_size=1), min_size=1, max_size=8, unique=True))
-def test_every_name_becomes_a_safe_one_of_its_own(found):
+def test_each_name_becomes_a_distinct_safe_name(found):
     given_units = {unit_name(name, f"/photos/{name}") for name in found}
     assert len(given_units) == len(found)
     for unit in given_units:
@@ -941,7 +941,7 @@ def test_every_name_becomes_a_safe_one_of_its_own(found):
         assert not any(unicodedata.category(ch) in {"Cc", "Cf", "Cs", "Zl", "Zp"} for ch in unit)
 
 
-def test_names_of_real_files_come_out_safe(tmp_path):
+def test_names_of_real_files_become_safe(tmp_path):
     raw = os.fsencode(tmp_path)
     for name in (b"new\nline.png", b"\xff\xfe.png", b"plain.png"):
         Path(os.fsdecode(raw + b"/" + name)).write_bytes(b"x")
@@ -971,12 +971,12 @@ def test_names_of_real_files_come_out_safe(tmp_path):
         (b"\xef\xbb\xbfa.png\0", True, ["a.png"]),
     ],
 )
-def test_a_list(content, null, expected):
+def test_a_list_of_files_is_read(content, null, expected):
     assert list(read_list(BytesIO(content), null=null)) == expected
 
 
 @pytest.mark.parametrize("null", [False, True])
-def test_a_list_is_read_as_it_arrives(null):
+def test_lines_of_a_list_are_read_as_they_arrive(null):
     reading, writing = os.pipe()
     end = b"\0" if null else b"\n"
     with os.fdopen(reading, "rb") as stream, os.fdopen(writing, "wb", buffering=0) as pen, ThreadPoolExecutor(1) as thread:
@@ -1018,7 +1018,7 @@ def test_a_long_list_takes_no_memory():
     assert peak < 500_000
 
 
-def test_what_is_no_list_is_refused():
+def test_a_file_that_is_no_list_is_refused():
     with pytest.raises(RequestError, match=r"not a list of paths: 'a\\x00b\\x00'"):
         list(read_list(BytesIO(b"a\0b\0"), null=False))
     assert list(read_list(BytesIO(b"c\na\0b\0"), null=False)) == ["c", "a\0b\0"]
@@ -1029,7 +1029,7 @@ def test_what_is_no_list_is_refused():
 # --- what is left out
 
 
-def test_what_is_no_image_is_counted_by_reason(tmp_path):
+def test_files_that_are_no_images_are_counted_by_reason(tmp_path):
     touch(*(tmp_path / name for name in ("a.png", "b.svg", "sub/c.SVG", "sub/noext", ".hidden.png", ".git/x.png", "d.txt")))
     touch(tmp_path / "run/a.png/00.png")
     (tmp_path / "run/run.json").write_bytes(dumps({"fmapviz": 2, "fingerprint": "0"}))
@@ -1038,7 +1038,7 @@ def test_what_is_no_image_is_counted_by_reason(tmp_path):
     assert left_out == {".svg": 2, ".txt": 1, "no suffix": 1, "hidden": 1, "hidden folder": 1, "folder of a run": 1}
 
 
-def test_a_run_reports_what_it_left_out(tmp_path):
+def test_a_run_reports_the_files_that_it_left_out(tmp_path):
     (tmp_path / "in").mkdir()
     bad_images.make_good(tmp_path / "in/a.png")
     touch(tmp_path / "in/b.svg", tmp_path / "in/.c.png")

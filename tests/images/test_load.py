@@ -51,7 +51,7 @@ class WithPreprocess(nn.Conv2d):
     preprocess = staticmethod(lambda picture: torch.full((3, 5, 6), float(np.asarray(picture).max())))
 
 
-def test_an_image_is_prepared_for_any_network_as_a_run_does(samples):
+def test_an_image_is_preprocessed_for_any_network_as_in_a_run(samples):
     star = samples / "shapes" / "star.jpg"
     own = fmapviz.load_image(star, WithPreprocess(3, 4, 3))
     assert own.shape == (1, 3, 5, 6)
@@ -61,7 +61,7 @@ def test_an_image_is_prepared_for_any_network_as_a_run_does(samples):
     assert torch.equal(assumed, AlexNet_Weights.DEFAULT.transforms()(Image.open(star))[None])
 
 
-def test_what_is_no_network_is_refused():
+def test_values_that_are_no_networks_are_refused():
     with pytest.raises(fmapviz.errors.RequestError, match="model must be") as caught:
         fmapviz.load_image("star.jpg", "shapesnet")
     assert "load_model" in caught.value.hint

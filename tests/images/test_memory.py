@@ -118,7 +118,7 @@ def test_a_tensor_is_a_picture_as_torchvision_reads_a_file(mode, channels, tmp_p
         assert_same(pil_to_tensor(picture), path, channels)
 
 
-def test_a_prepared_tensor_is_used_as_it_is():
+def test_a_prepared_tensor_is_used_unchanged():
     for dtype in (torch.float32, torch.float16, torch.float64):
         values = torch.randn(3, 6, 5).to(dtype).requires_grad_()
         read = from_memory(values)
@@ -136,7 +136,7 @@ def test_a_prepared_tensor_is_used_as_it_is():
         ((2, 3, 5, 8, 9), True, [(3, 5, 8, 9)] * 2),
     ],
 )
-def test_how_many_images_a_tensor_is_depends_on_what_the_network_takes(shape, volumes, shapes):
+def test_the_number_of_images_in_a_tensor_depends_on_the_network(shape, volumes, shapes):
     assert [tuple(image.value.shape) for image in resolve_inputs(torch.rand(shape), volumes=volumes)] == shapes
 
 
@@ -151,7 +151,7 @@ def test_a_volume_is_one_image_of_a_network_of_volumes_and_of_no_other(tmp_path)
     assert summary.failures[0].hint.startswith("list(array) passes each of a batch")
 
 
-def test_signals_are_refused_with_what_takes_them():
+def test_signals_are_refused_with_a_hint():
     with pytest.raises(RequestError) as refused:
         fmapviz.visualize(nn.Sequential(nn.Conv1d(3, 4, 3)), torch.rand(3, 50), types="Conv1d")
     assert "fmapviz.capture(model)" in refused.value.hint
@@ -197,7 +197,7 @@ def test_images_are_named_by_their_files_or_positions(tmp_path):
     assert listed(set()) == []
 
 
-def test_equal_content_is_one_identity_and_other_content_another(tmp_path):
+def test_equal_content_has_one_identity_and_other_content_another(tmp_path):
     def path_of(value):
         (file,) = find_images(resolve_inputs([value]))
         return file.path, file.version["sha256"]
@@ -229,7 +229,7 @@ def test_the_same_picture_is_listed_once_under_one_name_and_again_under_another(
     assert listed([PIXELS, PIXELS]) == ["image_0", "image_1"]
 
 
-def test_a_listed_image_can_be_looked_at_again_while_it_is_in_memory():
+def test_a_listed_image_can_be_read_again_while_it_is_in_memory():
     inputs = resolve_inputs([PIXELS])
     (file,) = find_images(inputs)
     record = ImageFile(file.path, "other", file.version)
@@ -240,7 +240,7 @@ def test_a_listed_image_can_be_looked_at_again_while_it_is_in_memory():
     assert look_again(record) is None
 
 
-def test_what_is_read_once_is_copied_as_its_buffer_may_be_used_again():
+def test_images_of_an_iterator_are_copied_since_buffers_may_be_reused():
     buffer = np.zeros((4, 4, 3), np.uint8)
 
     def camera():
@@ -277,7 +277,7 @@ def test_a_picture_that_is_not_decoded_yet_can_be_listed_by_two_threads(tmp_path
      torch.zeros(0, 3, 4, 4), torch.zeros(3, 4, 4).to_sparse(), torch.zeros(3, 4, 4, device="meta"),
      torch.zeros(3, 4, 4, dtype=torch.complex64)],
 )  # fmt: skip
-def test_what_is_no_image_is_refused_in_terms_of_python(value):
+def test_values_that_are_no_images_are_refused_with_a_hint_in_python(value):
     for inputs in (value, [Path("a.png"), value], iter([value])):
         with pytest.raises(RequestError) as caught:
             list(resolve_inputs(inputs))

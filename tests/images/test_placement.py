@@ -102,7 +102,7 @@ def rectangles(size):
 @pytest.mark.sampled(9)
 @pytest.mark.parametrize("size", [*SIZES, *thorough(*RARER)])
 @pytest.mark.parametrize("name", PREPARATIONS)
-def test_a_rectangle_is_found_back(name, size):
+def test_a_rectangle_of_the_input_is_located_in_the_picture(name, size):
     preparation = PREPARATIONS[name]
     width, _, height = size.partition("x")
     size = int(width), int(height)
@@ -138,7 +138,7 @@ def test_a_large_picture_that_is_not_resized_is_exact(size):
 
 
 @pytest.mark.parametrize("name", ["bilinear preset", "bicubic preset"])
-def test_a_long_strip_whose_ends_are_cut(name):
+def test_a_long_strip_whose_ends_are_cut_is_placed(name):
     size = (20, 30_000)
     preparation = PREPARATIONS[name]
     placement = find_placement(preparation, size)
@@ -159,7 +159,7 @@ def test_a_flip_has_a_negative_scale():
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("model", ["resnet50", "efficientnet_b0", "vit_b_16", *thorough("fcn_resnet50", "swin_t")])
 @pytest.mark.parametrize("size", ["500x333", "333x500", *thorough("4000x3000", "224x224")])
-def test_the_geometry_is_that_of_torchvision(model, size):
+def test_the_placement_equals_the_geometry_of_torchvision(model, size):
     """Its sizes and corners are computed here as in `torchvision.transforms.functional`."""
     width, height = map(int, size.split("x"))
     chosen = preset(model)
@@ -237,7 +237,7 @@ def never_the_same(picture):
         [never_the_same],
     ],
 )  # fmt: skip
-def test_other_geometries_have_none(steps):
+def test_other_geometries_have_no_placement(steps):
     resize = transforms.Resize((150, 150))
     assert find_placement(user(resize, *steps, TENSOR, NORMAL), (400, 300)) is None
 
@@ -255,26 +255,26 @@ def test_other_geometries_have_none(steps):
         lambda values: values[:, : 100 + int(values.mean() * 9)],
     ],
 )
-def test_values_that_do_not_follow_those_of_the_picture_have_none(change):
+def test_inputs_unrelated_to_the_picture_have_no_placement(change):
     assert find_placement(user(transforms.Resize((150, 150)), TENSOR, change), (400, 300)) is None
 
 
 @pytest.mark.parametrize("size", [(1, 1), (1, 40), (40, 1), (400, 2)])
-def test_a_side_of_few_pixels_has_none(size):
+def test_a_side_of_few_pixels_has_no_placement(size):
     assert find_placement(PREPARATIONS["crop"], size) is None
     assert find_placement(PREPARATIONS["none"], size) is None
 
 
-def test_a_picture_on_a_few_rows_of_the_input_has_none():
+def test_a_picture_on_few_rows_of_the_input_has_no_placement():
     assert find_placement(PREPARATIONS["small pad"], (900, 70)) is None
     assert find_placement(PREPARATIONS["small pad"], (900, 270)) is not None
 
 
-def test_a_strip_that_becomes_too_long_has_none():
+def test_a_strip_that_becomes_too_long_has_no_placement():
     assert find_placement(PREPARATIONS["segmentation"], (8, 30_000)) is None
 
 
-def test_a_preprocessing_that_returns_another_size_for_small_pictures():
+def test_a_preprocessing_of_varying_size_is_placed():
     """The preprocessing is called with pictures of the size alone, but for the check of repetition."""
     only = user(lambda picture: picture if picture.size in {(640, 480), (51, 40)} else fail(picture), TENSOR)
     assert find_placement(only, (51, 40)).scale == pytest.approx((1, 1), abs=1e-3)
@@ -288,7 +288,7 @@ def test_a_preprocessing_that_returns_another_size_for_small_pictures():
 @pytest.mark.parametrize("form", ["PNG", "TIFF"])
 @pytest.mark.parametrize("orientation", range(1, 9))
 @pytest.mark.parametrize("fit", ["none", *thorough("crop", "pad", "squash")])
-def test_a_rectangle_is_found_back_in_the_stored_pixels(fit, orientation, form, tmp_path):
+def test_a_rectangle_is_located_in_the_stored_pixels(fit, orientation, form, tmp_path):
     stored = marked((90, 60), (20, 11, 34, 30), 3)
     exif = Image.Exif()
     exif[0x0112] = orientation

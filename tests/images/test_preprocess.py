@@ -69,7 +69,7 @@ def grey_levels(one, other):
 @pytest.mark.parametrize(
     ("model", "entry"), [("alexnet", "DEFAULT"), ("resnet50", "IMAGENET1K_V2"), ("vit_b_16", "IMAGENET1K_SWAG_E2E_V1")]
 )
-def test_a_classifiers_preparation_is_torchvisions(model, entry, size):
+def test_preprocessing_of_a_classifier_equals_torchvisions(model, entry, size):
     preparation = as_trained(preset(model, entry), InputOptions())
     expected = preset(model, entry)(noise(*size))
     prepared = preparation.apply(noise(*size))
@@ -79,7 +79,7 @@ def test_a_classifiers_preparation_is_torchvisions(model, entry, size):
 
 
 @pytest.mark.parametrize("size", [(80, 60), (60, 80), (33, 33)], ids=shape)
-def test_a_segmentation_models_preparation_is_torchvisions(size):
+def test_preprocessing_of_a_segmentation_model_equals_torchvisions(size):
     preparation = as_trained(preset("fcn_resnet50"), InputOptions())
     expected = preset("fcn_resnet50")(noise(*size))
     assert min(expected.shape[1:]) == 520
@@ -88,7 +88,7 @@ def test_a_segmentation_models_preparation_is_torchvisions(size):
 
 @pytest.mark.parametrize("size", [(80, 60), (60, 80), (300, 200)], ids=shape)
 @pytest.mark.parametrize("model", ["r3d_18", "mvit_v2_s"])
-def test_a_video_models_preparation_is_torchvisions_of_equal_frames(model, size):
+def test_preprocessing_of_a_video_model_equals_torchvisions_of_equal_frames(model, size):
     preparation = clip(preset(model), InputOptions(), frames=4)
     expected = preset(model)(functional.pil_to_tensor(noise(*size)).expand(4, -1, -1, -1))
     prepared = preparation.apply(noise(*size))
@@ -97,7 +97,7 @@ def test_a_video_models_preparation_is_torchvisions_of_equal_frames(model, size)
 
 
 @pytest.mark.parametrize("name", ["squeezenet1_1", "lraspp_mobilenet_v3_large", "r3d_18"])
-def test_a_model_of_that_name_is_prepared_like_that(name):
+def test_a_model_name_selects_its_preprocessing(name):
     expected = preset(name)
     picture = noise(90, 70)
     prepared = load_model(name, weights="random").preparation.apply(picture)
@@ -107,7 +107,7 @@ def test_a_model_of_that_name_is_prepared_like_that(name):
         assert torch.equal(prepared, expected(picture))
 
 
-def test_another_mean_and_deviation_leave_the_geometry_as_trained():
+def test_other_mean_and_deviation_keep_the_geometry():
     preparation = as_trained(preset("alexnet"), InputOptions(mean=MEAN, std=STD))
     expected = ImageClassification(crop_size=224, resize_size=256, mean=MEAN, std=STD)
     assert torch.equal(preparation.apply(noise(90, 70)), expected(noise(90, 70)))
@@ -146,17 +146,17 @@ def test_another_fit_keeps_the_size_as_trained(model, side):
 @pytest.mark.parametrize("size", SHAPES, ids=shape)
 @pytest.mark.parametrize("wanted", [(32, 32), (24, 40), (41, 23)], ids=shape)
 class TestFits:
-    def test_crop_covers_and_takes_the_middle(self, size, wanted):
+    def test_crop_keeps_the_middle_of_the_resized_picture(self, size, wanted):
         height, width = wanted
         expected = ImageOps.fit(noise(*size), (width, height), Image.Resampling.BILINEAR, centering=(0.5, 0.5))
         check(InputOptions(size=wanted, fit="crop"), size, expected, tolerance=1)
         check(InputOptions(size=wanted), size, expected, tolerance=1)  # it is what a size alone means
 
-    def test_squash_ignores_the_proportions(self, size, wanted):
+    def test_squash_ignores_the_aspect_ratio(self, size, wanted):
         expected = functional.resize(noise(*size), list(wanted), InterpolationMode.BILINEAR, antialias=True)
         check(InputOptions(size=wanted, fit="squash"), size, expected)
 
-    def test_pad_shows_all_of_it_in_the_middle_of_black(self, size, wanted):
+    def test_pad_centres_the_whole_picture_on_black(self, size, wanted):
         height, width = wanted
         scale = min(height / size[1], width / size[0])
         inside = [max(1, round(side * scale)) for side in size]
@@ -201,7 +201,7 @@ def seen_by(options, picture):
 
 
 @pytest.mark.parametrize("size", SHAPES, ids=shape)
-def test_no_fit_keeps_every_picture_as_it_is(size):
+def test_fit_none_keeps_the_size_of_pictures(size):
     for preparation in (standard(InputOptions(fit="none")), as_trained(preset("alexnet"), InputOptions(fit="none"))):
         prepared = preparation.apply(noise(*size))
         torch.testing.assert_close(prepared, normalized(noise(*size)), rtol=0, atol=1e-5)
@@ -209,7 +209,7 @@ def test_no_fit_keeps_every_picture_as_it_is(size):
 
 
 @pytest.mark.parametrize("size", SHAPES, ids=shape)
-def test_a_size_and_all_the_rest_together(size):
+def test_size_fit_mean_and_deviation_combine(size):
     options = InputOptions(size=(20, 30), fit="squash", mean=MEAN, std=STD)
     expected = standard(options).apply(noise(*size))
     for preparation in (
@@ -220,7 +220,7 @@ def test_a_size_and_all_the_rest_together(size):
         assert torch.equal(preparation.apply(noise(*size)), expected)
 
 
-def test_the_standard_is_imagenets_by_default():
+def test_default_mean_and_deviation_are_those_of_imagenet():
     prepared = standard(InputOptions()).apply(noise(300, 300))
     assert prepared.shape == (3, 224, 224)
     expected = transforms.Normalize(IMAGENET_MEAN, IMAGENET_STD)(
@@ -277,7 +277,7 @@ def test_another_geometry_keeps_the_filter_of_timm(name, fit):
 
 
 @pytest.mark.parametrize("size", SHAPES, ids=shape)
-def test_a_network_without_a_preparation_sees_what_classifiers_of_imagenet_are_evaluated_on(size):
+def test_a_network_without_a_preprocessing_uses_that_of_imagenet_classifiers(size):
     prepared = as_for_imagenet(InputOptions()).apply(noise(*size))
     torch.testing.assert_close(prepared, ImageClassification(crop_size=224)(noise(*size)), rtol=0, atol=1e-5)
     grey = as_for_imagenet(InputOptions(mean=(0,), std=(1,)), channels=1).apply(noise(*size, mode="L"))
@@ -285,7 +285,7 @@ def test_a_network_without_a_preparation_sees_what_classifiers_of_imagenet_are_e
     torch.testing.assert_close(grey, expected, rtol=0, atol=1e-6)
 
 
-def test_a_size_for_a_network_without_a_preparation_leaves_images_of_that_size_as_they_are():
+def test_size_for_a_network_without_a_preprocessing_keeps_images_of_that_size():
     prepared = as_for_imagenet(InputOptions(size=(70, 90), mean=(0,), std=(1,))).apply(noise(90, 70))
     assert torch.equal(prepared, transforms.ToTensor()(noise(90, 70)))
 
@@ -300,7 +300,7 @@ def test_a_network_of_one_channel_keeps_the_geometry_and_the_filter_of_its_name(
 
 
 @pytest.mark.parametrize("size", SHAPES, ids=shape)
-def test_a_detector_gets_the_picture_in_its_size_from_0_to_1(size):
+def test_a_detector_takes_the_picture_in_its_own_size_from_0_to_1(size):
     preparation = unscaled(InputOptions())
     prepared = preparation.apply(noise(*size))
     assert torch.equal(prepared, transforms.ToTensor()(noise(*size)))
@@ -335,7 +335,7 @@ def test_values_for_optical_flow_are_from_minus_1_to_1():
 
 
 @pytest.mark.parametrize("size", SHAPES, ids=shape)
-def test_what_was_prepared_can_be_seen_again(size):
+def test_a_preprocessed_input_can_be_shown(size):
     for model, side, crop in (("alexnet", 256, 224), ("resnet50", 232, 224)):
         preparation = as_trained(preset(model), InputOptions())
         resized = functional.resize(noise(*size), [side], InterpolationMode.BILINEAR, antialias=True)
@@ -343,13 +343,13 @@ def test_what_was_prepared_can_be_seen_again(size):
         assert grey_levels(Seen(preparation.apply(noise(*size)), preparation).picture, expected) <= 1
 
 
-def test_of_a_clip_the_first_frame_is_seen():
+def test_the_shown_input_of_a_clip_is_its_first_frame():
     preparation = clip(preset("r3d_18"), InputOptions(size=(20, 30), fit="squash"), frames=2)
     expected = np.asarray(noise(80, 60).resize((30, 20), Image.Resampling.BILINEAR))
     assert grey_levels(Seen(preparation.apply(noise(80, 60)), preparation).picture, expected) <= 1
 
 
-def test_one_channel_is_seen_in_grey_and_values_beyond_white_are_white():
+def test_the_shown_input_of_one_channel_is_grey_and_clipped_at_white():
     preparation = standard(InputOptions(mean=(0.5,), std=(0.5,)))
     values = torch.tensor([[[-9.0, -1.0, 0.0, 1.0, 9.0]]])
     before = values.clone()
@@ -360,7 +360,7 @@ def test_one_channel_is_seen_in_grey_and_values_beyond_white_are_white():
 # Descriptions
 
 
-def test_equal_descriptions_are_equal_preparations():
+def test_equal_descriptions_mean_equal_preprocessing():
     options = [InputOptions(), InputOptions(size=(224, 224)), InputOptions(size=(32, 32)), InputOptions(size=(32, 48)),
                InputOptions(fit="pad"), InputOptions(fit="squash"), InputOptions(fit="none"), InputOptions(mean=MEAN),
                InputOptions(std=STD), InputOptions(mean=MEAN, std=STD), InputOptions(size=(32, 32), mean=MEAN)]  # fmt: skip
@@ -381,7 +381,7 @@ def test_equal_descriptions_are_equal_preparations():
 
 @pytest.mark.parametrize("extra", [0, 1])
 @pytest.mark.parametrize("upright", [False, True])
-def test_the_middle_of_a_long_strip_is_what_torchvision_would_show(upright, extra):
+def test_the_middle_of_a_long_strip_equals_torchvisions(upright, extra):
     """A strip of 3 x 24,000 pixels would be resized to 256 x 2,048,000; its middle is that of a shorter one."""
     long, short = 24_000 + extra, 3
     strip = noise(long, short)
@@ -452,7 +452,7 @@ print(refused, peak_memory() - before)
     [([0.2, 0.7], (0, 1)), ([0, 1], (0, 1)), ([-0.1, 0.7], (-0.1, 0.7)), ([0.5, 3], (0.5, 3)), ([torch.nan, 2, 5], (2, 5)),
      ([torch.nan], (0, 1))],
 )  # fmt: skip
-def test_an_input_whose_normalisation_is_not_known_is_shown_in_a_range_that_is_said(values, ends):
+def test_an_input_of_unknown_normalisation_is_shown_with_its_range(values, ends):
     unknown = by_callable(lambda picture: picture, description="", channels=1)
     prepared = torch.tensor(values, dtype=torch.float32).expand(1, 2, -1)
     assert shown_range(prepared, unknown) == pytest.approx(ends)

@@ -259,7 +259,7 @@ def packed(values, bits, order="<", photometric=None):
 @pytest.mark.parametrize("order", ["<", ">"])
 @pytest.mark.parametrize("samples", [1, 3])
 @pytest.mark.parametrize("bits", [1, 2, 4, 6, 10, 12, 14])
-def test_samples_without_gaps_have_their_own_white(bits, samples, order, tmp_path):
+def test_samples_without_gaps_have_the_largest_value_as_white(bits, samples, order, tmp_path):
     values = np.random.default_rng(1).integers(0, 2**bits, (HEIGHT, WIDTH, samples))
     (tmp_path / "a.tif").write_bytes(packed(values, bits, order))
     image = read(tmp_path / "a.tif")
@@ -385,7 +385,7 @@ def test_floats_from_0_to_1_stay_in_every_channel_count(samples, tmp_path):
 @pytest.mark.sampled
 @pytest.mark.parametrize("dtype", ["u1", "u2", "i2", "f4"])
 @pytest.mark.parametrize("channels", [1, 3, 5])
-def test_what_a_file_calls_no_data_is_black_and_not_in_the_range(dtype, channels, tmp_path):
+def test_no_data_values_are_black_and_outside_the_range(dtype, channels, tmp_path):
     nodata = {"u1": 0, "u2": 65535, "i2": -9999, "f4": -3.4028234663852886e38}[dtype]
     values = noise(8, channels, dtype) * (1 if dtype == "u1" else 4)
     values[0, 0] = nodata
@@ -463,7 +463,7 @@ def given(path, channels=3):
 
 @pytest.mark.parametrize(("dtype", "mode"), [("u2", "I;16"), ("i2", "I"), ("i4", "I"), ("f4", "F"), ("u1", None)])
 @pytest.mark.parametrize("channels", [1, 3])
-def test_a_grey_picture_is_given_with_the_values_of_the_file(channels, dtype, mode, tmp_path):
+def test_a_preprocessing_takes_the_values_of_a_grey_file(channels, dtype, mode, tmp_path):
     depth = (noise(8, 1, dtype) * (7 if dtype != "u1" else 1))[..., 0]
     tifffile.imwrite(tmp_path / "a.tif", depth)
     value = given(tmp_path / "a.tif", channels)
@@ -474,7 +474,7 @@ def test_a_grey_picture_is_given_with_the_values_of_the_file(channels, dtype, mo
 @pytest.mark.sampled
 @pytest.mark.parametrize("dtype", ["?", "u1", "u2", "i2", "u4", "i4", "f4", "f8"])
 @pytest.mark.parametrize("channels", [1, 3])
-def test_the_samples_of_a_file_whose_zero_is_white_are_given_as_it_stores_them(channels, dtype, tmp_path):
+def test_a_preprocessing_takes_stored_samples_whose_zero_is_white(channels, dtype, tmp_path):
     values = (noise(8, 1, np.uint8)[..., 0] % 2).astype(bool) if dtype == "?" else noise(8, 1, dtype)[..., 0]
     stored = np.asarray(values, np.uint8) * 255 if dtype == "?" else values
     for kind in ("minisblack", "miniswhite"):
@@ -487,7 +487,7 @@ def test_the_samples_of_a_file_whose_zero_is_white_are_given_as_it_stores_them(c
 
 
 @pytest.mark.parametrize("bits", [1, 2, 4, 8])
-def test_few_bits_whose_zero_is_white_are_given_as_those_whose_zero_is_black(bits, tmp_path):
+def test_a_preprocessing_takes_few_bits_with_zero_as_black(bits, tmp_path):
     values = np.random.default_rng(1).integers(0, 2**bits, (HEIGHT, WIDTH, 1))
     for kind in (0, 1):
         (tmp_path / f"{kind}.tif").write_bytes(packed(values, bits, photometric=kind))
@@ -497,7 +497,7 @@ def test_few_bits_whose_zero_is_white_are_given_as_those_whose_zero_is_black(bit
     np.testing.assert_allclose(shown(read(tmp_path / "0.tif")), 1 - shown(read(tmp_path / "1.tif")), atol=1e-6)
 
 
-def test_a_fax_is_given_as_it_is_stored(tmp_path):
+def test_a_preprocessing_takes_a_fax_as_stored(tmp_path):
     picture = PillowImage.fromarray(noise(8, 1, np.uint8)[..., 0]).convert("1")
     picture.save(tmp_path / "a.tif", compression="group4", tiffinfo={262: 0})
     with PillowImage.open(tmp_path / "a.tif") as stored:
@@ -506,7 +506,7 @@ def test_a_fax_is_given_as_it_is_stored(tmp_path):
     np.testing.assert_array_equal(np.asarray(given(tmp_path / "a.tif", 1)), inverted)
 
 
-def test_a_png_of_16_bits_is_given_with_the_values_of_the_file(tmp_path):
+def test_a_preprocessing_takes_the_values_of_a_16_bit_png_file(tmp_path):
     values = noise(12, 3, np.uint16)
     (tmp_path / "a.png").write_bytes(png16(values))
     value = given(tmp_path / "a.png")
@@ -519,7 +519,7 @@ def test_a_png_of_16_bits_is_given_with_the_values_of_the_file(tmp_path):
 @pytest.mark.sampled
 @pytest.mark.parametrize("dtype", ["u1", "u2", "i2", "i4", "i8", "f2", "f4", "f8", "?"])
 @pytest.mark.parametrize("form", ["npy", "tif"])
-def test_many_channels_are_given_as_they_are_stored(form, dtype, tmp_path):
+def test_a_preprocessing_takes_many_channels_as_stored(form, dtype, tmp_path):
     values = noise(8, 5, np.int64).astype(dtype)
     if dtype in {"i8", "f8", "i4"}:
         values[0, 0] = 2**30 + 1  # which float32 does not hold
@@ -535,7 +535,7 @@ def test_many_channels_are_given_as_they_are_stored(form, dtype, tmp_path):
     assert value.dtype == kept.get(dtype, torch.float32)
 
 
-def test_two_depth_maps_of_other_ranges_are_not_made_alike(tmp_path):
+def test_depth_maps_of_different_ranges_stay_different(tmp_path):
     near, far = (np.full((4, 4), depth, np.uint16) for depth in (500, 9000))
     far[0, 0] = 1000
     for name, depth in (("near", near), ("far", far)):
@@ -550,7 +550,7 @@ def test_two_depth_maps_of_other_ranges_are_not_made_alike(tmp_path):
     assert metres.apply(read(tmp_path / "far.png", 1).pixels).max() == pytest.approx(9)
 
 
-def test_a_preprocessing_that_fails_is_told_what_it_was_given(tmp_path):
+def test_a_failure_of_a_preprocessing_names_its_argument(tmp_path):
     PillowImage.fromarray(noise(12, 1, np.uint16)[..., 0]).save(tmp_path / "a.png")
     preparation = by_callable(lambda _: torch.zeros(1, 4, 4), description="", as_stored=True)
     with pytest.raises(InputError) as caught:
@@ -558,7 +558,7 @@ def test_a_preprocessing_that_fails_is_told_what_it_was_given(tmp_path):
     assert caught.value.hint == "it is given the values of the file, here a Pillow image in mode I;16"
 
 
-def test_ordinary_pictures_are_given_as_ever(tmp_path):
+def test_a_preprocessing_takes_ordinary_pictures_unchanged(tmp_path):
     path = save_pixels(tmp_path / "a.png", noise(8, 3, np.uint8))
     assert (given(path).mode, given(path, 1).mode) == ("RGB", "L")
     assert stored_values(Samples(np.zeros((1, 2, 2), np.uint8), 0, 255, nodata=0, channels=1, is_picture=True)).mode == "L"

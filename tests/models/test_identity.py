@@ -99,7 +99,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_change_makes_another_network_and_to_take_it_back_the_same(change):
+def test_a_change_makes_another_network_and_undoing_it_the_same(change):
     network, before = Net(), Net()
     CHANGES[change](network)
     assert digest_of_network(network) != digest_of_network(before)
@@ -108,13 +108,13 @@ def test_a_change_makes_another_network_and_to_take_it_back_the_same(change):
     assert digest_of_network(again) == digest_of_network(network)
 
 
-def test_a_hook_that_is_removed_leaves_nothing():
+def test_a_removed_hook_does_not_change_the_digest():
     network = Net()
     network.body.register_forward_hook(hook).remove()
     assert digest_of_network(network) == digest_of_network(Net())
 
 
-def test_what_contains_itself_is_read_to_its_end():
+def test_recursive_objects_have_a_digest():
     network = Net({})
     network.held["network"], network.held["itself"] = [network], network.held
     assert digest_of_network(network) != digest_of_network(Net({}))
@@ -123,7 +123,7 @@ def test_what_contains_itself_is_read_to_its_end():
     assert len(digest_of_network(network)) == 64
 
 
-def test_a_pass_and_an_evaluation_change_nothing(tmp_path):
+def test_a_pass_and_an_evaluation_do_not_change_the_digest(tmp_path):
     network = Net()
     before = digest_of_network(network)
     network.train()
@@ -156,7 +156,7 @@ def typed(**parts):
     return names["network"]
 
 
-def test_code_that_was_typed_is_covered():
+def test_interactive_code_is_part_of_the_digest():
     first = digest_of_network(typed())
     assert digest_of_network(typed()) == first
     assert digest_of_network(typed(gain=2)) != first
@@ -283,7 +283,7 @@ def collecting(network):
     return network
 
 
-def test_what_a_forward_pass_writes_itself_does_not_count():
+def test_attributes_that_a_pass_writes_are_not_part_of_the_digest():
     network = collecting(Writing())
     before = digest_of_network(network)
     network.train_a_step(torch.rand(2, 3, 8, 8))
@@ -348,7 +348,7 @@ READ = {
 
 
 @pytest.mark.parametrize("kind", READ)
-def test_what_a_pass_reads_counts_even_if_it_is_written_too(kind):
+def test_attributes_that_a_pass_reads_and_writes_are_part_of_the_digest(kind):
     first, same, other = (digest_of_network(READ[kind](kind, by)) for by in (2.0, 2.0, 5.0))
     assert first == same != other
 
@@ -382,7 +382,7 @@ FUNCTIONS = {
 
 
 @pytest.mark.parametrize("kind", FUNCTIONS)
-def test_two_functions_of_one_file_are_told_apart(kind):
+def test_two_functions_of_one_file_have_different_digests(kind):
     def network(function):
         made = Net(None if kind == "hooks" else function)
         if kind == "hooks":
@@ -399,7 +399,7 @@ def test_two_functions_of_one_file_are_told_apart(kind):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_scripted_part_is_read(tmp_path):
+def test_a_scripted_part_is_part_of_the_digest(tmp_path):
     class Scripted(Net):
         def __init__(self, act):
             super().__init__()

@@ -18,7 +18,7 @@ from fmapviz.models.load import check_name, load_model, model_names, outline_mod
 SMALL = InputOptions(size=(64, 64))
 
 
-def test_the_kept_list_is_torchvisions():
+def test_the_stored_list_of_models_equals_torchvisions():
     assert model_names() == sorted([*models.list_models(), "shapesnet"])
 
 
@@ -41,7 +41,7 @@ def test_names_are_found_by_a_part_or_a_glob(pattern, names):
     assert model_names(pattern) == names
 
 
-def test_every_pattern_of_everything():
+def test_patterns_that_match_everything_list_all_models():
     assert model_names("*") == model_names("") == model_names()
 
 
@@ -86,14 +86,14 @@ raise SystemExit(1)
     subprocess.run([sys.executable, "-c", code], check=True, timeout=PATIENCE)
 
 
-def test_a_name_can_say_where_it_comes_from():
+def test_a_name_may_have_the_prefix_of_its_source():
     check_name("torchvision:squeezenet1_1")
     model = load_model("torchvision:squeezenet1_1", weights="random", preprocessing=SMALL)
     assert model.name == "squeezenet1_1"
     assert model.label == "squeezenet1_1 (random weights, seed 0)"
 
 
-def test_loading_and_outlining_leave_the_random_numbers_alone():
+def test_loading_and_outlining_keep_the_random_state():
     before = torch.get_rng_state()
     for name in ("squeezenet1_1", "vit_b_32", "raft_small"):
         outline_model(name)
@@ -114,7 +114,7 @@ KINDS = {
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", KINDS)
-def test_each_kind_of_model_is_fed_in_its_own_form(name):
+def test_each_kind_of_model_receives_its_form_of_input(name):
     shape, batches, notice = KINDS[name]
     noise = Image.effect_noise((90, 70), 80).convert("RGB")
     model = load_model(name, weights="random", preprocessing=InputOptions(size=shape[-2:]))
@@ -129,7 +129,7 @@ def test_each_kind_of_model_is_fed_in_its_own_form(name):
     assert not any(module.training for module in model.module.modules())
 
 
-def test_an_outline_has_the_shapes_and_no_numbers():
+def test_an_outline_has_shapes_and_no_values():
     outline = outline_model("squeezenet1_1")
     whole = models.get_model("squeezenet1_1", weights=None)
     assert {key: values.shape for key, values in outline.module.state_dict().items()} == {
@@ -143,7 +143,7 @@ def test_an_outline_has_the_shapes_and_no_numbers():
     "load", [outline_model, lambda name, preprocessing: load_model(name, weights="random", preprocessing=preprocessing)]
 )
 @pytest.mark.thorough
-def test_a_vision_transformer_is_built_for_the_size_it_will_be_given(load):
+def test_a_vision_transformer_is_built_for_the_size_of_its_input(load):
     model = load("vit_b_32", preprocessing=SMALL)
     assert model.module.image_size == 64
     assert model.module.encoder.pos_embedding.shape[1] == 1 + (64 // 32) ** 2

@@ -46,11 +46,11 @@ def layers_of(summary, name="picture.png"):
 
 
 @pytest.mark.parametrize("channels", [1, 2, 3, 4, 6])
-def test_the_first_convolution_tells_the_channels(channels):
+def test_the_first_convolution_determines_the_channels(channels):
     assert input_channels(small(channels)) == channels
 
 
-def test_a_convolution_defined_first_but_run_last_does_not():
+def test_a_convolution_that_runs_last_does_not_determine_the_channels():
     network = Backwards()
     before = state_of(network)
     assert network.last.in_channels == 5
@@ -61,7 +61,7 @@ def test_a_convolution_defined_first_but_run_last_does_not():
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("channels", [1, 2, 4, 6])
-def test_arrays_and_tiffs_of_so_many_channels_are_drawn(channels, tmp_path):
+def test_arrays_and_tiff_files_of_many_channels_are_drawn(channels, tmp_path):
     values = np.random.default_rng(channels).random((48, 56, channels), np.float32)
     np.save(tmp_path / "last.npy", values)
     np.save(tmp_path / "first.npy", values.transpose(2, 0, 1))
@@ -87,7 +87,7 @@ def test_arrays_and_tiffs_of_so_many_channels_are_drawn(channels, tmp_path):
             assert np.abs(shown - values[..., : shown.shape[2]] * 255).max() <= 0.51
 
 
-def test_a_grey_network_gets_a_picture_as_grey(tmp_path, picture):
+def test_a_grey_network_takes_pictures_as_grey(tmp_path, picture):
     network = small(1)
     summary = run(network, picture, tmp_path, preprocessing=fmapviz.InputOptions(fit="none", mean=(0.0,), std=(1.0,)))
     with Image.open(picture) as image:
@@ -121,13 +121,13 @@ def test_torchvisions_networks_take_other_channels_with_weights_for_them(channel
         assert run(model, picture, tmp_path, name="grey").done == 1
 
 
-def test_a_published_file_is_known_by_its_digest_wherever_it_lies():
+def test_a_published_file_is_recognised_by_its_digest():
     entry = torchvision_source._entry_with_digest("resnet50", "11ad3fa6" + "0" * 56)
     assert (entry.name, entry.meta["categories"][1]) == ("IMAGENET1K_V2", "goldfish")
     assert torchvision_source._entry_with_digest("resnet50", "11ad3fa7" + "0" * 56) is None
 
 
-def test_a_picture_for_a_network_of_other_channels_is_an_error_that_says_what_is_needed(tmp_path, picture):
+def test_a_picture_for_a_network_of_other_channels_is_refused_with_the_number(tmp_path, picture):
     np.save(tmp_path / "five.npy", np.zeros((5, 40, 50), np.float32))
     summary = run(small(4), [picture, tmp_path / "five.npy"], tmp_path)
     first, second = sorted(summary.failures, key=lambda failure: failure.path, reverse=True)
@@ -137,7 +137,7 @@ def test_a_picture_for_a_network_of_other_channels_is_an_error_that_says_what_is
     assert "5 x 40 x 50" in second.message
 
 
-def test_layers_of_such_networks_are_listed():
+def test_layers_of_networks_of_other_channels_are_listed():
     for channels in (1, 2, 4, 6):
         assert fmapviz.list_layers(small(channels))[0].shape == (4, 222, 222)
 
@@ -225,7 +225,7 @@ def reference(network, batch, layer):
     return kept
 
 
-def test_dicts_and_dataclasses_are_taken_apart(tmp_path, picture):
+def test_dictionaries_and_dataclasses_are_flattened(tmp_path, picture):
     summary = run(Holder(DictOutput()), picture, tmp_path, types=["DictOutput"])
     assert list(layers_of(summary)) == ["part['features']", "part['more'][0]", "part['more'][1][0]"]
     summary = run(Holder(DataclassOutput()), picture, tmp_path, types=["DataclassOutput"])
@@ -243,7 +243,7 @@ def test_shared_and_recursive_layers_are_drawn_once_per_call(tmp_path, picture):
     assert list(layers_of(summary)) == ["conv", "conv#2", "conv#3"]
 
 
-def test_what_a_layer_computed_is_drawn_despite_in_place_operations(tmp_path, picture):
+def test_outputs_are_drawn_despite_in_place_operations(tmp_path, picture):
     torch.manual_seed(0)
     network = InPlace().eval()
     before = state_of(network)
@@ -267,7 +267,7 @@ def test_a_module_that_returns_its_input_is_drawn_as_it(tmp_path, picture):
     assert layers["1"]["shape"] == [4, 222, 222]
 
 
-def test_hooks_of_its_own_work_and_stay(tmp_path, picture):
+def test_hooks_of_the_network_work_and_stay(tmp_path, picture):
     torch.manual_seed(0)
     network = Hooked().eval()
     own = dict(network[0]._forward_hooks)
@@ -297,7 +297,7 @@ def test_half_and_double_precision_are_drawn_as_computed(tmp_path, picture, dtyp
         assert layer["max"] == pytest.approx(single[name]["max"], rel=0.03, abs=0.03)
 
 
-def test_wrappers_are_seen_through(tmp_path, picture):
+def test_wrappers_are_unwrapped(tmp_path, picture):
     wrapped = {
         "parallel": nn.DataParallel(small(3)),
         "compiled": torch.compile(small(3), backend="eager"),

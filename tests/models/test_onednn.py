@@ -55,7 +55,7 @@ def test_one_thread_computes_what_two_compute(grad, threads):
     assert all(torch.allclose(a, b, rtol=1e-4, atol=1e-4) for a, b in zip(own, gradients, strict=True))
 
 
-def test_a_padded_one_is_that_of_onednn(threads):
+def test_a_padded_convolution_equals_that_of_onednn(threads):
     # On a processor without AVX-512, oneDNN itself divides such a one among threads, and rounds by their number.
     net, image = nn.Conv2d(64, 32, 1, padding=1), torch.randn(1, 64, 48, 48, generator=torch.Generator().manual_seed(0))
     threads(2)
@@ -75,7 +75,7 @@ def test_each_image_of_a_batch_is_computed_as_alone(threads):
         assert torch.equal(net(images)[:1], net(images[:1]))
 
 
-def test_it_is_left_as_it_was():
+def test_the_network_is_restored():
     net = network()
     before = [dict(vars(each)) for each in net]
     with with_onednn(net):
@@ -84,7 +84,7 @@ def test_it_is_left_as_it_was():
     assert [dict(vars(each)) for each in net] == before
 
 
-def test_autocast_and_other_types_take_pytorchs_own_way(threads):
+def test_autocast_and_other_types_are_left_to_pytorch(threads):
     threads(1)
     net, image = network(), torch.randn(1, 3, 96, 96)
     with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):

@@ -71,7 +71,7 @@ def assert_same(ours, theirs):
 # --- what a copy shares, and what it does not
 
 
-def test_a_copy_shares_numbers_and_nothing_else():
+def test_a_copy_shares_only_its_tensors():
     network = Keeps().eval()
     copied = replicate(network)
     assert type(copied) is Keeps
@@ -85,7 +85,7 @@ def test_a_copy_shares_numbers_and_nothing_else():
     assert copied.state_dict().keys() == network.state_dict().keys()
 
 
-def test_what_a_copy_keeps_between_calls_is_its_own():
+def test_a_copy_has_its_own_state():
     network = Keeps().eval()
     run(network, images(1))
     copied = replicate(network)
@@ -108,7 +108,7 @@ def test_modules_in_lists_and_dicts_are_those_of_the_copy():
     assert network.by_name["conv"] is network.conv
 
 
-def test_modules_under_several_names_and_inside_themselves_stay_so():
+def test_shared_and_recursive_modules_stay_shared_and_recursive():
     twins = replicate(Twins())
     assert twins.key is twins.query
     assert twins.stem is twins.query[0]
@@ -117,7 +117,7 @@ def test_modules_under_several_names_and_inside_themselves_stay_so():
     assert recursive.child.parent is recursive
 
 
-def test_replacing_a_number_in_the_copy_leaves_the_original():
+def test_replacing_a_tensor_of_the_copy_does_not_change_the_original():
     network = Keeps()
     copied, before = replicate(network), network.scale
     copied.scale = torch.zeros(1)
@@ -126,7 +126,7 @@ def test_replacing_a_number_in_the_copy_leaves_the_original():
     assert network.conv.weight is network.tied.weight
 
 
-def test_hooks_hung_into_the_copy_are_not_in_the_original():
+def test_hooks_of_the_copy_are_not_in_the_original():
     network, heard = overwritten(), []
     copied = replicate(network)
     copied[0].register_forward_hook(lambda *_: heard.append("copy"))
@@ -137,7 +137,7 @@ def test_hooks_hung_into_the_copy_are_not_in_the_original():
 
 
 @pytest.mark.parametrize("make", [Keeps, Calls, Recursive, Tokens, Training, Twins, overwritten])
-def test_making_a_copy_changes_nothing(make):
+def test_copying_does_not_change_the_original(make):
     network = make()
     before = state_of(network)
     copied = replicate(network)
@@ -146,7 +146,7 @@ def test_making_a_copy_changes_nothing(make):
     assert [values.requires_grad for values in copied.parameters()] == [each.requires_grad for each in network.parameters()]
 
 
-def test_a_copy_of_a_copy_is_one_of_the_original():
+def test_a_copy_of_a_copy_is_a_copy_of_the_original():
     network = Keeps()
     copied = replicate(replicate(network))
     assert all(numbers(copied)[name] is values for name, values in numbers(network).items())
@@ -157,7 +157,7 @@ def test_a_copy_of_a_copy_is_one_of_the_original():
 
 
 @pytest.mark.parametrize("make", [Keeps, Calls, Recursive, Tokens, Training, Twins, overwritten])
-def test_a_copy_gives_what_the_original_gives(make):
+def test_a_copy_computes_the_same_as_the_original(make):
     torch.manual_seed(0)
     network = make()
     for module in network.modules():
@@ -174,7 +174,7 @@ def test_a_copy_gives_what_the_original_gives(make):
         ("fasterrcnn_mobilenet_v3_large_320_fpn", {"weights_backbone": None}),
     ],
 )
-def test_a_copy_of_a_published_network_gives_what_the_original_gives(name, options):
+def test_a_copy_of_a_published_network_computes_the_same(name, options):
     torch.manual_seed(0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -300,20 +300,20 @@ def a_default_that_is_a_module(network):
         a_default_that_is_a_module,
     ],
 )
-def test_what_might_do_otherwise_than_the_original_is_not_copied(tamper):
+def test_networks_whose_copies_may_differ_are_not_copied(tamper):
     network = overwritten()
     assert replicate(network) is not None
     tamper(network)
     assert replicate(network) is None
 
 
-def test_a_hook_that_is_gone_does_not_matter():
+def test_a_removed_hook_does_not_prevent_copying():
     network = overwritten()
     network[0].register_forward_hook(lambda *_: None).remove()
     assert replicate(network) is not None
 
 
-def test_a_method_of_a_part_is_that_of_the_part_of_the_copy_or_there_is_no_copy():
+def test_a_bound_method_of_a_part_is_rebound_or_prevents_copying():
     class Steps(nn.Module):
         def __init__(self):
             super().__init__()

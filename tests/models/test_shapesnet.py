@@ -93,7 +93,7 @@ def test_the_sample_pictures_are_recognised(network, samples):
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("seed", range(3))
-def test_random_weights_know_nothing(fresh, seed):
+def test_random_weights_do_not_recognise_shapes(fresh, seed):
     torch.manual_seed(seed)
     scores = train.evaluate(ShapesNet().eval(), fresh[:200])
     assert scores.accuracy < 0.4
@@ -109,7 +109,7 @@ def test_the_network_is_small_and_its_layers_have_plain_names(network):
     assert {parameter.dtype for parameter in network.parameters()} == {torch.float32}
 
 
-def test_the_shipped_file_is_small_and_says_what_it_is():
+def test_the_shipped_weights_are_small_and_describe_themselves():
     assert WEIGHTS.stat().st_size < 500_000
     with safe_open(WEIGHTS, "pt") as file:
         metadata = file.metadata()
@@ -129,7 +129,7 @@ def test_loading_draws_no_random_numbers(network):
     assert all(torch.equal(values, state[name]) for name, values in network.state_dict().items())
 
 
-def test_preparing_is_what_torchvision_does():
+def test_preprocessing_equals_torchvisions():
     pixels = paint(np.random.default_rng(0)).pixels
     theirs = transforms.Compose([transforms.ToTensor(), transforms.Normalize(MEAN, STD)])(pixels)
     torch.testing.assert_close(prepare(pixels), theirs.as_subclass(torch.Tensor))
@@ -150,7 +150,7 @@ def test_every_class_occurs_about_as_often(fresh):
     assert counts.min() > 35
 
 
-def test_a_shape_that_is_asked_for_is_painted():
+def test_a_requested_shape_is_painted():
     for label, name in enumerate(CLASSES):
         generator = np.random.default_rng(6)
         pictures = [paint(generator, side=192, label=label) for _ in range(10)]
@@ -169,7 +169,7 @@ SHARES = {
 }
 
 
-def test_a_mask_is_what_was_painted(fresh):
+def test_a_mask_covers_the_painted_shape(fresh):
     for picture in fresh[:200]:
         inside, outside = (picture.pixels[where].astype(float) for where in (picture.mask, ~picture.mask))
         ink = np.median(inside, axis=0)
@@ -204,12 +204,12 @@ def test_painting_needs_no_torch(samples):
     assert subprocess.run([sys.executable, "-c", check], check=False, cwd=samples).returncode == 0
 
 
-def test_the_network_knows_what_is_painted():
+def test_the_network_classifies_painted_shapes():
     assert (CLASSES, SIDE) == (single_shape.CLASSES, single_shape.SIDE)
 
 
 @pytest.mark.thorough
-def test_training_learns(fresh):
+def test_training_reduces_the_loss(fresh):
     torch.manual_seed(0)
     network = ShapesNet()
     losses = list(train.fit(network, fresh[:16], epochs=20))
@@ -217,7 +217,7 @@ def test_training_learns(fresh):
     assert not network.training
 
 
-def test_the_loss_asks_for_the_name_and_for_the_place(network, fresh):
+def test_the_loss_includes_class_and_position(network, fresh):
     pixels, labels, masks = (torch.from_numpy(values) for values in train.stacked(fresh[:32]))
     batch = prepare(pixels.numpy())
     right = train.loss_of(network, batch, labels, cover=masks)
@@ -232,7 +232,7 @@ def test_a_bad_network_is_not_written(tmp_path, capsys):
     assert "not written" in capsys.readouterr().out
 
 
-def test_what_is_written_is_loaded_again(network, tmp_path):
+def test_written_weights_are_loaded_again(network, tmp_path):
     path = tmp_path / "again.safetensors"
     path.write_bytes(train.encode(network, train.Scores(1.0, 0.97)))
     with safe_open(path, "pt") as again, safe_open(WEIGHTS, "pt") as shipped:

@@ -49,7 +49,7 @@ def test_a_table_has_the_rows_of_stats_csv(tmp_path, types):
 @pytest.mark.parametrize("images", [1, 2, 5])
 @pytest.mark.parametrize("bad", [(), (torch.nan,), (torch.nan, torch.inf)], ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.float64])
-def test_numbers_are_those_of_numpy_over_all_images(images, bad, dtype):
+def test_statistics_equal_those_of_numpy_over_all_images(images, bad, dtype):
     values = (torch.randn(images, 4, 5, 6, generator=torch.Generator().manual_seed(images)) * 3).to(dtype)
     values[:, 2] = 0
     for place, value in enumerate(bad):
@@ -66,7 +66,7 @@ def test_numbers_are_those_of_numpy_over_all_images(images, bad, dtype):
         assert row["dead"] == (channel == 2)
 
 
-def test_vectors_tokens_and_clips_are_tables():
+def test_vectors_tokens_and_clips_have_tables():
     vector = found(torch.randn(3, 7), nn.Linear(1, 7)).statistics()
     assert [row["values"] for row in vector] == [3] * 7
     clip = found(torch.randn(2, 3, 4, 5, 6), nn.Conv3d(1, 3, 1)).statistics()
@@ -81,7 +81,7 @@ def test_a_channel_without_a_finite_value_has_no_numbers():
     assert "-" in repr(ChannelTable([row])).splitlines()[-1].split()
 
 
-def test_what_is_no_map_is_refused():
+def test_a_value_that_is_no_map_is_refused():
     for values in (torch.randn(7), torch.randn(2, 3).to_sparse(), torch.empty(0, 3, 4, 4)):
         with pytest.raises(fmapviz.errors.RequestError, match="a is no map and no vector"):
             found(values).statistics()
@@ -97,7 +97,7 @@ def test_a_table_prints_itself_in_few_lines(channels):
 
 
 @needs("pandas", "test")
-def test_a_table_is_a_frame_of_pandas():
+def test_a_table_converts_to_a_frame_of_pandas():
     table = found(torch.randn(2, 3, 4, 4)).statistics()
     frame = table.to_frame()
     assert frame.to_dict("records") == table

@@ -65,7 +65,7 @@ MEANINGS = [
 
 
 @pytest.mark.parametrize("meaning", MEANINGS, ids=map(str, range(len(MEANINGS))))
-def test_what_the_outputs_are_is_known_or_said(meaning):
+def test_the_kind_of_outputs_is_detected_or_reported(meaning):
     shape, end, known, kind, by, said = meaning
     logits = logits_of(*shape)
     scores = of(logits, end or (lambda z: z), **known)
@@ -143,7 +143,7 @@ def test_thresholds_between_classes_in_order_are_cumulative_probabilities():
         ((2, 4), nn.LogSoftmax(1), "ordinal", "ends with a softmax"),
     ],
 )
-def test_what_contradicts_the_network_is_refused(shape, end, word, message):
+def test_declarations_that_contradict_the_network_are_refused(shape, end, word, message):
     with pytest.raises(RequestError, match=message):
         of(logits_of(*shape), end or (lambda z: z), word=word)
 
@@ -176,7 +176,7 @@ def test_a_softmax_over_other_things_than_classes_makes_no_probabilities():
     assert "softmax over other things than classes" in scores.remarks[0]
 
 
-def test_one_class_of_a_softmax_is_a_probability_by_itself():
+def test_a_softmax_of_one_class_is_a_probability():
     logits = logits_of(3, 2)
     scores = of(logits, lambda z: z.softmax(1)[:, 1], names=TWO)
     torch.testing.assert_close(scores.probabilities, logits.softmax(1))
@@ -228,7 +228,7 @@ def test_the_names_of_a_detector_include_its_background():
 
 
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
-def test_a_class_whose_score_is_not_finite_is_not_there_and_its_image_has_no_ranks(bad):
+def test_a_class_whose_score_is_not_finite_is_skipped_and_its_image_has_no_ranks(bad):
     scores = class_scores(torch.tensor([[1.0, bad, 2.0], [3.0, 1.0, 2.0]]), key=None, images=2, head=Head(("a", "b", "c")))
     assert [indices_of(scores, *parse([word], ())) for word in ("0", "1")] == [
         [0, 0], [None, 1],

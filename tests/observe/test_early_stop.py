@@ -143,13 +143,13 @@ def test_code_that_makes_a_shape_of_values_is_noticed(look):
 
 
 @pytest.mark.parametrize("work", ORDINARY.values(), ids=ORDINARY)
-def test_ordinary_work_is_none(work):
+def test_ordinary_operations_are_not_detected(work):
     with ReadDetector() as reads:
         work()
     assert not reads.looked
 
 
-def test_nothing_is_noticed_in_a_pause():
+def test_nothing_is_detected_during_a_pause():
     with ReadDetector() as reads:
         reads.paused = True
         X.tolist()
@@ -161,7 +161,7 @@ def test_nothing_is_noticed_in_a_pause():
     assert reads.looked
 
 
-def test_nothing_is_noticed_outside():
+def test_nothing_is_detected_outside_of_the_watch():
     reads = ReadDetector()
     X.tolist()
     with reads:
@@ -170,14 +170,14 @@ def test_nothing_is_noticed_outside():
     assert not reads.looked
 
 
-def test_what_was_noticed_stays_noticed():
+def test_a_detection_is_kept():
     with ReadDetector() as reads:
         X.tolist()
         X.relu()
     assert reads.looked
 
 
-def test_every_call_gives_what_it_gives_unwatched():
+def test_each_call_returns_the_same_as_without_the_watch():
     with ReadDetector() as reads:
         assert functional.conv2d(X, torch.ones(1, 3, 3, 3), padding=1).shape == (2, 1, 8, 8)
         assert torch.equal(torch.where(MASK, X, 0.0), X * MASK)
@@ -187,7 +187,7 @@ def test_every_call_gives_what_it_gives_unwatched():
     assert reads.looked
 
 
-def test_what_is_always_so_needs_no_learning():
+def test_outputs_that_never_change_need_no_learning():
     always, learning = EarlyStop(4), EarlyStop()
     assert always.outputs(torch.Size((3, 8, 8))) == 4
     assert learning.outputs(torch.Size((3, 8, 8))) is None
@@ -339,7 +339,7 @@ def pictures(tmp_path):
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("batch_size", [1, *thorough(3)])
 @pytest.mark.parametrize("workers", [1, *thorough(2)])
-def test_nothing_behind_the_last_wanted_layer_runs_from_the_second_pass_on(workers, batch_size, pictures, look, ran):
+def test_layers_behind_the_last_requested_one_run_in_the_first_pass_only(workers, batch_size, pictures, look, ran):
     drawn = look(Chain(), pictures, layers="b", workers=workers, batch_size=batch_size)
     assert drawn == {f"{seed}.png": ["b"] for seed in range(8)}
     assert ran["a"] == ran["b"] >= 8 / batch_size
@@ -347,13 +347,13 @@ def test_nothing_behind_the_last_wanted_layer_runs_from_the_second_pass_on(worke
 
 
 @pytest.mark.parametrize("choice", [{"layers": "a"}, {"exclude": ["b", "c"]}])
-def test_every_way_to_choose_layers_lets_a_pass_end(choice, pictures, look, ran):
+def test_each_choice_of_layers_ends_a_pass_early(choice, pictures, look, ran):
     assert look(Chain(), pictures, batch_size=1, **choice) == {f"{seed}.png": ["a"] for seed in range(8)}
     assert (ran["a"], ran["b"], ran["c"]) == (8, 1, 1)
 
 
 @pytest.mark.parametrize("workers", [1, *thorough(2)])
-def test_where_no_layers_are_chosen_every_pass_goes_to_its_end(workers, pictures, look):
+def test_passes_without_a_choice_of_layers_run_to_the_end(workers, pictures, look):
     ended = []
 
     class End(nn.Module):
@@ -368,7 +368,7 @@ def test_where_no_layers_are_chosen_every_pass_goes_to_its_end(workers, pictures
 
 
 @pytest.mark.parametrize("workers", [1, *thorough(2)])
-def test_a_module_called_three_times_gives_all_its_outputs(workers, pictures, look):
+def test_a_module_called_three_times_has_three_outputs(workers, pictures, look):
     drawn = look(Calls(), pictures, layers="relu", types="ReLU", workers=workers)
     assert drawn == {f"{seed}.png": ["relu", "relu#2", "relu#3"] for seed in range(8)}
 
@@ -376,7 +376,7 @@ def test_a_module_called_three_times_gives_all_its_outputs(workers, pictures, lo
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("model", [Decides, DecidesByPlaces])
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_network_that_decides_by_values_gives_all_its_outputs_in_any_order(workers, model, tmp_path, look):
+def test_a_network_that_branches_on_values_has_all_outputs_in_any_order(workers, model, tmp_path, look):
     brightness = {"dark": 0, "black": 1, "light": 250, "white": 255}
     paths = {name: paint(tmp_path / f"{name}.png", value) for name, value in brightness.items()}
     orders = list(permutations(paths))
@@ -390,7 +390,7 @@ def test_a_network_that_decides_by_values_gives_all_its_outputs_in_any_order(wor
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("model", [DecidesByChance, Noisy])
 @pytest.mark.parametrize("workers", [1, *thorough(2)])
-def test_a_network_that_draws_random_numbers_gives_all_its_outputs(workers, model, pictures, look, tmp_path):
+def test_a_network_that_draws_random_numbers_has_all_outputs(workers, model, pictures, look, tmp_path):
     whole = look(model(), pictures, out=tmp_path / "whole", workers=workers)
     assert len(whole) == 8
     drawn = look(model(), pictures, layers="a", workers=workers)
@@ -400,7 +400,7 @@ def test_a_network_that_draws_random_numbers_gives_all_its_outputs(workers, mode
 
 
 @pytest.mark.parametrize("model", [DecidesByPythonsChance, Alternates])
-def test_a_network_that_decides_by_nothing_that_torch_sees_gives_all_its_outputs(model, pictures, look, tmp_path):
+def test_a_network_that_branches_outside_of_torch_has_all_outputs(model, pictures, look, tmp_path):
     whole = look(model(), pictures, out=tmp_path / "whole", workers=1)
     drawn = look(model(), pictures, layers="a", workers=1)
     assert drawn == {name: [layer for layer in layers if layer != "b"] for name, layers in whole.items()}
@@ -409,7 +409,7 @@ def test_a_network_that_decides_by_nothing_that_torch_sees_gives_all_its_outputs
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("batch_size", [1, 4])
 @pytest.mark.parametrize("workers", [1, *thorough(2)])
-def test_pictures_of_different_sizes_each_give_all_their_outputs(workers, batch_size, tmp_path, look):
+def test_pictures_of_different_sizes_have_all_outputs(workers, batch_size, tmp_path, look):
     sides = [12, 40, 12, 20, 40, 80, 20, 12, 80, 40]
     paths = [paint(tmp_path / "pictures" / f"{n}.png", 20 * n, (side, side)) for n, side in enumerate(sides)]
     drawn = look(
@@ -419,7 +419,7 @@ def test_pictures_of_different_sizes_each_give_all_their_outputs(workers, batch_
     assert drawn == {f"{n}.png": ["a", "a#2", "a#3", "a#4"][: calls[side]] for n, side in enumerate(sides)}
 
 
-def test_a_pass_that_failed_teaches_nothing(tmp_path, look):
+def test_a_failed_pass_does_not_end_later_ones_early(tmp_path, look):
     passes = []
 
     class Fails(Decides):
@@ -438,7 +438,7 @@ def test_a_pass_that_failed_teaches_nothing(tmp_path, look):
 
 
 @pytest.mark.parametrize("counts", [(1, 3), (3, 1), (2, 4)])
-def test_batches_of_different_sizes_each_give_all_their_outputs(counts):
+def test_batches_of_different_sizes_have_all_outputs(counts):
     class OneByOne(nn.Module):
         """Has a look at every image alone, between two convolutions of all."""
 
@@ -479,7 +479,7 @@ def pngs(directory):
 
 
 @pytest.mark.parametrize("workers", [1, *thorough(2)])
-def test_a_published_network_ends_behind_the_last_wanted_layer_from_the_first_image_on(workers, pictures, resnet, tmp_path):
+def test_a_published_network_ends_after_the_last_requested_layer(workers, pictures, resnet, tmp_path):
     ran = Counter()
     parts = {name: resnet.module.get_submodule(name) for name in ("conv1", "layer1", "layer2", "layer3", "layer4", "fc")}
     hooks = [
@@ -496,7 +496,7 @@ def test_a_published_network_ends_behind_the_last_wanted_layer_from_the_first_im
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("workers", [1, *thorough(2)])
-def test_the_pictures_of_a_pass_that_ended_are_those_of_a_whole_one(workers, pictures, resnet, tmp_path):
+def test_a_pass_that_ends_early_has_the_pictures_of_a_whole_one(workers, pictures, resnet, tmp_path):
     whole = visualize(resnet, pictures, out=tmp_path / "whole", to=["png"], workers=workers)
     ended = visualize(resnet, pictures, out=tmp_path / "ended", to=["png"], workers=workers, layers="layer1.*")
     assert (whole.done, ended.done) == (8, 8)
@@ -505,7 +505,7 @@ def test_the_pictures_of_a_pass_that_ended_are_those_of_a_whole_one(workers, pic
     assert pngs(ended.directory) == expected
 
 
-def test_how_numpy_prints_is_no_state():
+def test_print_options_of_numpy_are_not_reported_as_state():
     """NumPy's print options belong to a thread: that of a worker has others than a notebook that sets them."""
     states = []
     network = nn.Sequential(nn.Conv2d(3, 4, 3))

@@ -57,7 +57,7 @@ def test_values_are_known_until_they_are_overwritten():
     assert start.tolist() == [[-1, 2]]
 
 
-def test_what_is_remembered_is_outside_the_graph_and_named_after_its_layer():
+def test_recorded_values_are_outside_the_graph_and_named_after_their_layers():
     _, values = begin_graph(torch.ones(1, 2))
     point = GraphPoint.of(mapped(values, part="[1]"), copied=True)
     assert not point.values.requires_grad
@@ -76,7 +76,7 @@ def test_the_same_tensor_of_two_modules_is_recognised():
     assert outside[0].identity != outside[1].identity
 
 
-def test_a_graph_begins_at_the_very_tensor_that_a_network_goes_on_with():
+def test_a_graph_begins_at_the_tensor_that_the_network_continues_with():
     values = torch.tensor([[3.0, -4.0]])
     alias = values.view(2)
     point = late_record(values).point(mapped(values), copied=True)
@@ -87,7 +87,7 @@ def test_a_graph_begins_at_the_very_tensor_that_a_network_goes_on_with():
 
 
 @pytest.mark.parametrize("values", [torch.ones(1, 2, dtype=torch.int64), torch.ones(1, 2).requires_grad_() * 1])
-def test_where_there_is_a_graph_or_can_be_none_none_begins(values):
+def test_no_graph_begins_at_tensors_that_have_one_or_cannot_have_one(values):
     before = values.grad_fn
     point = late_record(values).point(mapped(values), copied=True)
     assert values.grad_fn is before
@@ -95,7 +95,7 @@ def test_where_there_is_a_graph_or_can_be_none_none_begins(values):
     assert (point.edge is None) == (not values.requires_grad)
 
 
-def test_a_graph_does_not_begin_at_what_a_layer_only_passes_on():
+def test_a_graph_does_not_begin_at_a_tensor_that_a_layer_only_passes_on():
     values = torch.ones(1, 2)
     record = late_record(values)
     point = record.point(replace(mapped(values), passed_on=True), copied=True)
@@ -114,7 +114,7 @@ def test_a_graph_does_not_begin_at_one_of_several_views():
 # --- those of a forward pass
 
 
-def test_every_output_is_remembered_in_the_order_of_execution_with_its_gradient():
+def test_outputs_are_recorded_in_the_order_of_execution_with_gradients():
     network, batch = overwritten(), images()
     record, output = receive_all(network, batch)
     assert [point.name for point in record.kept] == ["0", "1", "2", "3"]
@@ -133,7 +133,7 @@ def test_every_output_is_remembered_in_the_order_of_execution_with_its_gradient(
         assert not point.intact or torch.equal(point.values, values)
 
 
-def test_only_what_is_needed_is_remembered():
+def test_only_requested_values_are_recorded():
     network = overwritten()
     record, output = receive_all(network, images(), names={"2"})
     assert [point.name for point in record.kept] == ["2"]
@@ -143,7 +143,7 @@ def test_only_what_is_needed_is_remembered():
     assert receive_all(network, images(), names=frozenset())[0].kept == []
 
 
-def test_what_is_not_needed_is_released():
+def test_values_that_are_no_longer_needed_are_released():
     record, _ = receive_all(overwritten(), images())
     record.keep_only({"1", "3"}, list(reversed(record.kept)))
     assert [point.name for point in record.kept] == ["3", "1"]
@@ -204,7 +204,7 @@ class Alias(nn.Module):
         return self.fc(y.mean((2, 3)))
 
 
-def test_a_layer_that_returns_its_input_itself_goes_on_doing_so():
+def test_a_layer_that_returns_its_input_still_returns_it():
     network = Alias().eval()
     with torch.no_grad():
         expected = network(images())[:, 1]

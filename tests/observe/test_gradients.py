@@ -156,7 +156,7 @@ def test_module_backward_hooks_fail_on_networks_that_work_in_place(name, kind, p
 # --- its parts
 
 
-def test_an_edge_names_the_place_before_it_is_overwritten():
+def test_an_edge_names_the_tensor_before_it_is_overwritten():
     network = overwritten()
     _, x = begin_graph(images())
     convolved = network[0](x)
@@ -170,7 +170,7 @@ def test_an_edge_names_the_place_before_it_is_overwritten():
     assert not torch.equal(before, after)
 
 
-def test_gradients_are_those_of_autograd_and_none_where_there_is_none():
+def test_gradients_equal_those_of_autograd_or_are_none():
     start, x = begin_graph(torch.tensor([1.0, 2.0, 3.0]))
     unused, _ = begin_graph(torch.ones(2))
     squares = x**2
@@ -185,7 +185,7 @@ def test_gradients_are_those_of_autograd_and_none_where_there_is_none():
     assert (start.grad, unused.grad) == (None, None)
 
 
-def test_without_more_the_graph_is_freed():
+def test_the_graph_is_freed_by_default():
     _, x = begin_graph(torch.tensor([1.0]))
     scores = x.exp()
     gradients_at(scores, [edge_of(x)])
@@ -193,7 +193,7 @@ def test_without_more_the_graph_is_freed():
         gradients_at(scores, [edge_of(x)])
 
 
-def test_a_graph_begins_at_the_values_and_goes_on_with_a_copy():
+def test_a_graph_begins_at_the_values_and_continues_with_a_copy():
     batch = images()
     start, given = begin_graph(batch)
     assert torch.equal(start, batch)
@@ -206,7 +206,7 @@ def test_a_graph_begins_at_the_values_and_goes_on_with_a_copy():
 
 
 @pytest.mark.parametrize("off", [torch.no_grad, torch.inference_mode])
-def test_a_graph_is_recorded_whatever_is_switched_off_around(off):
+def test_a_graph_is_recorded_inside_no_grad_and_inference_mode(off):
     with off():
         with recording():
             start, x = begin_graph(torch.ones(2))
@@ -216,7 +216,7 @@ def test_a_graph_is_recorded_whatever_is_switched_off_around(off):
     assert torch.allclose(gradient, torch.ones(2).exp())
 
 
-def test_parameters_are_frozen_for_a_while_and_each_is_as_before_afterwards():
+def test_parameters_are_frozen_temporarily():
     network = overwritten()
     network[0].bias.requires_grad_(False)
     flags = [values.requires_grad for values in network.parameters()]

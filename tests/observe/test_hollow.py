@@ -62,12 +62,12 @@ def test_a_product_has_the_shape_that_pytorch_gives_it(shape):
 
 
 @pytest.mark.parametrize("layer", [nn.Linear(3, 2), nn.Conv2d(3, 4, 3), nn.ConvTranspose2d(3, 4, 3), nn.Conv2d(5, 4, 9)])
-def test_what_does_not_fit_fails_as_it_does_in_the_network(layer):
+def test_shapes_that_do_not_fit_fail_as_in_the_network(layer):
     with FieldTracking(pixels := torch.rand(1, 5, 6, 6), weights=()), torch.no_grad(), pytest.raises(RuntimeError):
         layer(pixels)
 
 
-def test_what_is_on_the_meta_device_or_another_operator_is_left_to_pytorch():
+def test_meta_tensors_and_other_operators_are_left_to_pytorch():
     given = {"self": torch.ones(4, 3, device="meta"), "mat2": torch.ones(3, 2, device="meta")}
     assert without_numbers(torch.ops.aten.mm.default, given) is None
     assert without_numbers(torch.ops.aten.relu.default, {"self": torch.ones(3)}) is None

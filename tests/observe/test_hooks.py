@@ -78,21 +78,21 @@ def test_trap_01_an_activation_in_place_does_not_change_what_is_kept():
 
 
 @torch.no_grad()
-def test_trap_02_torchvisions_feature_extractor_falls_for_it_and_is_no_oracle():
+def test_trap_02_torchvisions_feature_extractor_returns_overwritten_values():
     model, x = overwritten(), images()
     extracted = create_feature_extractor(model, ["0", "2"])(x)
     assert not torch.equal(extracted["0"], convolved(model[0], x))
     assert torch.equal(run(model, x)["0"], convolved(model[0], x))
 
 
-def test_trap_03_layers_whose_weights_have_the_same_shape_are_all_there():
+def test_trap_03_layers_whose_weights_have_the_same_shape_are_all_captured():
     model = nn.Sequential(nn.Conv2d(3, 3, 3), nn.Conv2d(3, 3, 3), nn.Conv2d(3, 3, 3))
     found = run(model)
     assert list(found) == ["0", "1", "2"]
     assert len({values.sum().item() for values in found.values()}) == 3
 
 
-def test_trap_04_names_have_as_many_dots_as_they_have():
+def test_trap_04_names_keep_their_dots():
     def nest(depth):
         return nn.Conv2d(3, 3, 1) if depth == 0 else nn.Sequential(nest(depth - 1), nn.Conv2d(3, 3, 1))
 
@@ -159,13 +159,13 @@ def test_trap_08_positions_count_in_the_order_of_execution():
         (lambda x: [x, None, 3, x * 2], ["part[0]", "part[3]"]),
     ],
 )
-def test_trap_09_outputs_of_any_build_are_taken_apart(make, names):
+def test_trap_09_outputs_of_any_structure_are_flattened(make, names):
     found = run(Passes(Returns(make)), types=["Returns", "Conv2d"])
     assert list(found) == [*names, "conv"]
     assert torch.equal(found[names[1]], found[names[0]] * 2)
 
 
-def test_trap_09_what_cannot_be_drawn_is_named_with_the_reason():
+def test_trap_09_outputs_that_cannot_be_drawn_are_named_with_the_reason():
     model = Passes(Returns(lambda x: {"number": x.mean(), "map": x}))
     (drawn,) = draw_all(model, images(1), types=["Returns", "Conv2d"])
     assert [drawing.layer for drawing in drawings_of(drawn)] == ["part['map']", "conv"]
@@ -175,7 +175,7 @@ def test_trap_09_what_cannot_be_drawn_is_named_with_the_reason():
     assert drawn.not_executed == ()
 
 
-def test_trap_10_scripted_models_are_refused_and_other_convolutions_found_by_their_type():
+def test_trap_10_scripted_models_are_refused_and_other_convolutions_are_matched_by_type():
     model = nn.Sequential(nn.ConvTranspose2d(3, 4, 3), nn.Conv2d(4, 4, 3))
     with warnings.catch_warnings(action="ignore"):  # announces its own end
         scripted = torch.jit.script(model)
@@ -185,7 +185,7 @@ def test_trap_10_scripted_models_are_refused_and_other_convolutions_found_by_the
     assert list(run(model, types=["ConvTranspose2d"])) == ["0"]
 
 
-def test_trap_11_the_fused_path_of_a_transformer_is_off_meanwhile():
+def test_trap_11_the_fused_path_of_a_transformer_is_off_during_a_pass():
     model, seen = Tokens().eval(), []
     model.encoder.layers[0].norm1.register_forward_hook(lambda *_: seen.append(torch.backends.mha.get_fastpath_enabled()))
     found = run(model, types=["Linear"])
@@ -203,7 +203,7 @@ def test_trap_11_tokens_with_a_mask_are_not_packed_into_a_nested_tensor():
     assert {tuple(values.shape) for values in found.values()} == {(2, 65, 24), (2, 65, 16)}
 
 
-def test_trap_11_compiled_code_is_off_meanwhile_and_on_again_afterwards():
+def test_trap_11_compiled_code_is_off_during_a_pass_and_on_afterwards():
     compiled_graphs = []
 
     def backend(graph, _inputs):
@@ -226,7 +226,7 @@ def test_trap_11_compiled_code_is_off_meanwhile_and_on_again_afterwards():
         assert len(compiled_graphs) == 2
 
 
-def test_trap_11_a_network_compiled_in_place_is_seen_through():
+def test_trap_11_a_network_compiled_in_place_is_unwrapped():
     torch.compiler.reset()
     model, x = overwritten(), images()
     model.compile(backend="eager")
@@ -235,7 +235,7 @@ def test_trap_11_a_network_compiled_in_place_is_seen_through():
         assert torch.equal(run(model, x)["0"], convolved(model[0], x))
 
 
-def test_trap_12_data_parallel_is_taken_off():
+def test_trap_12_data_parallel_is_unwrapped():
     model, x = overwritten(), images(3)
     wrapped = nn.DataParallel(model)
     found = run(wrapped, x)
@@ -249,7 +249,7 @@ def test_trap_12_data_parallel_is_taken_off():
     assert list(maps) == ["0", "2"]
 
 
-def test_trap_12_distributed_data_parallel_is_taken_off(tmp_path):
+def test_trap_12_distributed_data_parallel_is_unwrapped(tmp_path):
     torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
     try:
         model, x = overwritten(), images()
@@ -260,7 +260,7 @@ def test_trap_12_distributed_data_parallel_is_taken_off(tmp_path):
         torch.distributed.destroy_process_group()
 
 
-def test_trap_13_a_network_in_training_is_seen_as_in_evaluation_and_learns_nothing():
+def test_trap_13_a_network_in_training_is_captured_in_evaluation_and_does_not_learn():
     model, x = Training(), images(4)
     before = state_of(model)
     found = run(model, x)
@@ -285,7 +285,7 @@ def test_trap_14_no_hook_is_left_behind_and_nothing_is_kept_alive():
     assert state_of(model) == before
 
 
-def test_trap_15_a_constant_channel_is_black_and_a_nan_poisons_no_neighbour():
+def test_trap_15_a_constant_channel_is_black_and_a_nan_affects_no_neighbour():
     x = images(1, side=4)
     x[0, 1] = 7
     x[0, 2, 0, 0] = torch.nan
@@ -337,7 +337,7 @@ def test_trap_17_each_image_of_a_batch_has_its_own_grid_and_the_batch_is_not_cha
 # --- one's own loop
 
 
-def test_a_second_pass_starts_afresh():
+def test_a_second_pass_has_no_values_of_the_first():
     model = Calls()
     with torch.no_grad(), capture(model) as maps:
         model(images(2))
@@ -349,7 +349,7 @@ def test_a_second_pass_starts_afresh():
     assert first["conv"].shape[0] == 2  # what was taken out stays
 
 
-def test_a_pass_after_one_that_failed_starts_afresh():
+def test_a_pass_after_a_failed_one_has_none_of_its_values():
     model = Fails(RuntimeError("no"))
     with torch.no_grad(), capture(model) as maps:
         with pytest.raises(RuntimeError, match="no"):
@@ -398,7 +398,7 @@ def test_maps_outlive_the_capture_and_carry_no_graph():
     assert model[0].weight.grad is not None
 
 
-def test_maps_inside_inference_mode_and_under_autocast():
+def test_maps_are_captured_inside_inference_mode_and_autocast():
     model = overwritten()
     with torch.inference_mode():
         assert run(model)["0"].min() < 0
@@ -406,7 +406,7 @@ def test_maps_inside_inference_mode_and_under_autocast():
         assert run(model)["0"].dtype == torch.bfloat16
 
 
-def test_a_module_that_returns_its_input_is_seen_before_it_is_overwritten():
+def test_a_module_that_returns_its_input_is_captured_before_it_is_overwritten():
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Identity(), nn.ReLU(inplace=True))
     found = run(model, types=["Conv2d", "Identity", "ReLU"])
     assert torch.equal(found["0"], found["1"])
@@ -414,7 +414,7 @@ def test_a_module_that_returns_its_input_is_seen_before_it_is_overwritten():
     assert not torch.equal(found["2"], found["1"])
 
 
-def test_capturing_inside_a_capture():
+def test_a_capture_inside_a_capture_has_the_same_maps():
     model = overwritten()
     before = state_of(model)
     with torch.no_grad(), capture(model, layers="0") as outer:
@@ -458,7 +458,7 @@ def test_a_wrong_request_leaves_no_trace(options):
     assert state_of(model) == before
 
 
-def test_the_users_own_hooks_stay_and_are_called():
+def test_hooks_of_the_user_stay_and_are_called():
     model, called = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3)), []
     handles = [
         model[0].register_forward_hook(lambda *_: called.append("forward")),
@@ -478,7 +478,7 @@ def test_the_users_own_hooks_stay_and_are_called():
         handle.remove()
 
 
-def test_what_a_hook_of_the_users_makes_of_an_output_is_what_goes_on_and_is_seen():
+def test_an_output_that_a_users_hook_replaces_is_captured():
     model = overwritten()
     model[0].register_forward_hook(lambda _module, _args, output: output * 2)
     assert torch.equal(run(model, x := images())["0"], convolved(model[0], x) * 2)
@@ -563,7 +563,7 @@ def test_an_error_in_the_receiver_leaves_everything_as_it_was(error, at):
 
 
 @pytest.mark.parametrize("error", [ValueError("no"), KeyboardInterrupt()], ids=repr)
-def test_an_error_in_the_users_own_block_leaves_everything_as_it_was(error):
+def test_an_error_in_user_code_leaves_everything_as_it_was(error):
     model = prepared(Training())
     before = state_of(model)
 
@@ -612,7 +612,7 @@ def test_a_fast_path_that_was_off_stays_off():
         torch.backends.mha.set_fastpath_enabled(True)
 
 
-def test_drawing_a_network_that_rolls_dice_in_evaluation_leaves_the_dice_as_they_were():
+def test_drawing_a_network_that_draws_random_numbers_restores_the_generator():
     model = Passes(Returns(lambda x: functional.dropout(x, 0.5, training=True)))
     torch.manual_seed(5)
     before = state_of(model)
@@ -623,7 +623,7 @@ def test_drawing_a_network_that_rolls_dice_in_evaluation_leaves_the_dice_as_they
     assert torch.equal(torch.rand(3), expected)
 
 
-def test_flags_that_differ_are_given_back_one_by_one():
+def test_training_flags_that_differ_are_restored_for_each_module():
     model = nn.Sequential(*(nn.Dropout() for _ in range(6)), nn.Conv2d(3, 3, 1))
     flags = [True, False, True, True, False, False, True]
     for module, flag in zip(model, flags, strict=True):
@@ -705,7 +705,7 @@ class OwnEval(nn.Sequential):
         (nn.Sequential(nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3), nn.Dropout()), []),
     ],
 )
-def test_what_the_network_s_own_eval_leaves_in_training_stays_so(network, left, evaluated):
+def test_modules_that_the_networks_eval_leaves_in_training_stay_in_training(network, left, evaluated):
     network.train()
     if evaluated:
         network.eval()
@@ -719,7 +719,7 @@ def test_what_the_network_s_own_eval_leaves_in_training_stays_so(network, left, 
     assert found.partition(": ")[2] == ", ".join(left)
 
 
-def test_a_training_within_capture_is_warned_of():
+def test_a_training_inside_capture_warns():
     net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Dropout())
     optimizer = torch.optim.SGD(net.parameters(), 0.1)
 
@@ -734,7 +734,7 @@ def test_a_training_within_capture_is_warned_of():
     assert net[1].num_batches_tracked == 0
 
 
-def test_a_backward_pass_within_capture_is_no_training():
+def test_a_backward_pass_inside_capture_does_not_warn():
     net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4))
     with capture(net, gradients=True) as maps:
         maps.backward(net(images(2)).sum(), retain_graph=True)

@@ -178,7 +178,7 @@ def keeping(request):
 
 
 @pytest.mark.sampled(2)
-def test_each_image_has_the_maps_that_it_has_alone(keeping, tmp_path):
+def test_images_of_a_stateful_network_have_the_same_maps_as_alone(keeping, tmp_path):
     alone = {}
     for index in range(4):
         alone |= drawn(keeping, [index], tmp_path / f"alone{index}")[0]
@@ -190,13 +190,13 @@ def test_each_image_has_the_maps_that_it_has_alone(keeping, tmp_path):
 
 
 @pytest.mark.sampled(3)
-def test_the_network_is_as_before(keeping, tmp_path):
+def test_a_stateful_network_is_restored(keeping, tmp_path):
     network = LastingState(keeping)
     drawn(keeping, range(3), tmp_path)
     assert not network._changed()
 
 
-def test_a_class_map_is_that_of_the_network_as_it_was(keeping):
+def test_a_class_activation_map_is_that_of_the_restored_network(keeping):
     expected = fmapviz.cam(keeping, IMAGES[:1], target=1, layer="conv")
     fmapviz.cam(keeping, IMAGES[1:2], target=1, layer="conv")
     again = fmapviz.cam(keeping, IMAGES[:1], target=1, layer="conv")
@@ -259,7 +259,7 @@ class Held(Network):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_each_kind_of_attribute_is_set_back(kind):
+def test_each_kind_of_attribute_is_restored(kind):
     network = type("Held", (Held,), {"kind": kind})().eval()
     state, maps = LastingState(network), []
     with torch.no_grad():
@@ -273,7 +273,7 @@ def test_each_kind_of_attribute_is_set_back(kind):
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind", KINDS)
-def test_whatever_an_attribute_holds_is_set_back(kind, tmp_path):
+def test_attributes_of_any_content_are_restored(kind, tmp_path):
     network = type("Held", (Held,), {"kind": kind})().eval()
     images = [IMAGES[0]] * 3
     run = fmapviz.visualize(network, images, out=tmp_path, to="npz", layers="conv", progress=False)
@@ -297,7 +297,7 @@ class Opened:
         Opened.closed += hasattr(self, "lock")
 
 
-def test_what_is_closed_where_it_is_deleted_is_not_copied():
+def test_objects_that_close_on_deletion_are_not_copied():
     network = nn.Identity()
     network.opened = Opened()
     with LastingState(network) as state, state.one_pass(IMAGES):
@@ -305,7 +305,7 @@ def test_what_is_closed_where_it_is_deleted_is_not_copied():
     assert Opened.closed == 0
 
 
-def test_a_path_that_is_looked_at_is_no_state(tmp_path):
+def test_a_path_that_is_read_is_no_state(tmp_path):
     class Looks(Network):
         def start(self):
             self.file = tmp_path / "a" / "b.txt"

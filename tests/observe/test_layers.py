@@ -50,7 +50,7 @@ class MyConv(nn.Conv2d):
 @pytest.mark.parametrize(
     "name", ["alexnet", "googlenet", *thorough("resnet18", "densenet121", "mobilenet_v3_small", "swin_t")]
 )
-def test_every_module_is_found_once_under_the_name_torch_gives_it(name):
+def test_each_module_is_listed_once_by_its_name_in_torch(name):
     with torch.device("meta"), warnings.catch_warnings(action="ignore"):
         network = torchvision.models.get_model(name)
     found = [(layer.name, layer.module, layer.type) for layer in find_layers(network)]
@@ -58,7 +58,7 @@ def test_every_module_is_found_once_under_the_name_torch_gives_it(name):
     assert not any(layer.aliases for layer in find_layers(network))
 
 
-def test_the_network_itself_is_no_layer_of_its_own():
+def test_the_network_itself_is_not_listed_as_a_layer():
     assert find_layers(nn.Conv2d(3, 4, 3)) == []
 
 
@@ -73,12 +73,12 @@ def test_a_module_under_two_names_is_found_once_and_its_other_names_are_mentione
         assert all(network.get_submodule(alias) is layer.module for alias in layer.aliases)
 
 
-def test_a_network_that_contains_itself_is_walked_once():
+def test_a_network_that_contains_itself_is_listed_once():
     found = {layer.name: layer.aliases for layer in find_layers(Recursive())}
     assert list(found) == ["conv", "child"]
 
 
-def test_many_modules_that_all_know_each_other_are_walked_once():
+def test_modules_that_refer_to_each_other_are_listed_once():
     network = nn.ModuleList(nn.Module() for _ in range(12))  # 12! paths
     for module in network:
         for number, other in enumerate(network):
@@ -202,13 +202,13 @@ def test_a_layer_is_also_left_out_by_its_other_names():
         chosen(Twins(), exclude=["stem"])
 
 
-def test_a_glob_that_fits_nothing_is_refused_with_the_nearest_name():
+def test_a_glob_without_a_match_is_refused_with_the_nearest_name():
     with pytest.raises(RequestError, match=r"no layer matches 'layer1\.0\.conv3'") as caught:
         chosen(resnet18(), include=["conv1", "layer1.0.conv3"])
     assert "layer1.0.conv2" in caught.value.hint
 
 
-def test_a_word_that_is_near_no_name_is_answered_with_the_names():
+def test_a_word_that_is_near_no_name_is_refused_with_the_names():
     few = nn.Sequential(*(nn.Conv2d(3, 3, 1) for _ in range(5)))
     with pytest.raises(RequestError) as caught:
         chosen(few, include=["conv3"])
@@ -223,7 +223,7 @@ def test_an_exact_name_is_chosen_whatever_its_type():
     assert chosen(nn.Sequential(nn.ReLU()), include=["0"]) == ["0"]
 
 
-def test_hints_lead_to_lists_that_hold_what_was_searched():
+def test_hints_name_a_list_with_the_searched_layers():
     layers = find_layers(nn.Sequential(*(nn.ReLU() for _ in range(30))))
     with pytest.raises(RequestError) as caught:
         select_layers(layers, types=["ReLU"], include=["head"])
@@ -239,7 +239,7 @@ def test_hints_lead_to_lists_that_hold_what_was_searched():
     assert caught.value.hint == "this is the name of a layer, no type: layers='3'"
 
 
-def test_a_glob_that_fits_layers_of_another_type_says_so():
+def test_a_glob_that_matches_layers_of_another_type_is_refused_with_the_type():
     with pytest.raises(RequestError, match=r"no Conv2d among the layers that match '\[1\]'") as caught:
         chosen(overwritten(), include=["[1]"])
     assert caught.value.hint.endswith("types=['ReLU']")
@@ -278,7 +278,7 @@ class Stage(nn.Module):
         self.blocks, self.merge = nn.Sequential(Block(), Block()), nn.Linear(8, 8)
 
 
-def test_blocks_are_neither_the_stages_around_them_nor_the_parts_in_them():
+def test_blocks_are_neither_their_containers_nor_their_parts():
     stages = nn.Sequential(nn.Conv2d(3, 8, 4, 4), nn.ModuleList([Stage(), Stage(), Stage()]))
     assert repeated_block(find_layers(stages)) == ("Block", 6)
     assert default_types(find_layers(stages)) == ("Block", "Conv2d")
@@ -310,7 +310,7 @@ def test_of_torchvisions_models_only_transformers_draw_blocks_by_default():
     assert (len(plain), len(shifted), len(clips)) == (5, 6, 3)
 
 
-def test_leaving_nothing_is_refused():
+def test_excluding_all_layers_is_refused():
     with pytest.raises(RequestError, match="no layer is left"):
         chosen(overwritten(), exclude=["*"])
 
@@ -318,7 +318,7 @@ def test_leaving_nothing_is_refused():
 # --- wrappers
 
 
-def test_wrappers_are_taken_off_however_many_there_are():
+def test_any_number_of_wrappers_is_removed():
     network = overwritten()
     assert unwrap(network) is network
     assert unwrap(nn.DataParallel(network)) is network
@@ -362,7 +362,7 @@ def test_an_exported_model_is_refused():
 
 
 @pytest.mark.parametrize("thing", ["alexnet", {"weight": torch.zeros(1)}, nn.Conv2d, None])
-def test_what_is_no_module_is_refused(thing):
+def test_a_value_that_is_no_module_is_refused(thing):
     with pytest.raises(RequestError, match=r"^not an nn\.Module: "):
         unwrap(thing)
 
@@ -400,12 +400,12 @@ def test_layers_of_other_types_that_a_glob_matches_are_counted_by_type():
 @pytest.mark.parametrize(
     "name", ["resnet18", "vit_b_32", *thorough("alexnet", "vgg11_bn", "mobilenet_v3_small", "densenet121", "swin_t")]
 )
-def test_norms_activations_and_a_linear_head_are_not_missed_without_a_glob(name):
+def test_norms_activations_and_a_linear_head_are_not_reported_as_left_out(name):
     assert left_out(outline_model(name).module) is None
 
 
 @pytest.mark.parametrize("kind", [lambda: nn.Conv1d(4, 4, 3), lambda: nn.ConvTranspose2d(4, 4, 3), Mixer])
-def test_without_a_glob_half_of_the_layers_with_weights_are_missed(kind):
+def test_half_of_the_layers_with_weights_left_out_is_reported(kind):
     name = type(kind()).__name__
     network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3), kind(), kind(), nn.ReLU(), nn.Linear(4, 4))
     assert left_out(network) == (
@@ -415,6 +415,6 @@ def test_without_a_glob_half_of_the_layers_with_weights_are_missed(kind):
     assert left_out(nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3), kind())) is None
 
 
-def test_what_is_in_a_chosen_layer_is_not_missed():
+def test_modules_inside_chosen_layers_are_not_reported_as_left_out():
     network = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Conv2d(3, 4, 3)))
     assert left_out(network) is None

@@ -214,21 +214,21 @@ def check(family, count, channels, height, width):
 @pytest.mark.sampled
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("size", [(2, 4, 4, 4), (1, 4, 6, 4)], ids=["all alike", "oblong"])
-def test_each_family_is_read_as_it_was_built(family, size):
+def test_the_layouts_of_each_family_are_right(family, size):
     check(family, *size)
 
 
 @pytest.mark.thorough
 @settings(max_examples=40, deadline=None)
 @given(st.sampled_from(sorted(FAMILIES)), SIZES)
-def test_any_family_at_any_size_is_read_as_it_was_built(family, size):
+def test_the_layouts_of_each_family_are_right_at_any_size(family, size):
     check(family, *size)
 
 
 @pytest.mark.thorough
 @settings(max_examples=1500, deadline=None)
 @given(st.sampled_from(sorted(FAMILIES)), SIZES)
-def test_many_families_at_many_sizes_are_read_as_they_were_built(family, size):
+def test_the_layouts_of_many_families_are_right_at_many_sizes(family, size):
     check(family, *size)
 
 
@@ -279,7 +279,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_is_no_picture_is_refused_though_its_numbers_fit(name):
+def test_outputs_that_are_no_maps_are_refused_though_their_sizes_fit(name):
     arrange, words = REFUSED[name]
     found = captured(Network(arrange, 4), torch.randn(1, 3, 16, 16))
     with pytest.raises(NotAMapError, match=words) as caught:
@@ -313,7 +313,7 @@ def test_frames_are_those_of_a_clip_in_either_order(order, channels, frames):
         assert torch.equal(maps, conv(x)[:, :, time].relu())
 
 
-def test_a_clip_that_is_given_with_time_first_is_told_by_the_convolution_that_takes_it():
+def test_a_clip_with_time_first_is_recognised_by_its_convolution():
     class Frames(nn.Module):
         def __init__(self):
             super().__init__()
@@ -358,7 +358,7 @@ def test_axes_are_followed_through_convolutions_of_one_pixel_in_a_single_thread(
         assert describe(tracking.axes(net(pixels))) == "N H*W C"
 
 
-def test_tokens_that_could_not_be_followed_are_not_said_to_be_no_patches():
+def test_tokens_that_cannot_be_followed_are_not_reported_as_other_than_patches():
     unknown = grid_of(Axes((unnamed(1), unnamed(2), unnamed(9), unnamed(4))), images=1)
     assert "not known" in unknown.refused
     learnt = grid_of(Axes((whole(axis("N", 1)), unnamed(2), unnamed(9), unnamed(4))), images=1)
@@ -421,7 +421,7 @@ class Windows(nn.Module):
 @pytest.mark.parametrize("images", [1, 2])
 @pytest.mark.parametrize("size", [(16, 16), (16, 24)])
 @pytest.mark.parametrize("cut", ["unfold", "channels last", "stack", "grid"])
-def test_samples_that_are_windows_are_put_back_where_they_were_cut_out(cut, size, images):
+def test_windows_in_the_batch_are_reassembled(cut, size, images):
     net, pixels = Windows(cut).eval(), torch.randn(images, 3, *size, generator=torch.Generator().manual_seed(1))
     found = {}
     with fmapviz.capture(net, types="Module") as maps:
@@ -503,7 +503,7 @@ class Beside(nn.Module):
 
 
 @pytest.mark.parametrize("kind", ["channels", "rows", "weights", "tokens"])
-def test_a_convolution_over_other_axes_is_said_to_be_no_picture(kind):
+def test_a_convolution_over_other_axes_is_reported_as_no_map(kind):
     results = draw(Beside(kind), torch.randn(2, 3, 16, 16), LayoutCache())
     said = [remark for result in results for remark in result.remarks if "not rows and columns of the picture" in remark]
     assert len(said) == (0 if kind == "rows" else 2)
@@ -511,7 +511,7 @@ def test_a_convolution_over_other_axes_is_said_to_be_no_picture(kind):
 
 
 @pytest.mark.parametrize("kind", ["queries", "warped", "chosen"])
-def test_a_convolution_whose_rows_and_columns_could_not_be_followed_is_announced(kind):
+def test_a_convolution_whose_axes_cannot_be_followed_is_reported(kind):
     class Unfollowed(nn.Module):
         def __init__(self):
             super().__init__()
@@ -534,7 +534,7 @@ def test_a_convolution_whose_rows_and_columns_could_not_be_followed_is_announced
     assert kind == "queries" or "could not be followed" in said
 
 
-def test_samples_of_which_it_is_not_known_where_they_are_are_announced():
+def test_samples_of_unknown_position_are_reported():
     class Regions(nn.Module):
         def __init__(self):
             super().__init__()
@@ -584,7 +584,7 @@ def test_a_convolution_whose_size_depends_on_the_image_is_drawn_at_each_size():
         assert not result.undrawn
 
 
-def test_what_cannot_be_followed_is_assumed_with_a_notice_or_said_by_the_user():
+def test_layouts_that_cannot_be_followed_are_assumed_with_a_notice_or_set_by_the_user():
     class Odd(nn.Module):
         def __init__(self):
             super().__init__()
@@ -614,7 +614,7 @@ def test_queries_and_keys_of_each_block_have_channels_of_their_own():
         assert describe(query) == describe(key) == "N H*W C"
 
 
-def test_values_of_an_index_and_class_tokens_are_told_apart_though_shapes_are_the_same():
+def test_indexed_values_and_class_tokens_of_equal_shapes_are_distinguished():
     net = Network(None, 6)
     batch = torch.randn(2, 3, 8, 12)
     with AxisTracking(batch, net) as tracking, torch.no_grad():
@@ -722,7 +722,7 @@ def test_all_layers_of_a_transformer_are_the_same_maps_with_the_images_first_or_
         *thorough("mobilenet_v3_small", "densenet121", "swin_t", "swin_v2_t", "convnext_tiny", "maxvit_t", "vit_b_32"),
     ],
 )
-def test_no_rule_fails(name, monkeypatch):
+def test_rules_for_operators_never_fail(name, monkeypatch):
     @contextmanager
     def only_what_is_unknown(*kinds):
         try:
@@ -801,14 +801,14 @@ class Made(nn.Module):
 
 
 @pytest.mark.parametrize("scan", SCANS)
-def test_channels_that_lie_in_different_places_are_no_maps(scan):
+def test_channels_of_different_positions_are_no_maps(scan):
     found = captured(Made(SCANS[scan]), torch.randn(2, 3, 16, 16))
     with pytest.raises(NotAMapError, match="mixed"):
         frames_of(found, found.values)
 
 
 @pytest.mark.parametrize("make", AT_ONE_PLACE)
-def test_channels_that_lie_in_one_place_are_maps(make):
+def test_channels_of_equal_positions_are_maps(make):
     found = captured(Made(AT_ONE_PLACE[make]), torch.randn(2, 3, 16, 16))
     (maps,) = frames_of(found, found.values).values()
     assert torch.equal(maps, found.values)
@@ -823,7 +823,7 @@ LOST = {
 
 
 @pytest.mark.parametrize("way", LOST)
-def test_whoever_draws_captured_maps_of_assumed_axes_is_warned(way):
+def test_drawing_captured_maps_of_assumed_axes_warns(way):
     found = captured(Made(LOST[way]), torch.randn(1, 3, 16, 16))
     for use in (fmapviz.tile, lambda found: found.show(), lambda found: found.statistics()):
         with pytest.warns(UserWarning, match="axes of out .*: assumed to be N C H W"):
@@ -865,7 +865,7 @@ class Turned(nn.Module):
 @pytest.mark.sampled
 @pytest.mark.parametrize("layer", BEHIND)
 @pytest.mark.parametrize("turn", TURNS)
-def test_maps_of_a_turned_picture_are_put_in_its_order(turn, layer):
+def test_maps_of_transposed_pictures_are_transposed_back(turn, layer):
     there, back = TURNS[turn]
     net = Turned(there, BEHIND[layer]()).eval()
     with torch.no_grad(), fmapviz.capture(net, layers="out*", types=["Conv2d", "BatchNorm2d", "MaxPool2d", "ReLU"]) as found:
@@ -903,7 +903,7 @@ class Views(nn.Module):
     ],
     ids=["mirrored", "rows mirrored", "four", "crops"],
 )
-def test_views_of_a_picture_in_one_batch_are_samples_of_which_the_first_is_drawn(views, stride, tmp_path):
+def test_the_first_of_several_crops_in_a_batch_is_drawn(views, stride, tmp_path):
     net, x = Views(views, stride).eval(), torch.rand(1, 3, 36, 48)
     with torch.no_grad(), fmapviz.capture(net) as found:
         net(x)
@@ -929,7 +929,7 @@ def quarters(x):
     ids=["concatenated", "flattened", "stacked"],
 )
 @pytest.mark.parametrize("images", [1, 2])
-def test_parts_of_the_picture_are_called_parts(join, text, images):
+def test_parts_of_a_picture_are_named_as_parts(join, text, images):
     net = Turned(lambda x: join(quarters(x)), nn.Identity())
     with torch.no_grad(), fmapviz.capture(net, layers="out", types=["Identity"]) as found:
         net(x := torch.randn(images, 3, 12, 20))

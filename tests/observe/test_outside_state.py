@@ -129,14 +129,14 @@ def changes_of(network):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_each_kind_of_state_is_found(kind, make):
+def test_each_kind_of_outside_state_is_detected(kind, make):
     assert len(changes_of(make(*KINDS[kind]))) >= 1
 
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("options", [{}, {"batch_size": 2}])
-def test_state_outside_of_the_network_is_said(kind, options, make, tmp_path):
+def test_state_outside_of_the_network_is_reported(kind, options, make, tmp_path):
     image = torch.rand(3, 8, 8)
     values, notices = drawn(make(*KINDS[kind]), [image] * 4, tmp_path, **options)
     assert not np.array_equal(values[0], values[2])
@@ -170,7 +170,7 @@ def test_a_cache_and_a_constant_are_not_reported(state, body, options, make, tmp
     assert all(np.allclose(values[0], each, atol=1e-6) for each in values)
 
 
-def test_nothing_outside_is_set_back(make, tmp_path):
+def test_outside_state_is_not_restored(make, tmp_path):
     network = make(*KINDS["list"])
     drawn(network, [torch.rand(3, 8, 8)] * 3, tmp_path)
     assert len(network.factor.__globals__["STATE"]) >= 3
@@ -205,7 +205,7 @@ def replace(conv):
 @pytest.mark.parametrize("learn", [add, add_to_data, replace])
 @pytest.mark.parametrize("options", [{}, {"batch_size": 2}])
 @pytest.mark.parametrize("images", [1, 4])
-def test_weights_that_a_network_changes_are_said(learn, options, images, tmp_path):
+def test_weights_that_a_network_changes_are_reported(learn, options, images, tmp_path):
     _, notices = drawn(Hebbian(learn), [torch.rand(3, 8, 8)] * images, tmp_path, **options)
     what = "the network's code changes the weight conv.weight when it runs: an image may depend on those before it"
     assert notices == [what]
@@ -236,7 +236,7 @@ def test_the_number_of_threads_changes_no_weight():
 
 
 @pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16, torch.float64, torch.int64, torch.bool, torch.complex64])
-def test_values_of_any_type_that_change_are_found(kind):
+def test_changing_values_of_any_type_are_detected(kind):
     network = type("Own", (nn.Module,), {"__module__": "own_network"})()
     network.weight = nn.Parameter(torch.ones(3, 4).to(kind), requires_grad=False)
     outside = OutsideState(network)

@@ -43,14 +43,14 @@ def test_probabilities_stay_as_they_are():
     assert (first.name, first.score) == ("dog", pytest.approx(0.7))
 
 
-def test_a_segmentation_is_told_by_its_shares_of_the_picture():
+def test_predictions_of_a_segmentation_are_shares_of_the_picture():
     scores = torch.zeros(1, 3, 4, 5)
     scores[0, 2, :3] = 1  # 15 of 20 pixels; the others are the first class
     (seen,) = predict({"out": scores, "aux": scores[:, :, :2]}, CLASSES, top=3, images=1)
     assert [str(each) for each in seen] == ["cow 75.0 % of the pixels", "cat 25.0 % of the pixels"]
 
 
-def test_a_detector_tells_each_class_once_by_its_best_box():
+def test_predictions_of_a_detector_have_each_class_once_by_its_best_box():
     found = {
         "labels": torch.tensor([1, 2, 1, 1, 9]),
         "scores": torch.tensor([0.9, 0.95, 0.6, 0.1, 0.05]),
@@ -76,7 +76,7 @@ def test_a_detector_tells_each_class_once_by_its_best_box():
     ],
     ids=str,
 )
-def test_what_holds_no_scores_is_refused(output):
+def test_an_output_without_scores_is_refused(output):
     with pytest.raises(RequestError):
         predict(output, images=2)
 
@@ -86,7 +86,7 @@ def test_scores_that_are_not_finite_predict_nothing(output):
     assert predict(output, images=2) == [(), ()]
 
 
-def test_other_classes_than_names_are_numbered_and_never_named():
+def test_classes_of_another_number_than_names_are_numbered():
     ((first, *_),) = predict(torch.tensor([[0.0, 0.0, 0.0, 9.0]]))
     assert str(first) == "class 3 100.0 %"
     assert (
@@ -166,7 +166,7 @@ def test_predictions_are_in_the_outcome_the_record_and_the_pictures(tmp_path, pi
             assert image.text["Predicted"].startswith("light 100.0 %")
 
 
-def test_nothing_is_predicted_where_nobody_asks_or_nobody_knows_the_names(tmp_path, pictures):
+def test_nothing_is_predicted_by_default_without_class_names(tmp_path, pictures):
     nameless = Bright()
     nameless.classes = None
     for network, options in ((nameless, {}), (Bright(), {"predictions": 0}), (Bright(), {"layers": "first"})):
@@ -176,7 +176,7 @@ def test_nothing_is_predicted_where_nobody_asks_or_nobody_knows_the_names(tmp_pa
         assert "predictions" not in record
 
 
-def test_predictions_asked_for_take_the_whole_forward_pass_others_end_early(tmp_path, pictures):
+def test_requested_predictions_take_a_whole_forward_pass(tmp_path, pictures):
     ended = []
     for options in ({"layers": "first"}, {"layers": "first", "predictions": 1}):
         Bright.ended.clear()
@@ -187,7 +187,7 @@ def test_predictions_asked_for_take_the_whole_forward_pass_others_end_early(tmp_
     assert (none, one) == ([0, 0], [1, 1])
 
 
-def test_predictions_without_names_are_numbers_and_more_than_there_are_classes_are_all(tmp_path, pictures):
+def test_predictions_without_names_are_numbers_and_at_most_all_classes(tmp_path, pictures):
     nameless = Bright()
     nameless.classes = None
     _, outcomes, _ = run(nameless, pictures, tmp_path, predictions=99)
@@ -214,7 +214,7 @@ class TwoHeads(nn.Module):
 
 
 @pytest.mark.parametrize(("output", "name"), [(None, None), ("0", "cat"), ("1", "dog")])
-def test_the_part_of_the_output_that_is_named_is_the_one_that_counts(output, name, tmp_path, pictures):
+def test_output_chooses_the_part_that_holds_the_scores(output, name, tmp_path, pictures):
     outcomes = []
     fmapviz.visualize(
         TwoHeads(),

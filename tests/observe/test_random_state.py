@@ -43,7 +43,7 @@ def test_threads_that_collect_garbage_do_not_lock_each_other_out(warm, tmp_path)
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_the_generator_is_put_back(fails):
+def test_the_state_of_the_generator_is_restored(fails):
     before = torch.get_rng_state()
     expected = torch.rand(3)
     torch.set_rng_state(before)
@@ -57,7 +57,7 @@ def test_the_generator_is_put_back(fails):
     assert torch.equal(torch.rand(3), expected)
 
 
-def test_whether_numbers_were_drawn_is_known():
+def test_drawing_random_numbers_is_detected():
     with undisturbed() as numbers:
         torch.zeros(1)
     assert not numbers.drawn

@@ -160,7 +160,7 @@ def write(x):
 
 
 @pytest.mark.parametrize("name", OPERATORS)
-def test_an_operator_is_followed_exactly(name):
+def test_the_field_of_an_operator_is_exact(name):
     exact, wrong = differences(OPERATORS[name]())
     assert wrong == []
     assert exact == 3
@@ -209,7 +209,7 @@ UNKNOWN = {
 
 
 @pytest.mark.parametrize("reason", UNKNOWN)
-def test_an_unknown_operator_is_the_whole_picture_and_named(reason):
+def test_an_unknown_operator_has_the_whole_picture_and_is_named(reason):
     network = between(UNKNOWN[reason]).double()
     fields = trace(network)
     assert fields["0"].reason == ""
@@ -226,7 +226,7 @@ READS = {
 
 
 @pytest.mark.parametrize("reason", READS)
-def test_after_a_read_of_values_all_is_the_whole_picture(reason):
+def test_layers_after_a_read_of_values_have_the_whole_picture(reason):
     fields = trace(between(READS[reason]).double())
     assert [fields[name].reason for name in "012"] == ["", reason, reason] or [fields[name].reason for name in "02"] == [
         "",
@@ -234,7 +234,7 @@ def test_after_a_read_of_values_all_is_the_whole_picture(reason):
     ]
 
 
-def test_what_is_not_computed_from_the_picture_says_so():
+def test_outputs_that_do_not_depend_on_the_picture_are_reported():
     network = nn.Sequential(Apply(torch.ones_like), nn.Conv2d(3, 2, 3)).double()
     assert {field.reason for field in trace(network).values()} == {"not computed from the picture"}
 
@@ -246,7 +246,7 @@ def test_rows_and_columns_that_change_places_are_not_exact():
     assert (fields["2"].reason, fields["2"].size) == ("", (3, 3))
 
 
-def test_a_view_of_memory_that_was_overwritten_elsewhere_is_not_taken_for_what_it_was():
+def test_a_view_of_overwritten_memory_has_the_field_of_the_new_values():
     def function(x):
         part = x[..., :3, :3]
         x.copy_(x.flip(3))
@@ -318,14 +318,14 @@ class Pyramid(nn.Module):
         (Pyramid, {"stages.0", "stages.1", "top['out']", "top['rest'][0]"}),
     ],
 )
-def test_a_network_is_followed_exactly(build, names):
+def test_the_fields_of_a_network_are_exact(build, names):
     network = smooth(build())
     fields, measured = trace(network), measure(network, find_layers(network), SIZE)
     assert fields.keys() == measured.keys() == names
     assert [line for name, field in fields.items() for line in check(field, measured[name])] == []
 
 
-def test_a_dead_unit_does_not_hide_a_field_as_it_hides_the_gradient():
+def test_a_dead_unit_does_not_hide_a_field():
     network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 1, 3)).double()
     nn.init.constant_(network[0].bias, -100.0)
     pixels = torch.rand(1, 3, 9, 9, dtype=torch.float64, requires_grad=True)
@@ -386,7 +386,7 @@ WAYS = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_gate_sees_the_whole_picture_and_is_kept_apart(way):
+def test_a_gate_has_the_whole_picture_and_a_separate_field(way):
     network = smooth(Gated(WAYS[way]))
     fields, measured = trace(network), measure(network, find_layers(network), SIZE)
     assert [line for name, field in fields.items() for line in check(field, measured[name])] == []
@@ -409,7 +409,7 @@ NORMS = {
 
 
 @pytest.mark.parametrize("kind", NORMS)
-def test_a_norm_over_positions_is_kept_apart_as_a_gate_is(kind):
+def test_a_norm_over_positions_has_a_separate_field(kind):
     network = smooth(between(NORMS[kind]))
     fields = trace(network)
     measured = None if kind.startswith("batch") else measure(network, find_layers(network), SIZE)  # N pictures in a batch
@@ -421,7 +421,7 @@ def test_a_norm_over_positions_is_kept_apart_as_a_gate_is(kind):
     assert fields["2"].ungated.columns.tolist() == plain["2"].columns.tolist()
 
 
-def test_a_gate_by_attention_is_kept_apart_too():
+def test_a_gate_by_attention_has_a_separate_field():
     def function(x):
         tokens = x.flatten(2)
         return x * (tokens @ (tokens.mT @ tokens).softmax(2)).mean(2)[..., None, None]
@@ -445,7 +445,7 @@ SIZES = {  # Araujo et al., Computing receptive fields of convolutional neural n
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", SIZES)
-def test_sizes_are_those_that_are_published(name):
+def test_sizes_of_fields_equal_published_ones(name):
     with torch.device("meta"):
         network = models.get_model(name, weights=None).double()
     fields = trace(network, (224, 224))
@@ -469,7 +469,7 @@ CLASSIFIERS = {
         *thorough(*sorted(CLASSIFIERS.keys() - {"squeezenet1_1", "shufflenet_v2_x0_5"})),
     ],
 )
-def test_every_position_of_every_convolution_of_a_classifier(name):
+def test_each_position_of_each_convolution_of_a_classifier_has_its_field(name):
     torch.manual_seed(0)
     network = models.get_model(
         name, weights=None, **({"init_weights": True} if name in {"googlenet", "inception_v3"} else {})
@@ -488,7 +488,7 @@ def test_every_position_of_every_convolution_of_a_classifier(name):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", ["mobilenet_v3_small", *thorough("efficientnet_b0", "regnet_y_400mf")])
-def test_without_its_gates_a_classifier_depends_on_what_the_second_field_says(name):
+def test_the_second_field_is_that_of_a_classifier_without_gates(name):
     torch.manual_seed(0)
     network, size = smooth(models.get_model(name, weights=None)), (64, 69)
     layers = [layer for layer in find_layers(network) if isinstance(layer.module, nn.Conv2d) and ".fc" not in layer.name]
@@ -503,7 +503,7 @@ def test_without_its_gates_a_classifier_depends_on_what_the_second_field_says(na
 
 
 @pytest.mark.parametrize(("name", "first"), [("vit_b_32", "conv_proj"), ("swin_t", "features.0.0")])
-def test_attention_is_the_whole_picture(name, first):
+def test_the_field_of_attention_is_the_whole_picture(name, first):
     with torch.device("meta"):
         network = models.get_model(name, weights=None).double()
     fields = trace(network, (224, 224))
@@ -528,7 +528,7 @@ def test_a_model_is_not_changed():
     assert torch.equal(torch.get_rng_state(), random)
 
 
-def test_shapes_that_change_in_place_are_not_taken_for_what_they_were():
+def test_shapes_that_change_in_place_are_followed():
     def function(x):
         return x.clone().transpose_(2, 3).transpose(2, 3)
 
@@ -536,6 +536,6 @@ def test_shapes_that_change_in_place_are_not_taken_for_what_they_were():
     assert fields["1"].reason == "aten.transpose_"
 
 
-def test_an_empty_tensor_is_followed_nowhere_and_fails_nowhere():
+def test_an_empty_tensor_has_no_field_and_does_not_fail():
     fields = trace(between(lambda x: x + x[:0].flatten().view(0, 4, 7).sum()).double())
     assert [fields[name].reason for name in "02"] == ["", "aten.view"]

@@ -66,7 +66,7 @@ def reason(values, module=None):
         (ImageList(A, [(1, 1)]), {".tensors": A}),
     ],
 )
-def test_tensors_are_found_with_the_path_to_each_in_order(output, expected):
+def test_tensors_are_listed_in_order_with_their_paths(output, expected):
     found = list(tensors(output))
     assert [part for part, _ in found] == list(expected)
     for part, values in found:
@@ -74,7 +74,7 @@ def test_tensors_are_found_with_the_path_to_each_in_order(output, expected):
 
 
 @pytest.mark.parametrize("output", [None, 3, 1.5, "text", b"bytes", (), {}, [None, ()], Opaque(), {1, 2}])
-def test_where_there_is_no_tensor_none_is_found(output):
+def test_outputs_without_tensors_have_none(output):
     assert list(tensors(output)) == []
 
 
@@ -84,7 +84,7 @@ def test_where_there_is_no_tensor_none_is_found(output):
 @pytest.mark.sampled
 @pytest.mark.parametrize("module", [nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Identity(), nn.Sequential()])
 @pytest.mark.parametrize("size", [(8, 5, 5), (8, 5, 7), (7, 7, 7), (1, 4, 4), (8, 1, 9)])
-def test_channels_first_maps_are_given_back_as_they_are(module, size):
+def test_channels_first_maps_are_returned_unchanged(module, size):
     values = torch.randn(2, *size)
     assert as_maps(values, module)[""] is values
 
@@ -112,7 +112,7 @@ def test_nine_channels_nine_pixels_high_are_not_taken_for_channels_last(module):
     assert as_maps(values, module)[""] is values
 
 
-def test_memory_format_is_no_matter():
+def test_the_memory_format_does_not_matter():
     values = torch.randn(2, 8, 5, 6).contiguous(memory_format=torch.channels_last)
     assert as_maps(values, nn.Conv2d(3, 8, 3))[""] is values
 
@@ -134,7 +134,7 @@ def test_linear_and_layer_norm_work_on_the_last_axis(module, size):
 @pytest.mark.parametrize("prefix", [0, 1, 5])
 @pytest.mark.parametrize("suffix", [0, 1, 100])
 @pytest.mark.parametrize("picture", [(224, 224), (240, 320), (224, 448), (512, 96)])
-def test_tokens_are_laid_out_in_the_proportions_of_the_picture(picture, prefix, suffix):
+def test_tokens_are_laid_out_in_the_aspect_ratio_of_the_picture(picture, prefix, suffix):
     rows, columns = picture[0] // 16, picture[1] // 16
     patches = torch.randn(2, rows, columns, 8)
     tokens = torch.cat([torch.randn(2, prefix, 8), patches.flatten(1, 2), torch.randn(2, suffix, 8)], 1)
@@ -152,7 +152,7 @@ def test_tokens_are_laid_out_in_the_proportions_of_the_picture(picture, prefix, 
         ("W C H N", (3, 1, 2, 0)),
     ],
 )
-def test_axes_are_taken_by_their_names(text, order):
+def test_named_axes_are_read_by_name(text, order):
     values = torch.randn(3, 3, 3, 3)
     assert torch.equal(as_maps(values, nn.ReLU(), text, images=3)[""], values.permute(order))
 
@@ -166,7 +166,7 @@ def test_sequence_first_tokens_and_given_lengths_are_read():
 
 
 @pytest.mark.parametrize("text", ["", "N", "N K C", "N H W C C", "N 1+C H W", "N H*", "N 1+ C", 3, None])
-def test_what_is_no_layout_is_refused_with_an_example(text):
+def test_a_text_that_is_no_layout_is_refused_with_an_example(text):
     if text in {"N", "N 1+C H W"}:
         with pytest.raises(LayoutError):
             layout_from(text, (2, 3, 4, 5), images=2, picture=None)
@@ -180,13 +180,13 @@ def test_what_is_no_layout_is_refused_with_an_example(text):
     ("text", "shape"),
     [("N H W C", (2, 3, 4)), ("N 1+H*W C", (2, 1 + 7 * 13, 8)), ("N 5+H*W C", (2, 4, 8)), ("N T*H*W C", (2, 64, 8))],
 )
-def test_a_layout_that_does_not_fit_says_so_with_the_shape(text, shape):
+def test_a_layout_that_does_not_fit_is_refused_with_the_shape(text, shape):
     with pytest.raises(LayoutError, match=re.escape(f"the layout {text!r} does not fit ({', '.join(map(str, shape))})")):
         layout_from(text, shape, images=2, picture=(224, 224))
 
 
 @pytest.mark.parametrize("length", [1, 2, 3, 15, 60, 196, 197])
-def test_tokens_of_which_nothing_is_known_are_refused_with_the_shape(length):
+def test_tokens_of_unknown_layout_are_refused_with_the_shape(length):
     message = reason(torch.zeros(2, length, 8), nn.Linear(4, 8))
     assert message.startswith(f"(2, {length}, 8): which of its axes are channels, rows and columns is not known")
 
@@ -217,7 +217,7 @@ def test_a_clip_of_one_frame_and_a_clip_of_nine_are_named_briefly():
 
 
 @pytest.mark.parametrize("size", [(7,), ()])
-def test_what_has_no_batch_is_refused(size):
+def test_tensors_without_a_batch_are_refused(size):
     shown = str(tuple(size)).replace(",)", ")")
     assert reason(torch.zeros(size)) == f"shape {shown} has no batch axis: not a map of the image"
 
@@ -226,7 +226,7 @@ def test_what_has_no_batch_is_refused(size):
 
 
 @pytest.mark.parametrize("module", [nn.Linear(4, 9), nn.Flatten(), nn.BatchNorm1d(9), nn.Softmax(1)])
-def test_a_vector_is_given_back_as_it_is(module):
+def test_a_vector_is_returned_unchanged(module):
     values = torch.randn(2, 9)
     assert as_maps(values, module)[""] is values
 
@@ -241,26 +241,26 @@ def test_six_dimensions_are_refused_with_the_shape():
     assert reason(torch.zeros(1, 2, 3, 4, 5, 6)).startswith("(1, 2, 3, 4, 5, 6): which of its axes")
 
 
-def test_an_empty_map_is_refused_as_one():
+def test_an_empty_map_is_refused_with_the_reason():
     assert reason(torch.zeros(0, 8, 7, 7), nn.Conv2d(3, 8, 3)) == "empty: (0, 8, 7, 7)"
 
 
-def test_complex_values_are_refused_as_such():
+def test_complex_values_are_refused_with_the_reason():
     assert reason(torch.zeros(1, 2, 4, 4, dtype=torch.complex64)) == "complex values (1, 2, 4, 4)"
 
 
-def test_a_sparse_tensor_is_refused_as_such():
+def test_a_sparse_tensor_is_refused_with_the_reason():
     assert reason(torch.eye(4)[None, None].to_sparse()) == "a sparse tensor (1, 1, 4, 4)"
 
 
 @pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
-def test_a_nested_tensor_is_refused_as_such(layout):
+def test_a_nested_tensor_is_refused_with_the_reason(layout):
     with warnings.catch_warnings(action="ignore"):  # a prototype
         nested = torch.nested.nested_tensor([torch.zeros(4, 5), torch.zeros(9, 5)], layout=layout)
     assert "nested tensor" in reason(nested)
 
 
-def test_quantized_values_are_drawn_as_the_numbers_they_stand_for():
+def test_quantized_values_are_dequantized():
     values = torch.randn(1, 3, 4, 5)
     with warnings.catch_warnings(action="ignore"):  # announces its own end
         quantized = torch.quantize_per_tensor(values, 0.1, 3, torch.quint8)
@@ -270,12 +270,12 @@ def test_quantized_values_are_drawn_as_the_numbers_they_stand_for():
 
 
 @pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int64, torch.float16, torch.bfloat16, torch.float64])
-def test_other_kinds_of_numbers_are_left_as_they_are(dtype):
+def test_values_of_other_number_types_are_not_converted(dtype):
     values = torch.ones(1, 3, 4, 5, dtype=dtype)
     assert as_maps(values, nn.Identity())[""] is values
 
 
-def test_what_was_given_is_never_changed():
+def test_arguments_are_never_changed():
     for module, size, text in [
         (nn.Linear(3, 8), (2, 5, 5, 8), None),
         (nn.ReLU(), (2, 26, 8), "N 1+H*W C"),

@@ -55,7 +55,7 @@ def number(index):
 # --- what is typed
 
 
-def test_ranks_numbers_and_names_are_told_apart():
+def test_ranks_numbers_and_names_are_distinguished():
     assert labels(["top3"]) == [("top1", 1, None), ("top2", 2, None), ("top3", 3, None)]
     assert labels(["7"]) == [("class7", None, 7)]  # always an index, though a class is called so
     assert labels(["circle", " square "]) == [("circle", None, 0), ("square", None, 1)]
@@ -74,7 +74,7 @@ def test_a_name_may_have_commas():
     assert labels(["Tench, tinca TINCA", "top1"]) == [("tench, Tinca tinca", None, 3), ("top1", 1, None)]
 
 
-def test_repeats_are_dropped_where_they_come_again():
+def test_repeated_targets_are_dropped():
     assert labels(["top1,top2,2", "star,top1", "2,circle,0"]) == [
         ("top1", 1, None),
         ("top2", 2, None),
@@ -105,13 +105,13 @@ def test_no_two_classes_share_a_label():
         (["a\x1b[31m"], r"no such class: 'a\x1b[31m'", "a name, a number from 0 to 10, or top1"),
     ],
 )
-def test_what_is_no_class_is_an_error(texts, message, hint):
+def test_a_value_that_is_no_class_is_an_error(texts, message, hint):
     with pytest.raises(RequestError) as caught:
         parse(texts, CLASSES)
     assert (str(caught.value), caught.value.hint) == (message, hint)
 
 
-def test_without_names_only_names_are_wrong():
+def test_networks_without_class_names_refuse_only_names():
     assert labels(["2000"], ()) == [("class2000", None, 2000)]
     for text, message, hint in (
         ("star", "no such class: 'star'; class names are unknown", "use an index, or top1"),
@@ -208,7 +208,7 @@ def test_the_gradient_of_the_scores_is_one_at_each_images_class():
     assert torch.equal(gradient, expected)
 
 
-def test_without_any_class_there_is_no_gradient():
+def test_targets_without_a_class_have_no_gradient():
     logits = torch.full((2, 3), torch.nan, requires_grad=True)
     scores = scores_at(scores_of(logits), [None, None])
     assert scores.tolist() == [0, 0]
@@ -265,12 +265,12 @@ def test_a_class_that_no_pixel_is_predicted_as_is_not_in_the_image():
         indices_of(scores, number(3))
 
 
-def test_half_precision_pixels_are_added_up_in_full():
+def test_pixels_of_half_precision_are_summed_in_float32():
     logits = torch.full((1, 1, 300, 300), 3.0, dtype=torch.float16)  # the sum is more than float16 holds
     assert class_scores(logits, key=None, images=1).values.tolist() == [[3]]
 
 
-def test_a_pixel_that_is_not_a_number_spoils_its_own_class_alone():
+def test_a_nan_pixel_affects_only_its_own_class():
     logits = torch.zeros(1, 3, 2, 2)
     logits[0, 1] = 1
     logits[0, 2, 0, 0] = 5
@@ -281,7 +281,7 @@ def test_a_pixel_that_is_not_a_number_spoils_its_own_class_alone():
 # --- detectors
 
 
-def test_a_detector_gives_each_class_the_score_of_its_best_box():
+def test_the_score_of_a_detected_class_is_that_of_its_best_box():
     first = {
         "boxes": torch.zeros(5, 4),
         "labels": torch.tensor([1, 3, 1, 3, 3]),
@@ -300,7 +300,7 @@ def test_a_detector_gives_each_class_the_score_of_its_best_box():
 
 
 @pytest.mark.parametrize("low", [-0.5, 0.0, 0.4])
-def test_a_class_that_was_found_comes_before_all_that_were_not_whatever_its_score(low):
+def test_detected_classes_rank_before_all_others(low):
     found = {"labels": torch.tensor([4, 2]), "scores": torch.tensor([low, 0.5])}
     scores = scores_of([found, found])
     assert [indices_of(scores, top(rank)) for rank in (1, 2, 3)] == [[2, 2], [4, 4], [None, None]]
@@ -410,7 +410,7 @@ def test_detections_may_lie_in_a_container():
         (WANTED, "grad", "the network returns nothing under 'grad'", SINGLE),
     ],
 )
-def test_a_part_that_cannot_be_told_is_an_error_that_names_what_there_is(output, key, message, hint):
+def test_an_ambiguous_part_is_an_error_that_names_the_parts(output, key, message, hint):
     with pytest.raises(RequestError) as caught:
         scores_of(output, key)
     assert (str(caught.value), caught.value.hint) == (message, hint)
@@ -437,7 +437,7 @@ def test_a_part_that_cannot_be_told_is_an_error_that_names_what_there_is(output,
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_holds_no_scores_is_an_error(output, described):
+def test_an_output_without_scores_is_an_error(output, described):
     assert_holds_no_scores(output, described)
 
 

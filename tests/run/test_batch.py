@@ -54,7 +54,7 @@ def test_maps_of_a_path_are_those_of_the_prepared_image(model, expected):
         assert np.array_equal(found.overlay, reference.overlay)
 
 
-def test_a_network_without_preprocessing_has_that_of_a_run(tmp_path):
+def test_a_network_without_preprocessing_uses_that_of_a_run(tmp_path):
     """Its map is the one that `visualize` stores."""
     torch.manual_seed(0)
     net = nn.Sequential(
@@ -72,7 +72,7 @@ def test_a_network_without_preprocessing_has_that_of_a_run(tmp_path):
     assert torch.equal(make_batch(path, own)[0], torch.full((1, 3, 8, 8), 0.8))
 
 
-def test_a_network_that_takes_several_inputs_is_only_refused_for_what_is_to_be_prepared():
+def test_a_network_of_several_inputs_is_refused_only_for_unprepared_images():
     class Two(nn.Module):
         def __init__(self):
             super().__init__()

@@ -50,7 +50,7 @@ def room_of(place, formats):
     }
 
 
-def test_it_is_what_the_run_then_writes(inputs, tmp_path):
+def test_the_estimate_equals_the_written_bytes(inputs, tmp_path):
     found = plan(inputs, tmp_path / "out", to=["png", "tensorboard", "stats", "raw"])
     assert not (tmp_path / "out").exists()
     assert (found.images, found.to_draw, found.sampled, found.failing) == (20, 20, 20, 0)
@@ -64,7 +64,7 @@ def test_it_is_what_the_run_then_writes(inputs, tmp_path):
 
 
 @pytest.mark.thorough
-def test_what_is_drawn_once_is_counted_once(inputs, tmp_path, monkeypatch):
+def test_pictures_drawn_once_are_counted_once(inputs, tmp_path, monkeypatch):
     """Pages of top images, and pictures of the model, are as many for any number of images."""
     monkeypatch.setattr(estimate, "SAMPLE", 10)
     found = plan(inputs, tmp_path / "out", views=["kernels", "top"])
@@ -77,7 +77,7 @@ def test_what_is_drawn_once_is_counted_once(inputs, tmp_path, monkeypatch):
 
 
 @needs("pyarrow", "scale")
-def test_of_shards_too(inputs, tmp_path):
+def test_the_estimate_of_shards_equals_the_written_bytes(inputs, tmp_path):
     found = plan(inputs, tmp_path / "out", to=["tar", "tensorboard", "stats"], shard=20)
     summary = draw(inputs, tmp_path / "out", to=["tar", "tensorboard", "stats"], shard=20)
     shard = summary.directory / "shard-000000"
@@ -88,7 +88,7 @@ def test_of_shards_too(inputs, tmp_path):
 
 
 @needs("pyarrow", "scale")
-def test_what_is_there_is_not_counted(inputs, tmp_path):
+def test_finished_images_are_not_counted(inputs, tmp_path):
     draw([inputs / f"{number}.png" for number in range(15)], tmp_path / "out")
     assert (plan(inputs, tmp_path / "out").to_draw, plan(inputs, tmp_path / "out").pictures) == (5, 15)
     draw([inputs / f"{number}.png" for number in range(15)], tmp_path / "out", to=["tar"], shard=5)
@@ -96,18 +96,18 @@ def test_what_is_there_is_not_counted(inputs, tmp_path):
     assert (found.images, found.to_draw, found.directory.name) == (20, 5, "net-2")
 
 
-def test_a_part_has_its_share(inputs, tmp_path):
+def test_a_part_is_estimated_by_its_share(inputs, tmp_path):
     assert plan(inputs, tmp_path / "out", part=Part(1, 3)).to_draw == 7
 
 
-def test_what_fails_is_told(inputs, tmp_path):
+def test_failures_of_the_sample_are_reported(inputs, tmp_path):
     for number in range(5):
         (inputs / f"{number}.png").write_bytes(b"no image")
     found = plan(inputs, tmp_path / "out")
     assert (found.images, found.sampled, found.failing, found.pictures) == (20, 15, 0.25, 45)
 
 
-def test_of_many_images_some_are_drawn_everywhere(tmp_path):
+def test_the_sample_is_spread_over_many_images(tmp_path):
     for number in range(500):
         paint(tmp_path / f"in/{number}.png", number)
     sample, count = estimate._sample(find_images([str(tmp_path / "in")]), None)
@@ -148,7 +148,7 @@ def test_a_run_that_will_not_fit_is_refused_with_the_numbers(inputs, tmp_path, f
 
 
 @pytest.mark.parametrize("kind", ["staged", "told when the shard is there"])
-def test_images_of_shards_count_once_whoever_tells_of_them(kind, inputs, tmp_path, full):
+def test_images_of_shards_are_counted_once(kind, inputs, tmp_path, full):
     for number in range(20, 100):
         (inputs / f"{number}.png").write_bytes(b"never read")
     summary = draw([inputs / f"{number}.png" for number in range(8)], tmp_path / "out")
@@ -170,7 +170,7 @@ def test_images_of_shards_count_once_whoever_tells_of_them(kind, inputs, tmp_pat
         room.note(last)
 
 
-def test_on_a_disk_that_is_full_nothing_fits(inputs, tmp_path, full):
+def test_a_full_disk_is_refused(inputs, tmp_path, full):
     full(0)
     assert not plan(inputs, tmp_path / "out").fits
     full(10**12, 0)
@@ -179,7 +179,7 @@ def test_on_a_disk_that_is_full_nothing_fits(inputs, tmp_path, full):
 
 @pytest.mark.thorough
 @needs("pyarrow", "scale")
-def test_what_is_staged_tells_what_all_formats_take(inputs, tmp_path):
+def test_staged_bytes_include_all_formats(inputs, tmp_path):
     told = {}
     for formats in (["tar"], ["tar", "tensorboard"], ["stats"]):
         events = []
@@ -188,23 +188,23 @@ def test_what_is_staged_tells_what_all_formats_take(inputs, tmp_path):
     assert told[2, "tar"] == 2 * told[1, "tar"] > told[1, "stats"] == 0
 
 
-def test_one_that_fits_is_not(inputs, tmp_path, full):
+def test_a_run_that_fits_is_not_refused(inputs, tmp_path, full):
     full(20 * 5 * BLOCK_BYTES)
     assert draw(inputs, tmp_path / "out").done == 20
 
 
-def test_one_whose_rest_is_there_is_not(inputs, tmp_path, full):
+def test_a_run_whose_rest_is_finished_is_not_refused(inputs, tmp_path, full):
     draw([inputs / f"{number}.png" for number in range(10, 20)], tmp_path / "out")
     full(12 * 5 * BLOCK_BYTES)  # for ten and some more
     assert draw(inputs, tmp_path / "out").exit_code == 0
 
 
-def test_one_that_nobody_knows_the_length_of_goes_on(inputs, tmp_path, full):
+def test_a_run_of_unknown_length_continues(inputs, tmp_path, full):
     full(10_000)
     assert draw((path for path in sorted(inputs.iterdir())), tmp_path / "out").done == 20
 
 
-def test_files_that_a_disk_has_no_room_for_do_not_fit(inputs, tmp_path, full):
+def test_a_run_of_more_files_than_free_inodes_is_refused(inputs, tmp_path, full):
     full(10**9, 50)
     found = plan(inputs, tmp_path / "out")
     assert found.files > 50
@@ -215,7 +215,7 @@ def test_files_that_a_disk_has_no_room_for_do_not_fit(inputs, tmp_path, full):
 # --- the command
 
 
-def test_the_command_tells_it(fmapviz, inputs, tmp_path):
+def test_the_command_prints_the_estimate(fmapviz, inputs, tmp_path):
     done = fmapviz("shapesnet", inputs, "--out", tmp_path / "out", "--plan", "--to", "png,stats")
     assert done.returncode == 0, done.stderr
     told = done.stdout.decode()
@@ -227,7 +227,7 @@ def test_the_command_tells_it(fmapviz, inputs, tmp_path):
     assert (told["event"], told["images"], told["pictures"], told["fits"]) == ("plan", 20, 180, True)
 
 
-def test_the_command_says_where_nothing_can_be_written(fmapviz, inputs, tmp_path):
+def test_the_command_reports_an_unwritable_directory(fmapviz, inputs, tmp_path):
     done = fmapviz("shapesnet", inputs, "--out", inputs / "0.png", "--plan")
     assert done.returncode == 5, done.stderr
 

@@ -69,7 +69,7 @@ def draw_cam(network, _out):
 @pytest.mark.sampled(1)
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("draw", [draw_maps, draw_class_maps, draw_cam])
-def test_a_second_call_follows_nothing(draw, followed, tmp_path):
+def test_a_second_call_reuses_followed_axes(draw, followed, tmp_path):
     network = Turned(last=False).eval()
     draw(network, tmp_path / "a")
     once = dict(followed)
@@ -81,7 +81,7 @@ def test_a_second_call_follows_nothing(draw, followed, tmp_path):
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("draw", [draw_class_maps, draw_cam])
-def test_a_run_and_a_call_share_where_maps_lie(draw, followed, tmp_path):
+def test_a_run_and_a_call_share_positions_of_maps(draw, followed, tmp_path):
     network = Turned(last=False).eval()
     draw(network, tmp_path / "a")
     (draw_class_maps if draw is draw_cam else draw_cam)(network, tmp_path / "b")
@@ -106,7 +106,7 @@ def replace_forward(network):
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("change", [turn, replace_layer, add_hook, replace_forward])
-def test_after_a_change_of_the_network_it_is_followed_again(change, followed, tmp_path):
+def test_a_changed_network_is_followed_again(change, followed, tmp_path):
     network = Turned(last=False).eval()
     draw_cam(network, tmp_path)
     change(network)
@@ -115,7 +115,7 @@ def test_after_a_change_of_the_network_it_is_followed_again(change, followed, tm
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_axes_that_a_flag_exchanges_are_those_of_the_call(tmp_path):
+def test_axes_that_depend_on_a_flag_are_those_of_the_call(tmp_path):
     network, pictures = Turned(last=False).eval(), []
     for number, last in enumerate((False, True, False)):
         network.last = last
@@ -128,7 +128,7 @@ def test_axes_that_a_flag_exchanges_are_those_of_the_call(tmp_path):
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("draw", [draw_maps, draw_class_maps, draw_cam])
-def test_nothing_keeps_a_network(draw, tmp_path):
+def test_findings_do_not_keep_a_network_alive(draw, tmp_path):
     network = Turned(last=False).eval()
     draw(network, tmp_path)
     kept = weakref.ref(network)

@@ -84,14 +84,14 @@ def test_chosen_channels_are_drawn_and_recorded_per_image():
     assert drawing.statistics == draw_values(values)[0].statistics  # of all channels, whichever are shown
 
 
-def test_a_layer_without_any_of_the_chosen_channels_is_left_out_and_says_why():
+def test_a_layer_without_the_chosen_channels_is_left_out_with_the_reason():
     drawn, _ = draw_all(overwritten(), images(), style=Style(channels="5-7"))
     assert names(drawn) == ["0"]
     assert drawn.undrawn == {"2": "has 5 channels, none of those chosen"}
     assert drawn.not_executed == ()
 
 
-def test_no_graph_is_recorded_meanwhile():
+def test_a_pass_records_no_graph():
     seen = []
     draw_all(Passes(Returns(lambda _x: seen.append(torch.is_grad_enabled()))), images())
     assert seen == [False]
@@ -135,7 +135,7 @@ def test_layers_that_did_not_run_and_outputs_that_are_no_maps_are_accounted_for(
     }
 
 
-def test_drawing_twice_gives_the_same_and_keeps_no_memory_of_the_first():
+def test_drawing_twice_has_the_same_result():
     module = Backwards()
     first, second = (draw_all(module, images(count)) for count in (1, 1))
     for one, two in zip(first, second, strict=True):
@@ -161,7 +161,7 @@ def test_a_batch_is_bit_for_bit_its_images_one_by_one(module):
 # --- regions and mixed batches
 
 
-def test_of_several_regions_of_one_image_the_first_is_drawn_and_all_are_counted():
+def test_the_first_of_several_regions_is_drawn_and_all_are_counted():
     module = Regions(5)
     (drawn,) = draw_all(module, images(1))
     backbone, head = drawings_of(drawn)
@@ -174,17 +174,17 @@ def test_of_several_regions_of_one_image_the_first_is_drawn_and_all_are_counted(
     assert head.statistics.maximum == values[0].max().item()
 
 
-def test_regions_of_several_images_cannot_be_told_apart():
+def test_regions_of_several_images_are_refused():
     with pytest.raises(MixedBatchError):
         draw_all(Regions(5), images(2))
 
 
-def test_one_sample_for_several_images_cannot_be_shared_out():
+def test_one_sample_for_several_images_is_refused():
     with pytest.raises(MixedBatchError):
         draw_all(Passes(Returns(lambda x: x.mean(0, keepdim=True))), images(2), types=["Returns"])
 
 
-def test_vectors_of_regions_are_told_and_do_not_matter():
+def test_vectors_of_regions_are_reported_as_undrawn():
     for count in (1, 2):
         (drawn, *_) = draw_all(Passes(Returns(lambda _x: torch.zeros(100, 4))), images(count), types=["Returns", "Conv2d"])
         assert names(drawn) == ["conv"]
@@ -208,7 +208,7 @@ def test_a_failure_of_the_model_names_its_last_layer(error):
     assert caught.value.__cause__ is error
 
 
-def test_a_kernel_that_is_larger_than_its_input_is_a_matter_of_the_size():
+def test_a_kernel_larger_than_its_input_has_a_hint_to_size():
     """PyTorch speaks of the "padded input size per channel"."""
     with pytest.raises(ForwardError, match="Kernel size can't be greater than actual input size") as caught:
         draw_all(nn.Sequential(nn.Conv2d(3, 8, 3, stride=8), nn.Conv2d(8, 8, 7)).eval(), torch.randn(1, 3, 32, 32))
@@ -218,7 +218,7 @@ def test_a_kernel_that_is_larger_than_its_input_is_a_matter_of_the_size():
     )
 
 
-def test_a_failure_before_the_first_layer_says_so():
+def test_a_failure_before_the_first_layer_is_reported_as_such():
     with pytest.raises(
         ForwardError, match=r"before the first layer: RuntimeError: .*expected input.* to have 3 channels"
     ) as caught:
@@ -235,7 +235,7 @@ def test_the_layer_a_failure_names_has_its_call():
         draw_all(Twice(), images())
 
 
-def test_a_layer_that_a_view_fails_to_draw_is_named_and_the_network_goes_on():
+def test_a_layer_that_a_view_fails_to_draw_is_named_and_the_pass_continues():
     def view(*_):
         raise ValueError("a bug of ours")
 
@@ -263,7 +263,7 @@ class Swallows(nn.Module):
 
 
 @pytest.mark.parametrize("rename", [False, True])
-def test_a_wrong_request_comes_out_though_the_model_catches_it(rename):
+def test_a_wrong_request_is_raised_though_the_model_catches_it(rename):
     error = FmapvizError("a wrong request")
 
     def view(*_):
@@ -275,25 +275,25 @@ def test_a_wrong_request_comes_out_though_the_model_catches_it(rename):
 
 
 @pytest.mark.parametrize("rename", [False, True])
-def test_a_mixed_batch_comes_out_though_the_model_catches_it(rename):
+def test_a_mixed_batch_is_raised_though_the_model_catches_it(rename):
     with pytest.raises(MixedBatchError):
         draw_all(Swallows(Regions(5), rename=rename), images(2))
 
 
-def test_a_failure_the_model_itself_gets_over_is_none():
+def test_a_failure_that_the_model_handles_is_ignored():
     drawn, _ = draw_all(Swallows(Fails(ValueError("no")), rename=False), images())
     assert names(drawn) == ["part.first", "part.second.0"]
     assert drawn.not_executed == ("part.third",)
 
 
-def test_a_stop_is_not_taken_for_the_models_failure_but_an_exit_is():
+def test_a_stop_is_no_failure_of_the_model_but_an_exit_is():
     with pytest.raises(KeyboardInterrupt):
         draw_all(Fails(KeyboardInterrupt()), images())
     with pytest.raises(ForwardError, match="SystemExit: 3"):
         draw_all(Fails(SystemExit(3)), images())
 
 
-def test_endless_recursion_is_the_models_failure_wherever_it_is_noticed():
+def test_endless_recursion_is_a_failure_of_the_model():
     class Deep(nn.Module):
         def __init__(self):
             super().__init__()
@@ -306,7 +306,7 @@ def test_endless_recursion_is_the_models_failure_wherever_it_is_noticed():
         draw_all(Deep(), images(1, side=4))
 
 
-def test_memory_that_does_not_suffice_is_told_from_other_failures():
+def test_out_of_memory_is_distinguished_from_other_failures():
     with pytest.raises(RuntimeError) as caught:
         draw_all(Passes(Returns(lambda _x: torch.empty(1 << 50))), images())
     assert not isinstance(caught.value, ForwardError)
@@ -316,7 +316,7 @@ def test_memory_that_does_not_suffice_is_told_from_other_failures():
     assert not is_out_of_memory(RuntimeError("Given groups=1, weight of size [4, 3, 3, 3]"))
 
 
-def test_memory_that_does_not_suffice_for_a_view_is_told_too():
+def test_out_of_memory_in_a_view_is_distinguished():
     with pytest.raises(RuntimeError) as caught:
         draw_all(overwritten(), images(), views={"huge": lambda *_: torch.empty(1 << 50)})
     assert is_out_of_memory(caught.value)
@@ -393,7 +393,7 @@ ONCE = torch.zeros(6, 7, dtype=torch.bool).index_put((torch.tensor(2), torch.ten
     ],
     ids=lambda values: f"{values.dtype}{tuple(values.shape)}".removeprefix("torch."),
 )
-def test_statistics_are_those_that_numpy_computes(values):
+def test_statistics_of_a_pass_equal_numpys(values):
     for drawing, expected in zip(draw_values(values), map(by_hand, values), strict=True):
         found = {name: getattr(drawing.statistics, name) for name in expected}
         assert found == expected
@@ -402,7 +402,7 @@ def test_statistics_are_those_that_numpy_computes(values):
 
 
 @pytest.mark.thorough
-def test_more_values_than_float32_can_count_are_counted():
+def test_numbers_of_values_beyond_float32_are_exact():
     values = torch.full((1, 1, 4097, 4097), NAN)  # 16785409, an odd number above 2**24
     (drawing,) = draw_values(values)
     assert drawing.statistics.nonfinite == 4097 * 4097
@@ -457,7 +457,7 @@ def test_thirty_failed_forward_passes_leave_as_many_tensors_as_one():
     assert live_tensors() == before
 
 
-def test_what_is_drawn_keeps_its_pixels_alive_and_nothing_else():
+def test_drawings_keep_only_their_pixels_alive():
     before = live_tensors()
     drawn = draw_all(overwritten(), images(5))
     assert live_tensors() - before == {torch.uint8: 2}  # the grids of two layers, five images each

@@ -118,7 +118,7 @@ def numbered(picture):
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", NETWORKS)
-def test_a_heat_map_lies_over_the_frame_in_the_middle_of_what_it_sees(name, tmp_path):
+def test_a_heat_map_lies_over_the_middle_frame_of_its_field(name, tmp_path):
     torch.manual_seed(0)
     build, time = NETWORKS[name]
     network, clip = build().eval(), clip_of(time)
@@ -145,7 +145,7 @@ def test_a_heat_map_lies_over_the_frame_in_the_middle_of_what_it_sees(name, tmp_
         np.testing.assert_allclose(np.asarray(picture), frame.numpy() * 255, atol=0.51)
 
 
-def test_top_images_are_cut_out_of_the_frame_that_the_map_lies_at(tmp_path):
+def test_top_images_are_cropped_from_the_frame_of_the_map(tmp_path):
     torch.manual_seed(0)
     clips = torch.zeros(2, 3, FRAMES, SIDE, SIDE)
     for number, clip in enumerate(clips):
@@ -180,7 +180,7 @@ class Pooled(nn.Module):
         return self.head((self.conv(clips.mean(2)) + self.conv(chosen)).mean((2, 3)))
 
 
-def test_maps_of_several_frames_or_of_one_that_is_not_known_are_named(tmp_path):
+def test_maps_of_several_or_unknown_frames_are_reported(tmp_path):
     summary = fmapviz.visualize(Pooled().eval(), clip_of(2)[None], views=["mean"], to="png", out=tmp_path)
     (said,) = [notice for notice in summary.notices if "laid over a single frame" in notice]
     assert said.endswith(": conv, conv#2")
@@ -188,7 +188,7 @@ def test_maps_of_several_frames_or_of_one_that_is_not_known_are_named(tmp_path):
     assert Image.open(picture).text["Frame"] == f"laid over frame 0 of {FRAMES}, from 0"
 
 
-def test_saliency_of_a_clip_says_that_it_is_of_all_frames(tmp_path):
+def test_saliency_of_a_clip_is_reported_as_of_all_frames(tmp_path):
     summary = fmapviz.visualize(InSpaceAndTime(3, 1, 1).eval(), clip_of(2)[None], views=["saliency"], to="png", out=tmp_path)
     assert [notice for notice in summary.notices if notice.startswith("saliency of a clip or volume is the largest")]
 
@@ -204,7 +204,7 @@ def test_a_volume_is_shown_in_one_range_of_all_its_slices(tmp_path):
 
 
 @pytest.mark.parametrize("number", [0, 4, 8])
-def test_a_class_activation_map_of_a_layer_that_sees_one_frame_lies_over_it(number):
+def test_a_class_activation_map_of_one_frame_lies_over_it(number):
     torch.manual_seed(0)
     network, clip = FrameByFrame(1, range(FRAMES), unbinds=False).eval(), clip_of(1)
     layer = "conv" if number == 0 else f"conv#{number + 1}"
@@ -233,7 +233,7 @@ def test_frames_of_a_film_come_first_where_the_network_takes_them_first(kind, gi
     assert shades == ([60] * FRAMES if given == "picture" else [20 * number for number in range(FRAMES)])
 
 
-def test_what_a_preprocess_of_ones_own_returns_is_shown_by_frames_too(tmp_path, monkeypatch):
+def test_clips_of_a_users_preprocessing_are_shown_by_frames(tmp_path, monkeypatch):
     """It returns the frames first, of the shade 20 t."""
     code = (
         "from test_frames import *\ninputs = (9, 3, 16, 16)\ndef build(): return AsImages(1)\n"

@@ -66,7 +66,7 @@ def watch(network, kind, *batch):
         ),
     ],
 )
-def test_a_list_is_what_a_real_forward_pass_shows(name, kind):
+def test_the_layer_list_equals_a_real_forward_pass(name, kind):
     real = watch(load_model(name, weights="random", preprocessing=SMALL).module, kind, torch.zeros(1, 3, *SIZE))
     rows = list_layers(name, types=[kind.__name__], preprocessing=SMALL)
     assert {row.name: (row.index, row.shape, row.calls, row.parameters) for row in rows} == real
@@ -75,7 +75,7 @@ def test_a_list_is_what_a_real_forward_pass_shows(name, kind):
     assert [row.index is None for row in rows] == sorted(row.index is None for row in rows)
 
 
-def test_layers_that_do_not_run_stand_at_the_end():
+def test_layers_that_do_not_run_are_listed_last():
     rows = list_layers("googlenet", preprocessing=SMALL)
     assert len(rows) == 59
     assert [(row.name, row.index, row.shape, row.calls) for row in rows[-2:]] == [
@@ -114,7 +114,7 @@ def test_a_detector_by_name_runs_although_its_steps_depend_on_values():
 
 
 @pytest.mark.thorough
-def test_optical_flow_refines_its_estimate_again_and_again():
+def test_repeated_calls_of_optical_flow_are_counted():
     rows = list_layers("raft_small", preprocessing=InputOptions(size=(128, 128)))
     calls = {row.name: row.calls for row in rows}
     assert calls["feature_encoder.convnormrelu.0"] == 1  # both frames as one batch
@@ -182,7 +182,7 @@ def test_a_module_runs_in_its_own_precision_and_is_left_as_it_was(dtype):
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in network.modules())
 
 
-def test_what_the_layers_return_is_not_kept():
+def test_outputs_of_layers_are_not_kept():
     """All layers of a detector together would be gigabytes."""
 
     class Chain(nn.Sequential):
@@ -199,7 +199,7 @@ def test_what_the_layers_return_is_not_kept():
     assert chain.alive == 1
 
 
-def test_wrappers_are_seen_through():
+def test_wrappers_are_unwrapped():
     network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU())
     plain = list_layers(network, preprocessing=SMALL)
     assert list_layers(nn.DataParallel(network), preprocessing=SMALL) == plain
@@ -233,7 +233,7 @@ def test_a_forward_pass_that_fails_names_the_last_layer_that_ran(model, options,
 
 @pytest.mark.thorough
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux")
-def test_a_large_model_is_listed_without_its_numbers(torch_alone):
+def test_a_large_model_is_listed_without_its_weights(torch_alone):
     """ViT-H/14 has 2.5 GB of parameters."""
     code = """
 from pathlib import Path
@@ -264,7 +264,7 @@ class Unbatched(nn.Module):
         return self.tokens(maps.flatten(2).permute(2, 0, 1)).mean(0)
 
 
-def test_the_size_is_that_of_the_axes_without_the_images(tmp_path):
+def test_the_listed_size_omits_the_axis_of_images(tmp_path):
     rows = {row.name: row for row in list_layers(Unbatched(), types="Module")}
     assert [(row.layout, row.shape) for row in rows.values()] == [
         ("N C H W", (4, 16, 16)),

@@ -100,7 +100,7 @@ def fields_of(network, layers, size):
 
 
 @pytest.mark.parametrize("seed", [*range(24), *(pytest.param(each, marks=pytest.mark.thorough) for each in range(24, 400))])
-def test_a_blob_lights_its_own_place_in_any_network(seed):
+def test_a_blob_is_brightest_at_its_own_position_in_any_network(seed):
     network = Classifier(random_network(seed)).eval()
     (field,) = fields_of(network, [each for each in find_layers(network) if each.name == "features"], SIZE).values()
     assert field.centres is not None
@@ -121,7 +121,7 @@ def network(request):
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("method", ["gradcam", "gradcam++", "layercam", "hirescam", "xgradcam", "eigencam", "cam"])
-def test_class_activation_maps_lie_where_the_evidence_is(request, network, method):
+def test_class_activation_maps_lie_at_the_evidence(request, network, method):
     if method == "cam" and "one side" in request.node.name:
         return  # positions in the padding take part in the average, but not in the map
     for place in PLACES:
@@ -133,7 +133,7 @@ def test_class_activation_maps_lie_where_the_evidence_is(request, network, metho
 
 
 @pytest.mark.sampled(2)
-def test_every_view_over_the_input_lies_where_the_evidence_is(tmp_path, network):
+def test_each_view_over_the_input_lies_at_the_evidence(tmp_path, network):
     for number, place in enumerate(PLACES):
         pixels = (blob(place)[..., None].repeat(3, 2) * 255).astype(np.uint8)
         save_pixels(tmp_path / "in" / f"{number}.png", pixels)
@@ -159,7 +159,7 @@ def test_every_view_over_the_input_lies_where_the_evidence_is(tmp_path, network)
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", ["swin_t", "swin_v2_t", "convnext_tiny", "googlenet", "mobilenet_v3_small"])
-def test_the_places_of_followed_axes_are_those_of_the_receptive_fields(name):
+def test_positions_of_followed_axes_equal_those_of_receptive_fields(name):
     model = fmapviz.load_model(name, weights="random")
     network, pixels = model.module.eval(), torch.randn(1, 3, 64, 96)
     places = PlaceCache(model).at(tuple(pixels.shape[1:]))
@@ -176,7 +176,7 @@ def test_the_places_of_followed_axes_are_those_of_the_receptive_fields(name):
     assert compared > 30
 
 
-def test_a_residual_network_is_half_a_step_off_the_middle_of_equal_parts():
+def test_maps_of_a_residual_network_are_half_a_step_off_equal_parts():
     found = fmapviz.receptive_field(resnet18(weights=None), 224, types="BasicBlock")["layer4.1"]
     assert found.centres.rows.tolist() == [0.5 + 32 * row for row in range(7)]
     assert [(top + bottom + 1) / 2 for top, bottom in found.rows.T.tolist()] == found.centres.rows.tolist()
@@ -197,7 +197,7 @@ class Warped(nn.Module):
         return self.head(self.second(torch.nn.functional.grid_sample(x, grid.to(x), align_corners=False)).mean((2, 3)))
 
 
-def test_a_map_whose_place_is_not_known_is_announced(tmp_path):
+def test_a_map_of_unknown_position_is_reported(tmp_path):
     save_pixels(tmp_path / "a.png", np.random.default_rng(0).integers(0, 256, (*SIZE, 3), np.uint8))
     events = []
     run = runner(Warped, out=tmp_path / "out", preprocessing=AS_IT_IS, to=["png"], on_event=events.append)
@@ -210,7 +210,7 @@ def test_a_map_whose_place_is_not_known_is_announced(tmp_path):
     assert not [each for each in events if "spanned" in getattr(each, "message", "")]
 
 
-def test_in_python_a_map_whose_place_is_not_known_is_announced_too():
+def test_a_map_of_unknown_position_is_reported_in_python():
     x = torch.rand(1, 3, *SIZE, generator=torch.Generator().manual_seed(0))
     network = Warped().eval()
     with pytest.warns(UserWarning, match="spanned the input") as warned:
@@ -232,7 +232,7 @@ class Folded(nn.Module):
         return self.conv(x + x.flip(-1))
 
 
-def test_a_map_whose_positions_lie_at_two_places_is_announced(tmp_path):
+def test_a_map_with_ambiguous_positions_is_reported(tmp_path):
     save_pixels(tmp_path / "a.png", np.random.default_rng(0).integers(0, 256, (*SIZE, 3), np.uint8))
     events = []
     run = runner(Folded, out=tmp_path / "out", preprocessing=AS_IT_IS, to=["png"], on_event=events.append)
@@ -275,7 +275,7 @@ def test_a_map_of_a_part_of_the_input_is_not_laid_over_all_of_it(tmp_path):
 @pytest.mark.sampled
 @pytest.mark.parametrize("place", [(20, 30), (60, 30), (20, 80), (70, 90)])
 @pytest.mark.parametrize("parts", ["windows", "concatenated", "stacked"])
-def test_parts_that_are_put_together_lie_where_they_were_cut_out(tmp_path, parts, place):
+def test_reassembled_parts_lie_at_their_origin(tmp_path, parts, place):
     save_pixels(tmp_path / "a.png", (blob(place)[..., None].repeat(3, 2) * 255).astype(np.uint8))
     net = Corners(parts)
     nn.init.constant_(net.conv.weight, 0.1)
@@ -291,7 +291,7 @@ def test_parts_that_are_put_together_lie_where_they_were_cut_out(tmp_path, parts
 
 
 @pytest.mark.parametrize("kind", ["mirrored", "warped"])
-def test_top_images_say_which_contour_is_not_known(tmp_path, kind):
+def test_top_images_report_unknown_contours(tmp_path, kind):
     save_pixels(tmp_path / "a.png", np.random.default_rng(0).integers(0, 256, (*SIZE, 3), np.uint8))
     network, layer = {"mirrored": (lambda: Corners("mirrored"), "conv"), "warped": (Warped, "second")}[kind]
     run = runner(network, out=tmp_path / "out", preprocessing=AS_IT_IS, to=["png"])
@@ -317,7 +317,7 @@ class Unfollowed(nn.Module):
         return self.network(x)
 
 
-def test_maps_of_turned_rows_and_columns_are_announced(tmp_path):
+def test_maps_with_swapped_rows_and_columns_are_reported(tmp_path):
     save_pixels(tmp_path / "a.png", np.random.default_rng(0).integers(0, 256, (*SIZE, 3), np.uint8))
     run = runner(lambda: Unfollowed(NETWORKS["transposed"]()), out=tmp_path / "out", preprocessing=AS_IT_IS, to=["png"])
     summary = run([tmp_path / "a.png"], views=["maps", "mean"])
@@ -325,7 +325,7 @@ def test_maps_of_turned_rows_and_columns_are_announced(tmp_path):
     assert why in summary.notices
 
 
-def test_what_no_position_sees_has_no_colour(tmp_path):
+def test_pixels_outside_of_all_fields_have_no_colour(tmp_path):
     """A crop from row 20 on, without the last 30 columns, in patches of 4: its last 2 rows count as seen."""
     network = Classifier(NETWORKS["cropped"]()).eval()
     pixels = np.random.default_rng(0).integers(0, 256, (*SIZE, 3), np.uint8)
@@ -375,7 +375,7 @@ class Writer(nn.Module):
 
 
 @pytest.mark.parametrize("how", ["not", "in place", "data", "a part of data", "a new parameter"])
-def test_to_find_out_where_maps_lie_leaves_a_network_as_it_is(how):
+def test_locating_maps_does_not_change_the_network(how):
     network = Writer(how).eval()
     before = {name: values.clone() for name, values in network.state_dict().items()}
     parameters = [*network.parameters()]

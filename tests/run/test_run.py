@@ -126,7 +126,7 @@ def test_there_is_one_directory_per_image_and_folders_keep_their_tree(finished):
     assert problems(summary.directory.parent) == []
 
 
-def test_a_run_tells_what_was_asked_for_and_what_with(finished):
+def test_a_run_records_its_settings_and_versions(finished):
     _, summary, events = finished
     document = json.loads((summary.directory / "run.json").read_bytes())
     settings = document["settings"]
@@ -155,7 +155,7 @@ def test_a_run_tells_what_was_asked_for_and_what_with(finished):
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("is_frozen", [False, True], ids=["nothing frozen", "frozen by the user"])
-def test_garbage_collection_is_afterwards_as_before(is_frozen, pictures, look):
+def test_garbage_collection_is_restored(is_frozen, pictures, look):
     (gc.freeze if is_frozen else gc.unfreeze)()
     try:
         frozen = []
@@ -166,7 +166,7 @@ def test_garbage_collection_is_afterwards_as_before(is_frozen, pictures, look):
         gc.freeze()  # as all tests begin
 
 
-def test_a_unit_tells_its_source_and_every_file(finished):
+def test_the_record_of_a_drawn_unit_lists_its_source_and_files(finished):
     pictures, summary, events = finished
     for name in ("one.png", "cats/three.png"):
         directory, record = summary.directory / name, unit_of(summary.directory / name)
@@ -195,7 +195,7 @@ def forward(path):
     return {"first": first[0], "again": again[0], "again#2": twice[0]}
 
 
-def test_the_numbers_of_every_layer_are_right(finished):
+def test_the_indices_of_layers_are_right(finished):
     pictures, summary, _ = finished
     for name in ("one.png", "two.png", "cats/three.png"):
         layers = unit_of(summary.directory / name)["layers"]
@@ -215,7 +215,7 @@ def test_the_numbers_of_every_layer_are_right(finished):
         assert layers[1]["dead_channels"] == [3]
 
 
-def test_the_pictures_are_those_of_make_grid(finished):
+def test_the_pictures_equal_those_of_make_grid(finished):
     pictures, summary, _ = finished
     for name, maps in zip(PICTURES, forward(pictures / "one.png").values(), strict=False):
         grid = make_grid(maps[:, None], nrow=2, padding=2, normalize=True, scale_each=True)[0]
@@ -225,7 +225,7 @@ def test_the_pictures_are_those_of_make_grid(finished):
         assert (drawn != expected).mean() < 0.01  # rounding
 
 
-def test_the_input_as_the_network_saw_it_is_part_of_both_formats(finished):
+def test_the_preprocessed_input_is_in_both_formats(finished):
     pictures, summary, _ = finished
     for name in ("one.png", "cats/three.png"):
         seen = np.asarray(Image.open(summary.directory / name / "input.png"))
@@ -256,7 +256,7 @@ def test_both_formats_hold_the_same_bytes(finished):
         }
 
 
-def test_every_picture_says_what_it_is(finished):
+def test_each_picture_of_a_run_describes_its_content(finished):
     _, summary, _ = finished
     text = Image.open(summary.directory / "one.png/02_again#2.maps.png").text
     layer = unit_of(summary.directory / "one.png")["layers"][2]
@@ -285,7 +285,7 @@ def test_tensorboard_shows_one_run_per_image(finished):
     assert json.loads(result.stdout) == {f"net/{name}": tags for name in ("one.png", "two.png", "cats/three.png")}
 
 
-def test_more_runs_of_tensorboard_than_it_ticks_are_told(tmp_path, look):
+def test_more_runs_than_tensorboard_selects_are_reported(tmp_path, look):
     for number in range(40):
         paint(tmp_path / f"many/{number}.png", number)
     paint(tmp_path / "another.png")
@@ -296,7 +296,7 @@ def test_more_runs_of_tensorboard_than_it_ticks_are_told(tmp_path, look):
     assert look(tmp_path / "another.png", name="pictures", to=["png"]).notices == ()
 
 
-def test_what_failed_is_noted(finished):
+def test_failures_are_recorded(finished):
     pictures, summary, _ = finished
     (line,) = (summary.directory / "failures.jsonl").read_text().splitlines()
     noted = json.loads(line)
@@ -324,7 +324,7 @@ class Alternating(nn.Module):
 
 
 @pytest.mark.parametrize("order", [[0, 255, 0], [255, 0, 0]], ids=str)
-def test_layers_that_run_with_some_of_the_images_are_not_called_unexecuted(order, tmp_path):
+def test_layers_that_run_for_some_images_are_not_reported_as_unexecuted(order, tmp_path):
     given = [Image.new("RGB", (8, 8), (level,) * 3) for level in order]
     options = InputOptions(size=8, mean=(0.5,) * 3, std=(0.5,) * 3)
     summary = visualize(
@@ -365,7 +365,7 @@ def test_a_summary_accounts_for_everything(finished):
 # --- the same command again
 
 
-def test_what_is_finished_is_skipped_and_not_written_again(pictures, look):
+def test_finished_images_are_skipped_and_not_rewritten(pictures, look):
     first = look(pictures)
     before = stamps(first.directory.parent)
     events = []
@@ -380,7 +380,7 @@ def test_what_is_finished_is_skipped_and_not_written_again(pictures, look):
     }
 
 
-def test_new_and_changed_images_are_done(pictures, look):
+def test_new_and_changed_images_are_drawn(pictures, look):
     first = look(pictures)
     before = stamps(first.directory)
     os.utime(pictures / "one.png", ns=(0, 1))
@@ -399,7 +399,7 @@ def test_new_and_changed_images_are_done(pictures, look):
     assert problems(first.directory) == []
 
 
-def test_a_changed_picture_gives_new_pictures(pictures, look, tmp_path):
+def test_a_changed_image_has_new_pictures(pictures, look, tmp_path):
     directory = look(pictures).directory
     old = (directory / "one.png/input.png").read_bytes()
     paint(pictures / "one.png", 99)
@@ -411,7 +411,7 @@ def test_a_changed_picture_gives_new_pictures(pictures, look, tmp_path):
     }
 
 
-def test_force_does_everything_again(pictures, look):
+def test_force_redraws_all_images(pictures, look):
     directory = look(pictures).directory
     before = stamps(directory)
     (directory / "two.png/input.png").write_bytes(b"damaged")
@@ -448,7 +448,7 @@ def test_an_image_that_failed_is_tried_again(pictures, look):
     assert len((summary.directory / "failures.jsonl").read_text().splitlines()) == 2
 
 
-def test_an_image_that_fails_now_keeps_what_was_made_of_it(pictures, look):
+def test_an_image_that_fails_later_keeps_its_pictures(pictures, look):
     directory = look(pictures).directory
     (pictures / "one.png").write_bytes(b"no image")
     assert counts(look(pictures)) == (0, 2, 1)
@@ -478,7 +478,7 @@ def test_settings_that_change_no_picture_share_a_run(pictures, look, tmp_path):
     assert {look(pictures, **one).directory for one in runs} == {tmp_path / "out/net"}
 
 
-def test_a_named_run(pictures, look, tmp_path):
+def test_a_named_run_has_its_name(pictures, look, tmp_path):
     summary = look(pictures, name="mine")
     assert summary.directory == tmp_path / "out/mine"
     assert counts(look(pictures, name="mine")) == (0, 3, 0)
@@ -489,7 +489,7 @@ def test_a_named_run(pictures, look, tmp_path):
     assert stamps(tmp_path / "out/mine") == before
 
 
-def test_layers_left_out_because_of_their_type_are_told_once_in_a_run(pictures, look):
+def test_layers_left_out_by_type_are_reported_once_in_a_run(pictures, look):
     events = []
     summary = look(pictures, layers="*", on_event=events.append)
     message = "layers= matches 2 layers of other types, which are left out: 1 BatchNorm2d, 1 ReLU; types= chooses others"
@@ -522,7 +522,7 @@ def test_a_network_that_was_trained_further_is_another_run(pictures, look):
 
 
 @pytest.mark.parametrize("content", [{"notes.txt": "mine"}, {"run.json": "{}"}])
-def test_a_directory_that_fmapviz_did_not_make_is_left_alone(content, pictures, look, tmp_path):
+def test_a_foreign_directory_is_not_changed(content, pictures, look, tmp_path):
     foreign = tmp_path / "out/net"
     foreign.mkdir(parents=True)
     for name, text in content.items():
@@ -542,7 +542,7 @@ def test_a_run_of_a_newer_version_is_refused(pictures, look):
             look(pictures, name=name)
 
 
-def test_out_inside_the_inputs_is_no_input(pictures, look):
+def test_out_inside_the_inputs_is_not_read(pictures, look):
     for expected in ((3, 0, 0), (0, 3, 0)):
         assert counts(look(pictures, out=pictures / "out")) == expected
 
@@ -551,7 +551,7 @@ def test_out_inside_the_inputs_is_no_input(pictures, look):
 
 
 @pytest.mark.thorough
-def test_two_sources_of_one_name_are_told_apart(tmp_path, look):
+def test_two_sources_of_one_name_have_different_units(tmp_path, look):
     paths = [paint(tmp_path / folder / "x.png", seed) for seed, folder in enumerate("abc")]
     directory = look(paths).directory
     found = {unit_of(path)["unit"]["path"]: path.name for path in directory.iterdir() if path.is_dir()}
@@ -570,7 +570,7 @@ def test_two_sources_of_one_name_are_told_apart(tmp_path, look):
     assert problems(directory) == []
 
 
-def test_a_unit_that_would_lie_inside_another(tmp_path, look):
+def test_a_unit_that_would_lie_inside_another_has_another_name(tmp_path, look):
     outer = paint(tmp_path / "one/cats.png").rename(tmp_path / "one/cats")
     inner = paint(tmp_path / "two/cats/x.png", 1)
     for order in ([outer, inner.parent.parent], [inner.parent.parent, outer]):
@@ -584,7 +584,7 @@ def test_a_unit_that_would_lie_inside_another(tmp_path, look):
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind", ["file", "tree"])
-def test_what_is_in_the_way_is_left_alone(kind, pictures, look):
+def test_foreign_files_in_place_of_units_are_not_changed(kind, pictures, look):
     directory = look(pictures / "two.png").directory
     if kind == "file":
         (directory / "one.png").write_text("mine")
@@ -610,7 +610,7 @@ ODD = [
 ]
 
 
-def test_odd_and_reserved_names(tmp_path, look):
+def test_odd_and_reserved_names_are_drawn(tmp_path, look):
     """Every image has a directory of its own whose name can be shown, and is found again."""
     (tmp_path / "odd").mkdir()
     paths = [paint(tmp_path / "picture.png", seed).rename(tmp_path / "odd" / name) for seed, name in enumerate(ODD)]
@@ -638,7 +638,7 @@ def test_odd_and_reserved_names(tmp_path, look):
 NOT_THERE = {"weights": "/nowhere/weights.pth"}  # an error as soon as the model is loaded
 
 
-def test_nothing_to_do_is_said_before_the_model_is_loaded(tmp_path, look):
+def test_a_finished_run_ends_before_the_model_is_loaded(tmp_path, look):
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty/notes.txt").write_text("mine")
     for inputs in ([], tmp_path / "empty", iter(())):
@@ -684,7 +684,7 @@ def test_only_so_many_missing_paths_of_a_stream_are_kept_in_memory(look, monkeyp
 
 
 @pytest.mark.parametrize("out", ["file", "file/below", "file/far/below"])
-def test_a_place_that_cannot_be_written_to_is_said_before_the_model_is_loaded(out, pictures, look, tmp_path):
+def test_an_unwritable_directory_is_reported_before_the_model_is_loaded(out, pictures, look, tmp_path):
     (tmp_path / "file").write_text("mine")
     before = stamps(tmp_path)
     with pytest.raises(OutputError, match="not a directory") as caught:
@@ -719,7 +719,7 @@ def test_a_wrong_request_writes_nothing(wrong, message, pictures, look, tmp_path
     assert not (tmp_path / "out").exists()
 
 
-def test_weights_that_are_not_there_are_an_error(pictures, look, tmp_path):
+def test_missing_weights_are_an_error(pictures, look, tmp_path):
     with pytest.raises(WeightsError, match=r"/nowhere/weights\.pth"):
         look(pictures, "alexnet", **NOT_THERE)
     with pytest.raises(RequestError, match="no such model: 'alexnt'"):
@@ -728,7 +728,7 @@ def test_weights_that_are_not_there_are_an_error(pictures, look, tmp_path):
 
 
 @pytest.mark.parametrize(("bad", "good", "code"), [(1, 0, 4), (1, 1, 3), (0, 1, 0)])
-def test_the_exit_code_is_the_truth(bad, good, code, tmp_path, look):
+def test_the_exit_code_follows_the_outcome(bad, good, code, tmp_path, look):
     paths = [paint(tmp_path / f"{n}.png", n) for n in range(good)]
     for n in range(bad):
         paths.append(tmp_path / f"bad{n}.png")
@@ -770,7 +770,7 @@ def module_state(module):
 
 
 @pytest.mark.parametrize("ends", ["well", "with an error"])
-def test_a_module_is_left_as_it_was_found(ends, pictures, look):
+def test_a_module_is_not_changed(ends, pictures, look):
     net = Net().train()
     net.norm.eval()
     net.first.weight.requires_grad_(False)
@@ -823,7 +823,7 @@ def test_a_network_whose_description_names_an_address_finds_its_run_again(pictur
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
-def test_a_network_of_another_precision(dtype, pictures, look):
+def test_a_network_of_another_precision_is_another_run(dtype, pictures, look):
     summary = look(pictures, Net().to(dtype), batch_size=2)
     assert counts(summary) == (3, 0, 0)
     for layer, expected in zip(
@@ -834,7 +834,7 @@ def test_a_network_of_another_precision(dtype, pictures, look):
         assert layer["max"] == pytest.approx(expected["max"], rel=0.05)
 
 
-def test_a_model_by_its_name(pictures, look):
+def test_a_model_is_loaded_by_name(pictures, look):
     summary = look(pictures / "one.png", "alexnet", weights="random:3", preprocessing=InputOptions(size=(64, 64)))
     assert summary.directory.name == "alexnet"
     assert (summary.layers, summary.pictures) == (5, 6)
@@ -885,7 +885,7 @@ class Tokens(nn.Module):
         return x.flatten(2).transpose(1, 2)
 
 
-def test_blocks_that_nobody_asked_for_are_not_reported_as_without_kernels(folder, look):
+def test_default_blocks_are_not_reported_as_without_kernels(folder, look):
     block = nn.TransformerEncoderLayer(4, 2, 8, batch_first=True)
     network = nn.Sequential(nn.Conv2d(3, 4, 4, 4), Tokens(), nn.Linear(4, 4), nn.TransformerEncoder(block, 2))
     summary = look([folder], network, views=["maps", "kernels"])
@@ -895,7 +895,7 @@ def test_blocks_that_nobody_asked_for_are_not_reported_as_without_kernels(folder
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_a_module_is_back_on_its_device(pictures, look):
+def test_a_module_returns_to_its_device(pictures, look):
     net = Net()
     pointers = [id(parameter) for parameter in net.parameters()]
     look(pictures, net, device="cuda")
@@ -949,7 +949,7 @@ def test_inputs_may_be_one_path_or_several_of_any_kind(pictures, look):
     )  # named from where it was given
 
 
-def test_out_is_relative_to_where_it_is_called(pictures, look, tmp_path, monkeypatch):
+def test_out_is_relative_to_the_working_directory(pictures, look, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert look(["pictures/one.png"], out="here").directory == Path("here/net")
     assert unit_of(tmp_path / "here/net/one.png")["unit"]["path"] == str(pictures / "one.png")
@@ -976,11 +976,11 @@ def test_nothing_to_draw_is_a_failure_with_the_reason(pictures, look):
     assert not list(summary.directory.rglob("unit.json"))
 
 
-def test_one_name_stands_for_a_list_of_one(pictures, look):
+def test_one_name_is_a_list_of_one(pictures, look):
     summary = look(pictures / "one.png", to="png", views="maps", types="Conv2d")
     assert summary.pictures == 1 + summary.layers
 
 
-def test_weights_are_for_models_given_by_name(pictures, look):
+def test_weights_are_refused_for_modules(pictures, look):
     with pytest.raises(RequestError, match="the model has weights already: 'random'"):
         look(pictures, weights="random")

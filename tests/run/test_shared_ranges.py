@@ -80,7 +80,7 @@ def grid_of(maps, low, high):
 # --- what is drawn
 
 
-def test_grids_are_make_grids_of_one_range(folder, look):
+def test_grids_equal_make_grid_of_one_range(folder, look):
     summary = look([folder])
     paths = sorted(folder.iterdir())
     ranges = range_of(paths)
@@ -202,7 +202,7 @@ class Counted(Net):
         return super().forward(x)
 
 
-def test_where_nothing_is_drawn_no_scale_is_looked_for(folder, look, monkeypatch):
+def test_a_run_without_pictures_has_no_survey(folder, look, monkeypatch):
     passes = []
     for norm in ("layer", "run"):
         monkeypatch.setattr(Counted, "passes", 0)
@@ -215,7 +215,7 @@ def test_where_nothing_is_drawn_no_scale_is_looked_for(folder, look, monkeypatch
 
 
 @pytest.mark.thorough
-def test_nothing_depends_on_how_the_work_is_split(folder, look, tmp_path):
+def test_workers_shards_and_parts_do_not_change_the_scale(folder, look, tmp_path):
     plain = pictures(look([folder], out=tmp_path / "plain").directory)
     assert len(plain) == 4 * 3
     shuffled = [folder / f"{seed}.png" for seed in (2, 0, 3, 1)]
@@ -240,7 +240,7 @@ class StopError(Exception):
 
 
 @pytest.mark.thorough
-def test_an_interrupted_first_pass_leaves_nothing_that_counts(folder, look, tmp_path):
+def test_an_interrupted_survey_leaves_no_record(folder, look, tmp_path):
     calls = count(1)
 
     class Stops(Net):
@@ -280,7 +280,7 @@ def test_an_interrupted_second_pass_is_continued_with_the_same_scale(folder, loo
     assert pictures(summary.directory) == pictures(whole.directory)
 
 
-def test_more_images_are_drawn_on_the_scale_that_is_there(folder, look, tmp_path):
+def test_later_images_are_drawn_on_the_existing_scale(folder, look, tmp_path):
     first = look([folder / "0.png", folder / "1.png"])
     before, known = pictures(first.directory), scales(first)
     grown = look([folder])
@@ -296,14 +296,14 @@ def test_more_images_are_drawn_on_the_scale_that_is_there(folder, look, tmp_path
         assert abs(pixels_of(grown.directory / name / "00_first.maps.png").astype(int) - expected).max() <= 1
 
 
-def test_it_is_told_that_the_scale_was_of_other_images(folder, look):
+def test_a_scale_of_other_images_is_reported(folder, look):
     look([folder / "0.png"])
     events = []
     look([folder], on_event=events.append)
     assert [event for event in events if isinstance(event, Notice)]
 
 
-def test_it_is_told_that_all_images_are_gone_through_first(folder, look):
+def test_the_survey_of_all_images_is_reported(folder, look):
     events = []
     look([folder], on_event=events.append)
     (notice,) = [event.message for event in events if isinstance(event, Notice)]
@@ -311,7 +311,7 @@ def test_it_is_told_that_all_images_are_gone_through_first(folder, look):
 
 
 @pytest.mark.thorough
-def test_what_cannot_be_read_has_no_say(folder, look, tmp_path):
+def test_unreadable_images_do_not_affect_the_scale(folder, look, tmp_path):
     whole = look([folder], out=tmp_path / "whole")
     (folder / "1bad.png").write_bytes(b"no image")
     (folder / "empty.png").write_bytes(b"")
@@ -326,7 +326,7 @@ def test_what_cannot_be_read_has_no_say(folder, look, tmp_path):
 
 
 @pytest.mark.thorough
-def test_a_run_that_began_with_nothing_readable_has_a_scale_afterwards(folder, look, tmp_path):
+def test_a_run_that_began_without_readable_images_has_a_scale_later(folder, look, tmp_path):
     whole = look([folder], out=tmp_path / "whole")
     (tmp_path / "bad.png").write_bytes(b"no image")
     assert look([tmp_path / "bad.png"]).exit_code == 4
@@ -334,7 +334,7 @@ def test_a_run_that_began_with_nothing_readable_has_a_scale_afterwards(folder, l
     assert pictures(summary.directory) == pictures(whole.directory)
 
 
-def test_a_request_that_is_wrong_leaves_nothing_behind(folder, look, tmp_path):
+def test_a_wrong_request_leaves_no_survey(folder, look, tmp_path):
     with pytest.raises(RequestError):
         look([folder], views="grads", targets=["99999"])
     assert not (tmp_path / "out").exists()
@@ -342,7 +342,7 @@ def test_a_request_that_is_wrong_leaves_nothing_behind(folder, look, tmp_path):
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("damage", ["cut", "changed", "deleted"])
-def test_a_scale_that_was_lost_is_found_out_again(folder, look, damage):
+def test_a_lost_scale_is_computed_again(folder, look, damage):
     summary = look([folder])
     survey = summary.directory / "survey.json"
     data = survey.read_bytes()
@@ -363,7 +363,7 @@ def test_a_scale_that_was_lost_is_found_out_again(folder, look, damage):
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("given", [["0.png"], ["0.png", "1.png", "2.png", "3.png"]], ids=["fewer", "more"])
-def test_a_scale_that_was_lost_is_not_made_of_other_images(folder, look, given):
+def test_a_lost_scale_is_not_computed_from_other_images(folder, look, given):
     """Pictures that are there would be on another scale than those that come, and nobody could see it."""
     summary = look([folder / "0.png", folder / "1.png"])
     (summary.directory / "survey.json").unlink()
@@ -376,7 +376,7 @@ def test_a_scale_that_was_lost_is_not_made_of_other_images(folder, look, given):
 
 
 @pytest.mark.thorough
-def test_everything_can_be_drawn_anew_on_a_scale_of_its_own(folder, look, tmp_path):
+def test_force_redraws_all_images_on_a_new_scale(folder, look, tmp_path):
     whole = look([folder], out=tmp_path / "whole")
     summary = look([folder / "0.png", folder / "1.png"])
     (summary.directory / "survey.json").unlink()
@@ -387,13 +387,13 @@ def test_everything_can_be_drawn_anew_on_a_scale_of_its_own(folder, look, tmp_pa
     assert pictures(again.directory) == pictures(whole.directory)
 
 
-def test_verify_tells_of_a_scale_that_is_gone(folder, look):
+def test_verify_reports_a_missing_scale(folder, look):
     summary = look([folder])
     (summary.directory / "survey.json").unlink()
     assert problems(summary.directory)
 
 
-def test_a_file_of_that_name_that_is_not_ours_stays(folder, look, tmp_path):
+def test_a_foreign_file_named_like_the_survey_is_kept(folder, look, tmp_path):
     look([folder / "0.png"])
     survey = tmp_path / "out/net/survey.json"
     survey.write_text("my own answers")
@@ -413,7 +413,7 @@ def test_a_list_on_standard_input_is_read_to_its_end_first(fmapviz, folder, look
     assert pictures(tmp_path / "piped/shapesnet") == pictures(named.directory)
 
 
-def test_the_whole_scale_is_drawn_of_chosen_channels(folder, look):
+def test_chosen_channels_are_drawn_on_the_whole_scale(folder, look):
     """What is drawn of some channels is what is drawn of them among all: brightness compares between runs' layers."""
     everything, some = look([folder]), look([folder], style=Style(norm="run", channels="1,4"))
     assert scales(everything) == scales(some)
@@ -485,7 +485,7 @@ def test_frames_of_a_film_have_one_range(tmp_path, look):
     assert [*np.argsort([each.max() for each in raw.values()])] == [*np.argsort([each.max() for each in levels.values()])]
 
 
-def test_other_ranges_and_the_sheet_are_as_before(folder, look):
+def test_other_ranges_and_the_contact_sheet_are_not_changed(folder, look):
     def drawn(norm):
         summary = look([folder], Classifier(), views=["gradcam", "sheet", "maps"], targets=[2], style=Style(norm=norm))
         return {name: content for name, content in pictures(summary.directory).items() if "maps" not in name}
@@ -495,7 +495,7 @@ def test_other_ranges_and_the_sheet_are_as_before(folder, look):
     assert {name for name in plain if plain[name] != run[name]} == {name for name in plain if "gradcam" in name}
 
 
-def test_a_map_below_a_level_of_the_common_range_says_so():
+def test_a_map_below_a_level_of_the_shared_range_is_reported():
     raw = np.full((2, 2), 1e-6, np.float32)
     for common, reason in (((0.0, 1.0), "below half a level"), (None, "the same everywhere")):
         heat = HeatMap(raw, np.zeros((4, 4), np.uint8), True, "turbo", common=common)

@@ -146,7 +146,7 @@ def test_a_layer_whose_values_cannot_be_read_is_named_and_the_rest_is_drawn(kind
     assert any("middle.maps" in name for name in drawn) == (reason is None)
 
 
-def test_the_heat_map_of_another_layer_is_the_same_beside_a_vmap():
+def test_a_vmap_does_not_change_heat_maps_of_other_layers():
     torch.manual_seed(0)
     network, images = Between(in_a_vmap), torch.rand(1, 3, 32, 40)
     found = fmapviz.cam(network, images, target=1, layer="first")

@@ -54,7 +54,7 @@ def names(directory):
 # --- what a run holds
 
 
-def test_a_run_is_listed_with_its_settings_and_what_it_holds(run):
+def test_a_run_is_listed_with_its_settings_and_contents(run):
     (listed,) = list_runs(run.parent)
     assert (listed.name, listed.directory, listed.model, listed.weights) == ("net", run, "net", "random weights, seed 0")
     assert (listed.formats, listed.images, listed.failures) == (("png", "stats"), 2, 0)
@@ -66,7 +66,7 @@ def test_a_run_is_listed_with_its_settings_and_what_it_holds(run):
     assert listed == describe_run(run)
 
 
-def test_the_size_is_that_on_the_disk(run):
+def test_the_listed_size_is_the_disk_usage(run):
     everything = [run, *run.rglob("*")]
     files = [path for path in everything if path.is_file()]
     folders = [path for path in everything if path.is_dir()]
@@ -75,7 +75,7 @@ def test_the_size_is_that_on_the_disk(run):
     assert describe_run(run).bytes == in_blocks + 4096 * len(folders) > 2 * 8192
 
 
-def test_the_newest_file_tells_when_it_was_written(run):
+def test_the_time_of_a_run_is_that_of_its_newest_file(run):
     for number, path in enumerate(sorted(path for path in run.rglob("*") if path.is_file())):
         os.utime(path, (1000, 1000 + number))
     assert describe_run(run).written == 1004
@@ -93,7 +93,7 @@ def test_a_real_run_of_images_shards_and_the_model_is_counted(tmp_path):
 
 
 @needs("pyarrow", "scale")
-def test_images_within_shards_are_counted_and_those_that_failed_in_them_not(tmp_path):
+def test_only_drawn_images_of_shards_are_counted(tmp_path):
     for number in range(3):
         paint(tmp_path / "in" / f"{number}.png", number)
     (tmp_path / "in" / "damaged.png").write_bytes(b"no image")
@@ -103,7 +103,7 @@ def test_images_within_shards_are_counted_and_those_that_failed_in_them_not(tmp_
     assert (listed.images, listed.failures) == (3, 1)
 
 
-def test_an_image_in_a_folder_that_is_named_like_one_of_ours_counts(tmp_path):
+def test_an_image_in_a_folder_with_a_reserved_name_is_counted(tmp_path):
     for name in ("_top/a.png", "shard-1/a.png", "_model.png", "x/_film/a.png"):
         paint(tmp_path / "in" / name, 1)
     summary = draw(tmp_path / "in", out=tmp_path / "out", views=["maps", "kernels"])
@@ -120,7 +120,7 @@ def test_an_input_that_failed_and_was_finished_since_is_no_failure(run):
     assert (listed.failures, listed.images) == (1, 2)
 
 
-def test_a_log_of_failures_that_was_tampered_with_is_read(run):
+def test_a_forged_log_of_failures_is_read(run):
     lines = [{"path": 7, "time": "x"}, {"path": None, "time": 10**400}, {}, {"path": "/photos/a.png", "time": [1]}]
     (run / "failures.jsonl").write_text("\n".join([*map(json.dumps, lines), "[", "{"]))
     assert describe_run(run).failures == 2  # 7 and None; the third is None again, and the last has no time
@@ -167,7 +167,7 @@ def test_a_run_may_be_a_link_and_no_link_in_it_is_followed(run, tmp_path):
     assert (listed.name, listed.images) == ("link", 2)
 
 
-def test_a_directory_that_is_a_run_is_listed_itself(run, monkeypatch):
+def test_a_directory_that_is_a_run_is_listed(run, monkeypatch):
     assert names(run) == ["net"]
     open_run(run, changed(INFO, model="inner"))
     assert names(run) == ["net", "inner"]
@@ -192,7 +192,7 @@ def test_a_directory_without_runs_has_none(tmp_path):
         ("s4://photos/runs", "in local directories only: 's4://photos/runs'"),
     ],
 )
-def test_what_is_no_local_directory_is_refused_with_a_hint(typed, message, tmp_path, monkeypatch):
+def test_addresses_and_files_are_refused_with_a_hint(typed, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("file").touch()
     with pytest.raises(RequestError, match=message) as caught:
@@ -231,7 +231,7 @@ def test_a_directory_that_may_not_be_read_is_an_output_error(run):
         (b'{\n "fmapviz": 99, "settings": {"model": "net"}}', "net"),
     ],
 )
-def test_a_damaged_record_is_listed_as_such(run, content, model):
+def test_a_run_with_a_damaged_record_is_listed_as_damaged(run, content, model):
     (run / "run.json").write_bytes(content)
     open_run(run.parent, changed(INFO, weights="w"), name="z")
     damaged, other = list_runs(run.parent)
@@ -240,14 +240,14 @@ def test_a_damaged_record_is_listed_as_such(run, content, model):
     assert damaged.first == (model and "z")  # its record was written later
 
 
-def test_a_flipped_byte_is_damage_too(run):
+def test_a_flipped_byte_is_listed_as_damage(run):
     assert not describe_run(run).damaged
     text = (run / "run.json").read_text()
     (run / "run.json").write_text(text.replace('"Conv2d"', '"Conv3d"'))
     assert describe_run(run).damaged
 
 
-def test_what_is_hidden_tells_whether_a_command_is_at_work_or_was_killed(run):
+def test_staged_files_show_whether_a_command_runs_or_was_killed(run):
     with staging_folder(run) as staging:
         (staging / "unit.json").write_text("{}")
         listed = describe_run(run)
@@ -278,7 +278,7 @@ def test_runs_of_one_model_differ_from_the_first(run):
     }
 
 
-def test_comparisons_differ_from_the_first_comparison_in_what_they_compare_with(run):
+def test_comparisons_are_listed_with_their_other_network(run):
     out = run.parent
     other = {"model": "net", "weights": "b.pth", "sha256": "b" * 64}
     open_run(out, changed(INFO, against=other))
@@ -294,7 +294,7 @@ def test_comparisons_differ_from_the_first_comparison_in_what_they_compare_with(
     }
 
 
-def test_a_comparison_differs_from_a_run_in_what_it_compares_with():
+def test_a_comparison_and_a_run_differ_in_the_other_network():
     plain = {"model": "net", "views": ["maps"], "predictions": None, "types": ["Conv2d"]}
     compared = {**plain, "views": ["diff"], "predictions": 0, "types": [], "against": {"model": "net", "weights": "b.pth"}}
     assert differences(compared, plain) == ["against: net (b.pth), not nothing"]
@@ -310,7 +310,7 @@ def test_the_differences_of_damaged_settings_are_safe_to_show():
     assert differences(plain, plain) == []
 
 
-def test_each_run_is_given_as_soon_as_it_is_measured(run):
+def test_runs_are_yielded_as_soon_as_they_are_measured(run):
     """A run that is removed meanwhile is left out."""
     out = run.parent
     other = open_run(out, changed(INFO, model="vgg"))

@@ -78,14 +78,14 @@ def test_a_run_that_is_damaged_while_it_is_drawn_is_not_done(damage, at, tmp_pat
     assert not [problem for each in verify(tmp_path / "out" / "run") for problem in each.problems]
 
 
-def test_images_that_were_finished_before_are_looked_for_too(tmp_path):
+def test_missing_images_of_earlier_commands_are_reported(tmp_path):
     damaging(tmp_path, bool, 1)
     with pytest.raises(OutputError, match="1 of 6 finished directories is gone"):
         damaging(tmp_path, lambda run: shutil.rmtree(run / "0.png"), 6)
 
 
 @needs("pyarrow", "scale")
-def test_a_shard_that_is_removed_is_missed(tmp_path):
+def test_a_removed_shard_is_reported_as_missing(tmp_path):
     def remove(run):
         shutil.rmtree(run / "shard-000000")
 
@@ -96,7 +96,7 @@ def test_a_shard_that_is_removed_is_missed(tmp_path):
 @pytest.mark.thorough
 @needs("obstore", "remote")
 @pytest.mark.parametrize("lost", ["0.png/unit.json", "run.json"])
-def test_a_unit_that_is_removed_from_a_store_is_missed(lost, tmp_path, bucket):
+def test_a_unit_removed_from_a_store_is_reported_as_missing(lost, tmp_path, bucket):
     for number in range(3):
         paint(tmp_path / "in" / f"{number}.png", number)
     seen = []

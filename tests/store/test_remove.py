@@ -101,7 +101,7 @@ RUNS = {
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", RUNS)
-def test_all_files_of_a_real_run_are_its_own(kind, tmp_path):
+def test_all_files_of_a_real_run_are_removed(kind, tmp_path):
     for name in ("0.png", "more/1.png"):
         paint(tmp_path / "in" / name, len(name))
     (tmp_path / "in" / "damaged.png").write_bytes(b"no image")
@@ -119,7 +119,7 @@ def test_a_run_of_shards_is_removed(tmp_path):
     assert removed(summary.directory)
 
 
-def test_what_is_missing_or_damaged_does_not_matter_if_a_record_lists_it(run):
+def test_missing_and_damaged_files_are_removed_if_a_record_lists_them(run):
     (run / "a.png" / "input.png").unlink()
     (run / "cats/deep/b.png/input.png").write_bytes(b"damaged")
     (run / "cats" / "empty").mkdir()
@@ -135,7 +135,7 @@ def test_a_run_whose_own_record_is_damaged_is_removed(content, run):
     assert removed(run)
 
 
-def test_what_a_killed_command_left_is_removed(run):
+def test_files_of_a_killed_command_are_removed(run):
     (run / GONE / "deep").mkdir(parents=True)
     (run / GONE / "deep" / "half.png").write_bytes(b"half")
     (run / "a.png").rename(run / f"{GONE}-old")
@@ -209,7 +209,7 @@ def test_a_forged_record_leads_to_no_file_outside(run, tmp_path):
     assert (tmp_path / "out" / "precious.txt").read_text() == "mine"
 
 
-def test_a_run_inside_of_a_run_is_refused(run, refused):
+def test_removal_of_a_run_with_a_run_inside_is_refused(run, refused):
     open_run(run / "cats", INFO)
     refused(r"net/cats/net' is a run of its own")
 
@@ -221,7 +221,7 @@ def test_a_run_that_is_being_written_is_refused(run, refused):
     refused(r"^a command is writing to")
 
 
-def test_what_another_host_is_writing_is_left_alone_for_a_day(run, refused):
+def test_staged_files_of_another_host_are_kept_for_a_day(run, refused):
     foreign = run / ".fmapviz-000000-4194305-abc-1234"
     foreign.mkdir()
     refused(r"^a command is writing to")
@@ -236,7 +236,7 @@ def test_a_run_of_another_format_is_refused(version, said, run, refused):
     refused(f"was made by {said}")
 
 
-def test_a_file_that_comes_at_the_last_moment_is_kept(run, monkeypatch):
+def test_a_file_added_during_removal_is_kept(run, monkeypatch):
     """After the check, and even after the unit has got its hidden name."""
     check_removable(run)
     rename = remove.files.rename
@@ -282,7 +282,7 @@ def test_the_removal_can_be_repeated_after_any_failed_operation(fault, run, tmp_
     assert number > 8
 
 
-def test_a_file_that_cannot_be_removed_is_an_output_error_and_the_run_stays_one(run, monkeypatch):
+def test_a_file_that_cannot_be_removed_is_an_output_error_and_the_run_stays_valid(run, monkeypatch):
     monkeypatch.setattr(remove.files, "remove_tree", lambda _path: None)
     with pytest.raises(OutputError, match=r"cannot remove '.*net/.fmapviz-") as caught:
         remove_run(run)
@@ -312,13 +312,13 @@ def test_a_run_is_found_by_its_name_and_by_its_path(run, monkeypatch):
     assert find_run("..", "none") == run
 
 
-def test_a_run_in_out_goes_before_a_directory_of_that_name_here(run, monkeypatch):
+def test_a_run_in_out_is_preferred_to_a_local_directory_of_that_name(run, monkeypatch):
     here = open_run(run.parent.parent, changed(INFO, model="other"))
     monkeypatch.chdir(here.parent)
     assert find_run("other", "out") == Path("out/other")
 
 
-def test_the_run_in_which_one_stands_can_be_removed(run, monkeypatch):
+def test_the_run_that_is_the_working_directory_can_be_removed(run, monkeypatch):
     monkeypatch.chdir(run)
     assert removed(find_run(".", "none"))
 
@@ -339,7 +339,7 @@ def test_the_run_in_which_one_stands_can_be_removed(run, monkeypatch):
         ("x" * 300, "no such run", ""),
     ],
 )
-def test_what_is_no_run_is_a_wrong_request(typed, message, hint, run, monkeypatch):
+def test_a_directory_that_is_no_run_is_a_wrong_request(typed, message, hint, run, monkeypatch):
     monkeypatch.chdir(run.parent.parent)
     (run.parent / "linked").symlink_to("net")
     (run.parent / "notes.txt").write_text("mine")
@@ -355,7 +355,7 @@ def test_names_in_a_remote_directory_are_a_wrong_request():
         find_run("net", "s3://photos/runs")
 
 
-def test_a_run_that_draws_is_refused_at_each_moment(tmp_path):
+def test_removal_of_a_running_run_is_refused_at_each_moment(tmp_path):
     """Also between two images, when none is staged."""
     paint(tmp_path / "in" / "0.png", 0)
     paint(tmp_path / "in" / "1.png", 1)

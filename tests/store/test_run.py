@@ -127,7 +127,7 @@ def test_other_settings_never_mix(tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {directory.name for directory in directories}
 
 
-def test_a_gap_in_the_numbers_is_used(tmp_path):
+def test_a_gap_in_the_numbers_of_runs_is_used(tmp_path):
     for info in OTHERS[:3]:
         open_run(tmp_path, info)
     (tmp_path / "net-2/run.json").unlink()
@@ -190,7 +190,7 @@ FOREIGN = {
 
 
 @pytest.mark.parametrize("kind", FOREIGN)
-def test_what_is_not_ours_is_left_alone(kind, tmp_path, refused):
+def test_foreign_files_are_not_changed(kind, tmp_path, refused):
     FOREIGN[kind](tmp_path / "net")
     FOREIGN[kind](tmp_path / "net-2")
     FOREIGN[kind](tmp_path / "mine")
@@ -204,7 +204,7 @@ def test_what_is_not_ours_is_left_alone(kind, tmp_path, refused):
 
 @pytest.mark.parametrize("left", [b"", bytes(300), b'{\n "fmapviz": 2,\n "finger'])
 @pytest.mark.parametrize("images", [0, 1])
-def test_a_run_whose_record_a_power_failure_has_destroyed_goes_on(left, images, tmp_path):
+def test_a_run_whose_record_a_power_failure_destroyed_continues(left, images, tmp_path):
     directory = open_run(tmp_path, INFO)
     whole = (directory / "run.json").read_bytes()
     for number in range(images):
@@ -223,7 +223,7 @@ def test_a_run_whose_record_a_power_failure_has_destroyed_goes_on(left, images, 
     assert (directory / "run.json").read_bytes() == whole
 
 
-def test_a_run_whose_record_was_deleted_goes_on_if_an_image_tells_whose_it_is(tmp_path):
+def test_a_run_whose_record_was_deleted_continues_if_a_unit_identifies_it(tmp_path):
     directory = open_run(tmp_path, INFO)
     with staging_folder(directory) as staging:
         commit(staging, directory, image_key(ImageFile("/a", "a", {"size": 1, "mtime_ns": 1})), {"run": INFO.fingerprint})
@@ -244,7 +244,7 @@ def test_any_flipped_byte_of_a_run_is_repaired(tmp_path):
         assert (directory / "run.json").read_bytes() == whole
 
 
-def test_a_dangling_link_in_its_place_is_left_alone(tmp_path, refused):
+def test_a_dangling_link_in_place_of_a_run_is_not_changed(tmp_path, refused):
     (tmp_path / "mine").symlink_to(tmp_path / "nowhere")
     refused(r"mine' holds files that fmapviz did not make")
     assert not (tmp_path / "nowhere").exists()
@@ -262,13 +262,13 @@ def test_a_run_of_another_format_is_refused(version, said, tmp_path, refused):
 
 
 @pytest.mark.parametrize("name", ["o" * 300, "o/" * 5000])
-def test_a_place_with_too_long_a_name_is_an_output_error(name, tmp_path):
+def test_a_directory_of_too_long_a_name_is_an_output_error(name, tmp_path):
     with pytest.raises(OutputError, match="File name too long"):
         check_output(tmp_path / name)
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", ".hidden", "a/b", "/a", "a\\b", "a\nb", "a\x1b[31m"])
-def test_a_name_that_is_no_good_is_a_wrong_request(name, tmp_path):
+def test_an_invalid_name_is_a_wrong_request(name, tmp_path):
     with pytest.raises(RequestError, match="not a directory name"):
         open_run(tmp_path / "out", INFO, name=name)
     assert tree(tmp_path) == {}
@@ -296,13 +296,13 @@ def test_the_directory_of_a_model_stays_inside_out(model, directory, tmp_path):
 
 
 @pytest.mark.parametrize("out", [".", "a", "a/b/c", "a/../b"])
-def test_a_place_that_can_be_written_to_is_not_touched(out, tmp_path):
+def test_a_check_of_a_writable_directory_leaves_no_trace(out, tmp_path):
     check_output(tmp_path / out)
     assert tree(tmp_path) == {}
 
 
 @pytest.mark.parametrize("out", ["file", "file/a", "file/a/b", "link", "link/a"])
-def test_a_place_in_or_below_a_file_is_an_output_error(out, tmp_path):
+def test_a_directory_in_or_below_a_file_is_an_output_error(out, tmp_path):
     (tmp_path / "file").write_text("mine")
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
     before = tree(tmp_path)
@@ -314,7 +314,7 @@ def test_a_place_in_or_below_a_file_is_an_output_error(out, tmp_path):
     assert tree(tmp_path) == before
 
 
-def test_a_place_reached_over_a_link_is_fine(tmp_path):
+def test_a_directory_behind_a_link_is_accepted(tmp_path):
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real")
     check_output(tmp_path / "link")
@@ -395,7 +395,7 @@ except OutputError as error:
 
 
 @pytest.mark.parametrize("room", [0, 50])
-def test_a_failure_that_cannot_be_noted_whole_is_an_output_error(room, tmp_path):
+def test_a_failure_that_cannot_be_recorded_is_an_output_error(room, tmp_path):
     """A limit on the size of a file stands for the full disk."""
     (tmp_path / "failures.jsonl").write_text("{}\n")
     result = run_python(FULL, tmp_path, room + 3)
@@ -403,7 +403,7 @@ def test_a_failure_that_cannot_be_noted_whole_is_an_output_error(room, tmp_path)
     assert result.stdout.startswith(f"cannot write to '{tmp_path}")
 
 
-def test_a_failure_in_a_run_that_is_gone_is_an_output_error(tmp_path):
+def test_a_failure_in_a_removed_run_is_an_output_error(tmp_path):
     with pytest.raises(OutputError, match="No such file"):
         append_failure(tmp_path / "gone", Failure("a.png", "E_DECODE", "damaged"))
 
@@ -433,7 +433,7 @@ def work(process):
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("task", ["same", "others"])
-def test_eight_processes_begin_at_the_same_moment(task, tmp_path):
+def test_eight_processes_begin_a_run_concurrently(task, tmp_path):
     result = run_python(MANY + EIGHT_AT_ONCE, tmp_path / "out", task)
     assert (result.stdout, result.stderr) == ("", "")
     chosen = sorted((tmp_path / str(process)).read_text() for process in range(8))
@@ -458,7 +458,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def test_what_killed_processes_left_is_swept_away(tmp_path):
+def test_staged_files_of_killed_processes_are_removed(tmp_path):
     directory = open_run(tmp_path, INFO)
     run_python(KILLED, tmp_path, directory)
     assert len([path for path in tmp_path.rglob("*") if path.name.startswith(".fmapviz-")]) == 2

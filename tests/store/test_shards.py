@@ -107,7 +107,7 @@ def test_webdataset_reads_the_pictures_of_a_run_without_shards(inputs, tmp_path)
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")  # its own
-def test_webdataset_decodes_them(inputs, tmp_path):
+def test_webdataset_decodes_the_pictures(inputs, tmp_path):
     from extras import webdataset
 
     draw(inputs, tmp_path / "out")
@@ -221,7 +221,7 @@ def test_the_index_says_where_each_picture_lies(inputs, tmp_path, formats):
             assert picture.text.get("Layer") == row["layer"]
 
 
-def test_the_index_tells_what_is_looked_at_without_pictures(inputs, tmp_path):
+def test_the_index_describes_layers_without_pictures(inputs, tmp_path):
     draw(inputs, tmp_path / "out", to="stats")
     rows = parquet.read_table(tmp_path / "out/run/shard-000000/index.parquet").to_pylist()
     assert [(row["image"], row["layer"]) for row in rows] == [
@@ -230,14 +230,14 @@ def test_the_index_tells_what_is_looked_at_without_pictures(inputs, tmp_path):
     assert {row["file"] for row in rows} == {None}
 
 
-def test_the_index_tells_predictions(tmp_path):
+def test_the_index_has_predictions(tmp_path):
     visualize("shapesnet", "sample_images/shapes", out=tmp_path, shard=6, to="stats", name="run")
     rows = parquet.read_table(tmp_path / "run/shard-000000/index.parquet").to_pylist()
     reported = {row["image"]: row["prediction"] for row in rows}
     assert reported == {f"{name}.jpg": name for name in ("circle", "cross", "ring", "square", "star", "triangle")}
 
 
-def test_files_that_are_made_of_many_tell_how_many(inputs, tmp_path):
+def test_files_of_many_images_record_their_number(inputs, tmp_path):
     draw(inputs, tmp_path / "out")
     entries = {entry["name"]: entry for entry in read_unit(tmp_path / "out/run/shard-000002")["files"]}
     assert entries["pictures.tar"]["members"] == 8  # two images: the input, two layers, what they are
@@ -257,7 +257,7 @@ def test_a_single_image_can_have_an_archive(inputs, tmp_path):
 # --- the promises
 
 
-def test_the_same_command_passes_over_what_is_there(inputs, tmp_path):
+def test_the_same_command_skips_finished_shards(inputs, tmp_path):
     draw(inputs, tmp_path / "out")
     before = snapshot(tmp_path / "out")
     inode = (tmp_path / "out/run/shard-000000").stat().st_ino
@@ -281,7 +281,7 @@ def test_a_partial_run_is_completed_to_the_same_result(inputs, tmp_path, gone):
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("options", [{"workers": 1}, {"workers": 4}, {"batch_size": 3}, {"workers": 3, "batch_size": 2}])
-def test_the_tree_is_the_same_however_images_are_worked_on(inputs, tmp_path, options):
+def test_workers_and_batches_do_not_change_the_tree_of_shards(inputs, tmp_path, options):
     class Pointwise(torch.nn.Module):  # comes out of a batch of any size the same
         def __init__(self):
             super().__init__()
@@ -297,14 +297,14 @@ def test_the_tree_is_the_same_however_images_are_worked_on(inputs, tmp_path, opt
 
 
 @pytest.mark.thorough
-def test_parts_put_together_are_the_whole(inputs, tmp_path):
+def test_parts_write_the_shards_of_the_whole_run(inputs, tmp_path):
     draw(inputs, tmp_path / "whole")
     summaries = [draw(inputs, tmp_path / "out", part=Part(number, 2)) for number in (2, 1)]
     assert [(summary.found, summary.done) for summary in summaries] == [(3, 3), (5, 5)]
     assert difference(snapshot(tmp_path / "out"), snapshot(tmp_path / "whole")) == []
 
 
-def test_an_image_stays_in_its_shard_and_new_ones_make_others(inputs, tmp_path):
+def test_new_images_form_new_shards(inputs, tmp_path):
     draw(inputs, tmp_path / "out")
     paint(inputs / "20.png", 20)
     paint(inputs / "0.png", 21)  # comes first
@@ -401,7 +401,7 @@ def test_force_draws_everything_again(inputs, tmp_path):
     assert (tmp_path / "out/run/shard-000000").stat().st_ino != inode
 
 
-def test_what_fails_is_told_and_the_others_are_in_the_shard(inputs, tmp_path):
+def test_failures_are_reported_and_the_shard_has_the_other_images(inputs, tmp_path):
     (inputs / "3.png").write_bytes(b"no image")
     (inputs / "5.png").write_bytes(b"no image")
     summary = draw(inputs, tmp_path / "out")
@@ -418,7 +418,7 @@ def test_what_fails_is_told_and_the_others_are_in_the_shard(inputs, tmp_path):
     assert difference(snapshot(tmp_path / "out"), before) == []
 
 
-def test_what_failed_and_is_mended_makes_a_shard_of_its_own(inputs, tmp_path):
+def test_repaired_images_form_a_new_shard(inputs, tmp_path):
     (inputs / "3.png").write_bytes(b"no image")
     draw(inputs, tmp_path / "out")
     paint(inputs / "3.png", 30)
@@ -430,7 +430,7 @@ def test_what_failed_and_is_mended_makes_a_shard_of_its_own(inputs, tmp_path):
     assert json.loads((tmp_path / "out/run/stats.json").read_bytes())["images"] == 8
 
 
-def test_a_shard_of_nothing_but_failures_is_none(tmp_path):
+def test_a_shard_of_failures_only_is_not_written(tmp_path):
     (tmp_path / "in").mkdir()
     for number in range(4):
         (tmp_path / f"in/{number}.png").write_bytes(b"no image")
@@ -462,7 +462,7 @@ def test_repair_repairs_a_shard(inputs, tmp_path, name, damage):
 
 
 @pytest.mark.thorough
-def test_repair_removes_what_is_left_of_shards_whose_images_are_in_others_now(inputs, tmp_path):
+def test_repair_removes_obsolete_shards(inputs, tmp_path):
     draw(inputs / "more", tmp_path / "out")
     draw(inputs, tmp_path / "out")
     for number in (0, 1):  # of two images, and of three
@@ -527,7 +527,7 @@ def test_other_sizes_of_shards_are_other_runs(inputs, tmp_path):
 
 
 @pytest.mark.thorough
-def test_what_all_images_have_in_common_is_found_out_for_shards_too(inputs, tmp_path):
+def test_shards_have_a_survey(inputs, tmp_path):
     draw(inputs, tmp_path / "out", to="tar", style=Style(norm="run"))
     draw(inputs, tmp_path / "single", to="png", shard=None, style=Style(norm="run"))
     (second, *_), place = samples(tmp_path / "out/run", "shard-000001"), tmp_path / "single/run/5.png"
@@ -553,20 +553,20 @@ def test_kernels_are_drawn_beside_the_shards(inputs, tmp_path):
         ({"shard": 100_001}, "shard must be 1 to 100000 images: '100001'"),
     ],
 )
-def test_what_cannot_be_is_said_before_anything_is_written(inputs, tmp_path, options, message):
+def test_impossible_shards_are_refused_before_anything_is_written(inputs, tmp_path, options, message):
     with pytest.raises(RequestError, match=message):
         draw(inputs, tmp_path / "out", **options)
     assert not (tmp_path / "out").exists()
 
 
-def test_without_the_package_for_tables_it_is_said_how_to_get_it(inputs, tmp_path, monkeypatch):
+def test_a_missing_package_for_tables_has_a_hint(inputs, tmp_path, monkeypatch):
     monkeypatch.setattr("fmapviz.config.run_config.find_spec", lambda _name: None)
     with pytest.raises(RequestError) as raised:
         draw(inputs, tmp_path / "out")
     assert raised.value.hint == "pip install 'fmapviz[scale]'"
 
 
-def test_a_foreign_directory_in_a_shards_place_is_left_alone(inputs, tmp_path):
+def test_a_foreign_directory_in_place_of_a_shard_is_not_changed(inputs, tmp_path):
     draw(inputs / "2.png", tmp_path / "out")
     shutil.rmtree(tmp_path / "out/run/shard-000000")
     (tmp_path / "out/run/shard-000000").mkdir()
@@ -587,7 +587,7 @@ ASKED, KEPT = ["more/1.png", "1.png", "7", "path"], [["tar"], ["tensorboard"]]
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize(("name", "formats"), often(each_once(ASKED, KEPT), of=product(ASKED, KEPT)))
-def test_one_picture_comes_back(inputs, tmp_path, formats, name):
+def test_one_picture_is_extracted(inputs, tmp_path, formats, name):
     draw(inputs, tmp_path / "out", to=formats)
     draw(inputs, tmp_path / "single", shard=None, to="png")
     image = str(inputs / "more/1.png") if name == "path" else name
@@ -610,7 +610,7 @@ def test_an_image_is_found_by_its_path_as_it_was_typed_for_the_run(inputs, tmp_p
         assert extract.extract("../out", image=typed, layer="second").png == expected.png
 
 
-def test_pictures_of_images_with_one_name_in_two_folders_get_two_names(tmp_path):
+def test_pictures_of_images_of_one_name_have_two_names(tmp_path):
     paths = [paint(tmp_path / "in" / folder / "cat.png", seed) for seed, folder in enumerate(("a", "b"))]
     draw(tmp_path / "in", tmp_path / "out", name="folder")
     draw(paths, tmp_path / "out", name="files")  # both are named `cat.png` in the run
@@ -665,7 +665,7 @@ def test_a_missing_picture_is_reported(inputs, tmp_path, image, layer, message, 
     assert (hint is None and raised.value.hint is None) or hint in raised.value.hint
 
 
-def test_no_picture_comes_out_of_a_damaged_shard(inputs, tmp_path):
+def test_extraction_from_a_damaged_shard_is_an_error(inputs, tmp_path):
     draw(inputs, tmp_path / "out", to="tar")
     tar = tmp_path / "out/run/shard-000000/pictures.tar"
     tar.write_bytes(b"x" * 2000)
@@ -676,7 +676,7 @@ def test_no_picture_comes_out_of_a_damaged_shard(inputs, tmp_path):
         extract.extract(tmp_path / "out", image="2.png", layer="first")
 
 
-def test_without_shards_or_pictures_it_is_said_why(inputs, tmp_path):
+def test_extraction_without_shards_or_pictures_is_refused_with_the_reason(inputs, tmp_path):
     draw(inputs, tmp_path / "single", shard=None, to="png")
     with pytest.raises(RequestError, match="no shards in"):
         extract.extract(tmp_path / "single", image="2.png", layer="first")
@@ -685,7 +685,7 @@ def test_without_shards_or_pictures_it_is_said_why(inputs, tmp_path):
         extract.extract(tmp_path / "out", image="2.png", layer="first")
 
 
-def test_an_index_that_somebody_made_up_leads_nowhere(inputs, tmp_path):
+def test_a_forged_index_is_refused(inputs, tmp_path):
     draw(inputs, tmp_path / "out", to="tar")
     path = tmp_path / "out/run/shard-000000/index.parquet"
     table = parquet.read_table(path)
@@ -696,7 +696,7 @@ def test_an_index_that_somebody_made_up_leads_nowhere(inputs, tmp_path):
             extract.extract(tmp_path / "out", image="2.png", layer="first")
 
 
-def test_a_notice_is_nothing_else(inputs, tmp_path):
+def test_a_notice_is_no_picture(inputs, tmp_path):
     reported = []
     draw(inputs, tmp_path / "out", preprocessing=SAID, on_event=reported.append)
     assert not [event for event in reported if isinstance(event, Notice)]
@@ -712,7 +712,7 @@ def test_the_command_prints_how_tensorboard_shows_all_images_of_a_shard(fmapviz,
     assert b"%" not in done.stderr  # predictions of so many images are in the index
 
 
-def test_the_command_gets_one_picture_back(fmapviz, inputs, tmp_path):
+def test_the_command_extracts_one_picture(fmapviz, inputs, tmp_path):
     fmapviz("shapesnet", inputs, "--shard", "5", "--to", "tar", "--out", tmp_path / "out")
     words = ("extract", tmp_path / "out", "--image", "3.png", "--layer", "features.0.conv")
     first = fmapviz(*words, cwd=tmp_path)

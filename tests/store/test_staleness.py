@@ -33,7 +33,7 @@ def images(run):
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("change", ["added", "changed"])
 @pytest.mark.parametrize("shard", [None, pytest.param(2, marks=needs("pyarrow", "scale"))])
-def test_top_images_of_fewer_images_are_called_out_of_date(change, shard, tmp_path):
+def test_top_images_of_fewer_images_are_reported_as_out_of_date(change, shard, tmp_path):
     options = {"shard": shard, "to": ["tar" if shard else "png", "stats"]}
     inputs = paint_some(tmp_path / "in", 4)
     run = draw(inputs, out=tmp_path / "out", **options).directory
@@ -66,7 +66,7 @@ def test_top_images_that_the_run_draws_itself_are_drawn_again(tmp_path):
     assert draw(inputs, out=tmp_path / "out", **options).pictures == 0
 
 
-def test_statistics_and_report_are_of_all_images(tmp_path):
+def test_statistics_and_report_include_all_images(tmp_path):
     inputs = paint_some(tmp_path / "in", 2)
     run = draw(inputs, out=tmp_path / "out").directory
     paint_some(inputs, 2, first=2)

@@ -237,7 +237,7 @@ def spoilt(x):
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("batch_size", [None, 1, 2, 8])
 @pytest.mark.parametrize("workers", [1, 4])
-def test_a_networks_statistics_are_numpys(look, pictures, batch_size, workers):
+def test_statistics_of_a_network_equal_numpys(look, pictures, batch_size, workers):
     model = Ordinary()
     summary = look(model, pictures, batch_size=batch_size, workers=workers)
     seen = outputs(model, pictures)
@@ -250,7 +250,7 @@ def test_a_networks_statistics_are_numpys(look, pictures, batch_size, workers):
     assert (summary.pictures, summary.exit_code) == (0, 0)
 
 
-def test_of_a_trained_network_too(look, samples):
+def test_statistics_of_a_trained_network_equal_numpys(look, samples):
     inputs = sorted((samples / "shapes").iterdir())
     model = load_model("shapesnet", preprocessing=InputOptions(size=(64, 64)))
     summary = look(model, inputs, preprocessing=InputOptions(), layers="features.*", types=["ReLU", "Conv2d"], predictions=0)
@@ -272,7 +272,7 @@ def test_of_a_trained_network_too(look, samples):
             np.testing.assert_allclose([row[name] for row in rows], expected[name], rtol=1e-4, atol=1e-4)
 
 
-def test_values_that_are_not_finite_are_counted_and_take_no_part(look, pictures):
+def test_values_that_are_not_finite_are_counted_and_ignored(look, pictures):
     model = Makes(spoilt=spoilt, vector=lambda x: spoilt(x)[:, :, 2, 3], halves=lambda x: spoilt(x).half())
     summary = look(model, pictures, layers=["spoilt", "vector", "halves"])
     table = assert_numpys(summary.directory, outputs(model, pictures), layers=["spoilt", "vector", "halves"])
@@ -283,7 +283,7 @@ def test_values_that_are_not_finite_are_counted_and_take_no_part(look, pictures)
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("bad", [NAN, INF, -INF])
-def test_one_bad_value_in_one_image_changes_nothing_of_the_others(look, pictures, bad):
+def test_a_value_that_is_not_finite_affects_no_other_value(look, pictures, bad):
     def make(x):
         maps = x.clone()
         if x[0, 0, 0, 0] > prepared(pictures[1])[0, 0, 0, 0] - 1e-6:
@@ -297,7 +297,7 @@ def test_one_bad_value_in_one_image_changes_nothing_of_the_others(look, pictures
     assert bads[0] == bads[2] == 0 < bads[1]
 
 
-def test_what_never_varies(look, pictures):
+def test_constant_channels_are_dead(look, pictures):
     """Constant means: the same value everywhere in each of the images, and finite."""
 
     def make(x):
@@ -322,7 +322,7 @@ def test_what_never_varies(look, pictures):
     }
 
 
-def test_a_channel_that_only_differs_from_image_to_image(look, pictures):
+def test_a_channel_that_is_constant_in_each_image_is_dead(look, pictures):
     model = Makes(some=lambda x: x[:, :, :1, :1].expand(-1, -1, 5, 6))
     summary = look(model, pictures, layers="some")
     table = assert_numpys(summary.directory, outputs(model, pictures), layers=["some"])
@@ -331,12 +331,12 @@ def test_a_channel_that_only_differs_from_image_to_image(look, pictures):
     assert summary.dead == {"some": (0, 3, 3)}
 
 
-def test_of_a_single_image_a_single_value_is_not_dead(look, pictures):
+def test_a_single_value_of_a_single_image_is_not_dead(look, pictures):
     model = Makes(vector=lambda x: x[:, :, 0, 0], maps=torch.ones_like)
     assert look(model, pictures[:1], layers=["vector", "maps"]).dead == {"vector": (0, 0, 3), "maps": (3, 3, 3)}
 
 
-def test_what_never_varies_where_sizes_do(look, pictures):
+def test_constant_channels_of_varying_sizes_are_dead(look, pictures):
     """One pixel of a small picture says nothing; over all pictures the same number does."""
     for number, path in enumerate(pictures):
         paint(path, number, (12, 14 + 100 * (number % 2)))
@@ -356,7 +356,7 @@ def test_what_never_varies_where_sizes_do(look, pictures):
     assert (dead_of(table, "vector"), dead_of(table, "maps")) == ([1], [0])
 
 
-def test_tokens(look, pictures):
+def test_statistics_of_tokens_equal_numpys(look, pictures):
     class Net(nn.Module):
         def __init__(self):
             super().__init__()
@@ -376,7 +376,7 @@ def test_tokens(look, pictures):
         assert_rows(rows, [each[layer][:, 1:].transpose(1, 2).flatten(2)[0].double().numpy() for each in seen])
 
 
-def test_pictures_of_different_sizes(look, pictures):
+def test_statistics_of_different_sizes_equal_numpys(look, pictures):
     for number, path in enumerate(pictures[:4]):
         paint(path, number, (6 + number % 2, 9 + 3 * number))
     model = Ordinary()
@@ -400,7 +400,7 @@ class Sometimes(nn.Module):
         return self.last(chosen(self.first(x)))
 
 
-def test_layers_that_run_for_some_images_only(look, pictures):
+def test_layers_that_run_for_some_images_only_have_statistics(look, pictures):
     model = Sometimes()
     summary = look(model, pictures, types=["Conv2d"], batch_size=1)
     seen = outputs(model, pictures)
@@ -426,7 +426,7 @@ def test_all_samples_of_an_image_count(look, pictures, batch_size):
     assert dead_of(table, "head") == [1]
 
 
-def test_clips(look, pictures):
+def test_statistics_of_clips_equal_numpys(look, pictures):
     model = Makes(clip=lambda x: torch.stack([x, x * 2, x.relu()], 2))
     model.clip = nn.Sequential(model.clip, nn.Conv3d(3, 4, (1, 3, 3)))
     summary = look(model, pictures, types=["Conv3d"])
@@ -440,7 +440,7 @@ def test_clips(look, pictures):
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64], ids=str)
-def test_networks_of_other_types(look, pictures, dtype):
+def test_networks_of_other_types_are_computed_in_them(look, pictures, dtype):
     model = Ordinary().to(dtype)
     summary = look(model, pictures, batch_size=1)
     seen = [{name: values.float() for name, values in each.items()} for each in outputs(model, pictures, dtype)]
@@ -449,7 +449,7 @@ def test_networks_of_other_types(look, pictures, dtype):
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("offset", [1e3, 1e6, -1e6])
-def test_small_differences_of_large_numbers(look, tmp_path, offset):
+def test_deviations_of_large_values_are_accurate(look, tmp_path, offset):
     """A deviation computed from the mean of squares would be lost: float32 has 24 bits, the square takes 40."""
     inputs = [paint(tmp_path / f"{seed}.png", seed, (60, 70)) for seed in range(3)]
     model = Makes(far=lambda x: x + offset)
@@ -461,7 +461,7 @@ def test_small_differences_of_large_numbers(look, tmp_path, offset):
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("shard", [None, pytest.param(3, marks=needs("pyarrow", "scale"))], ids=["images", "shards"])
-def test_deviations_that_are_tiny_beside_the_mean(look, tmp_path, dtype, shard):
+def test_deviations_that_are_tiny_beside_the_mean_are_accurate(look, tmp_path, dtype, shard):
     """The deviation is that of the last digits of the type, and the levels of images differ by as little."""
     inputs = [paint(tmp_path / "in" / f"{seed}.png", seed, (60, 70)) for seed in range(7)]
     step = 10_000 * torch.finfo(dtype).eps
@@ -477,13 +477,13 @@ def test_deviations_that_are_tiny_beside_the_mean(look, tmp_path, dtype, shard):
     assert table["level", "output", ""][0]["std"] > 0
 
 
-def test_images_whose_levels_differ_by_much(look, pictures):
+def test_statistics_of_images_of_different_levels_are_accurate(look, pictures):
     model = Makes(far=lambda x: x * 1e-3 + x[:, :1, :1, :1].sign() * 1e4)
     summary = look(model, pictures, layers="far", batch_size=1)
     assert_numpys(summary.directory, outputs(model, pictures), layers=["far"])
 
 
-def test_a_million_values(look, tmp_path):
+def test_statistics_of_a_million_values_are_accurate(look, tmp_path):
     inputs = [paint(tmp_path / f"{seed}.png", seed, (600, 700)) for seed in range(2)]
     model = Makes(many=lambda x: x.exp())
     summary = look(model, inputs, layers="many")
@@ -493,13 +493,13 @@ def test_a_million_values(look, tmp_path):
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("factor", [1e-12, *(factor for factor in (1e-22, 1e22, 1e37)), 1e18])
-def test_very_small_and_very_large_values(look, pictures, factor):
+def test_statistics_of_very_small_and_large_values_are_accurate(look, pictures, factor):
     model = Makes(scaled=lambda x: x * factor)
     summary = look(model, pictures, layers="scaled")
     assert_numpys(summary.directory, outputs(model, pictures), layers=["scaled"])
 
 
-def test_a_mean_whose_sum_float32_cannot_hold(look, pictures):
+def test_a_mean_whose_sum_exceeds_float32_is_right(look, pictures):
     model = Makes(scaled=lambda x: x.clamp(1, 3) * 1e38)
     summary = look(model, pictures, layers="scaled")
     assert_numpys(summary.directory, outputs(model, pictures), layers=["scaled"])
@@ -559,7 +559,7 @@ def test_statistics_of_a_run_drawn_again_are_the_same(whole, look):
     assert bytes_of(look(Ordinary(), inputs, force=True).directory) == expected
 
 
-def test_an_image_that_has_changed_counts_as_it_is_now(look, pictures):
+def test_statistics_use_the_current_content_of_a_changed_image(look, pictures):
     look(Ordinary(), pictures)
     paint(pictures[2], 99, (13, 15))
     model = Ordinary()
@@ -621,7 +621,7 @@ def work(process):
 
 
 @pytest.mark.thorough
-def test_what_another_process_publishes_at_the_same_moment_is_ours(fmapviz, tmp_path):
+def test_files_that_another_process_publishes_are_accepted(fmapviz, tmp_path):
     ended = fmapviz("-c", f"import os{FIRST}{EIGHT_AT_ONCE}", tmp_path, cwd=Path(__file__).parent)
     assert (ended.returncode, ended.stdout) == (0, b""), ended.stderr.decode()
     assert all((tmp_path / str(number) / "stats.json").read_bytes() == b"b" for number in range(100))
@@ -655,7 +655,7 @@ def test_merging_is_associative_and_commutative_up_to_rounding(layers, others):
                 np.testing.assert_allclose(merged[name][rows[info.key]], whole[name][own], rtol=1e-12, atol=1e-12)
 
 
-def test_layers_have_the_index_that_their_pictures_have(look, pictures):
+def test_layers_have_the_index_of_their_pictures(look, pictures):
     summary = look(Ordinary(), pictures[:2], to=["stats", "png"], views=["maps", "inputs"])
     record = json.loads((summary.directory / "0.png/unit.json").read_bytes())
     drawn = {(layer["name"], layer.get("of", "output")): layer["index"] for layer in record["layers"]}
@@ -691,7 +691,7 @@ class Pools(nn.Module):
         return self.last(self.first(x).relu()).mean((2, 3))
 
 
-def test_inputs_and_gradients(look, pictures):
+def test_inputs_and_gradients_are_included(look, pictures):
     model = Pools().eval()
     summary = look(
         model, pictures, types=["Conv2d"], views=["inputs", "grads", "grad-inputs"], targets=[3, "top1"], batch_size=1
@@ -723,13 +723,13 @@ def test_inputs_and_gradients(look, pictures):
 @pytest.mark.parametrize(
     "style", [Style(channels="0,2"), Style(channels="top:2"), Style(channels="top:1:std", norm="layer")]
 )
-def test_statistics_are_of_all_channels_whichever_are_shown(look, pictures, style):
+def test_statistics_include_all_channels_regardless_of_channels(look, pictures, style):
     model = Ordinary()
     summary = look(model, pictures, style=style, to=["stats", "png"])
     assert_numpys(summary.directory, outputs(model, pictures))
 
 
-def test_statistics_are_of_layers_too_that_have_none_of_the_channels_shown(look, pictures):
+def test_statistics_include_layers_without_the_chosen_channels(look, pictures):
     model = Ordinary()
     summary = look(model, pictures, style=Style(channels="4-5"))
     assert_numpys(summary.directory, outputs(model, pictures))
@@ -751,7 +751,7 @@ def test_statistics_alone_leave_no_picture(look, pictures):
     assert names == ["products.json", "run.json", "stats.csv", "stats.json", "stats.safetensors", "unit.json"]
 
 
-def test_the_document_says_what_the_table_says(look, pictures):
+def test_the_document_equals_the_table(look, pictures):
     model = Makes(spoilt=spoilt, plain=lambda x: x)
     summary = look(model, pictures, layers=["spoilt", "plain"])
     document = json_of(summary.directory)
@@ -769,14 +769,14 @@ def test_the_document_says_what_the_table_says(look, pictures):
 HOSTILE = ['a,b "c"\n;d', "=1+1", "größe 层", "class", "x#2", "__metadata__", "a/b", "/", "long" * 100]
 
 
-def test_hostile_names(look, pictures):
+def test_hostile_names_are_kept(look, pictures):
     model = Makes(**dict.fromkeys(HOSTILE, lambda x: x * 2))
     summary = look(model, pictures, layers=["*"], exclude="anchor")
     assert_numpys(summary.directory, outputs(model, pictures), layers=HOSTILE)
     assert [layer["layer"] for layer in json_of(summary.directory)["layers"]] == HOSTILE
 
 
-def test_a_name_that_is_no_unicode(look, pictures):
+def test_a_name_that_is_no_unicode_is_kept(look, pictures):
     model = as_model(Makes(**{"bad\udcff": lambda x: x * 2}))
     assert look(model, pictures, layers="bad*").exit_code == 0
 
@@ -815,7 +815,7 @@ def test_dead_channels_are_reported_by_layer_up_to_a_limit():
     assert len(lines) == MOST_LINES + 1
 
 
-def test_a_run_whose_every_image_fails(look, tmp_path):
+def test_a_run_without_a_drawn_image_has_no_statistics(look, tmp_path):
     (tmp_path / "bad.png").write_bytes(b"no image")
     summary = look(Ordinary(), [tmp_path / "bad.png"])
     assert (summary.exit_code, summary.dead) == (4, {})
@@ -842,7 +842,7 @@ def test_a_view_of_pictures_only_is_reported(look, pictures):
     assert (summary.exit_code, summary.pictures) == (0, 0)
 
 
-def test_what_is_said_of_dead_channels_is_what_the_document_says(look, pictures):
+def test_reported_dead_channels_equal_those_of_the_document(look, pictures):
     hostile = 'x", "min": [1]\n  {"layer": "y'
     model = Makes(**{hostile: lambda x: x * 0, "plain": lambda x: x})
     summary = look(model, pictures[:2], layers=["*"], views=["maps", "inputs"])
@@ -869,7 +869,7 @@ DAMAGES = ["flip", "cut", "remove"]
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize(("name", "damage"), often(each_once(FILES, DAMAGES), of=product(FILES, DAMAGES)))
-def test_damage_is_found_and_the_same_command_mends_it(look, pictures, tmp_path, name, damage):
+def test_damaged_statistics_are_found_and_repaired_by_the_same_command(look, pictures, tmp_path, name, damage):
     directory = look(Ordinary(), pictures).directory
     before = bytes_of(directory)
     assert problems(tmp_path / "out") == []
@@ -889,7 +889,7 @@ def test_damage_is_found_and_the_same_command_mends_it(look, pictures, tmp_path,
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("damage", ["cut", "remove"])
-def test_an_images_lost_statistics_are_told_and_made_again_by_force(look, pictures, tmp_path, damage):
+def test_lost_statistics_of_an_image_are_reported_and_repaired_by_force(look, pictures, tmp_path, damage):
     directory = look(Ordinary(), pictures[:4]).directory
     path = directory / "0.png/stats.safetensors"
     data = path.read_bytes()
@@ -914,7 +914,7 @@ def test_an_image_is_added_to_a_run_with_a_damaged_one(look, pictures):
     assert (whole.left_out, whole.exit_code, json_of(directory)["images"]) == ((), 0, 5)
 
 
-def test_somebody_elses_file_is_not_replaced(look, pictures, tmp_path):
+def test_a_foreign_statistics_file_is_not_replaced(look, pictures, tmp_path):
     directory = look(Ordinary(), pictures, to="png").directory
     shutil.rmtree(directory)
     directory = look(Ordinary(), pictures[:1]).directory
@@ -928,7 +928,7 @@ def test_somebody_elses_file_is_not_replaced(look, pictures, tmp_path):
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize(("what", "by"), [(b'"type', b'"typf'), (b'"channels": 4', b'"channels": 9'), (b"low", b"lox")])
-def test_statistics_that_make_no_sense_are_left_out(look, pictures, what, by):
+def test_invalid_statistics_are_left_out(look, pictures, what, by):
     directory = look(Ordinary(), pictures).directory
     path = directory / "0.png/stats.safetensors"
     data = path.read_bytes()

@@ -77,7 +77,7 @@ def test_top_of_a_run_that_is_being_written_is_recorded(tmp_path):
 
 
 @pytest.mark.thorough
-def test_the_run_that_ends_between_the_pages_and_the_table_of_top_makes_the_table(tmp_path):
+def test_a_run_that_ends_between_pages_and_table_of_top_writes_the_table(tmp_path):
     run = draw(paint_some(tmp_path / "in", 3), out=tmp_path / "out").directory
     publish = run_files.publish
 
@@ -127,7 +127,7 @@ def test_a_run_whose_top_images_are_drawn_is_not_removed(tmp_path):
     check_whole(run)
 
 
-def test_a_report_of_a_run_that_is_being_written_shows_what_is_there(tmp_path):
+def test_a_report_of_a_running_run_shows_its_finished_images(tmp_path):
     other = draw(paint_some(tmp_path / "in", 2), out=tmp_path / "out", name="other").directory
     page, run = while_running(tmp_path, lambda run: _page(run, other))
     assert page is None or page.is_file()
@@ -142,7 +142,7 @@ def _page(run, other):
         return None
 
 
-def test_what_other_commands_recorded_stays_recorded_and_what_is_not_made_any_more_goes(tmp_path):
+def test_records_of_other_commands_are_kept_and_obsolete_ones_removed(tmp_path):
     run = draw(paint_some(tmp_path / "in", 2), out=tmp_path / "out", to=["png"]).directory
     run_files.publish(run, lambda _: ({"a.csv": b"a", "b.csv": b"b"}, []), variant="1", owned={"a.csv", "b.csv"})
     run_files.publish(run, lambda _: ({"c.csv": b"c"}, []), variant="2", owned={"c.csv"})
@@ -184,7 +184,7 @@ def build():
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("other", ["top", "run", "verify", "top top", "remove", "runs"])
-def test_processes_at_the_same_time_leave_a_whole_run(other, tmp_path):
+def test_concurrent_processes_leave_a_valid_run(other, tmp_path):
     (tmp_path / "net.py").write_text(NETWORK)
     paint_some(tmp_path / "in", 12)
     python = [sys.executable, "-m", "fmapviz"]

@@ -116,7 +116,7 @@ def test_a_command_that_is_interrupted_leaves_an_interrupted_run(number, reason,
     assert not [problem for each in verify(tmp_path / "out") for problem in each.problems]
 
 
-def test_a_full_disk_leaves_a_run_that_is_not_called_finished(tmp_path, monkeypatch):
+def test_a_full_disk_leaves_a_run_listed_as_unfinished(tmp_path, monkeypatch):
     inputs = paint_some(tmp_path / "in", 4)
     with put_in(monkeypatch, Disk()) as disk:
         draw(inputs, out=tmp_path / "probe")
@@ -147,7 +147,7 @@ def test_a_failure_to_write_leaves_a_failed_run_with_the_reason(tmp_path):
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("share", [0.3, 0.5, 0.7, 0.95])
-def test_a_process_that_is_gone_at_any_operation_leaves_a_run_that_is_not_called_finished(share, tmp_path, monkeypatch):
+def test_a_process_killed_at_any_operation_leaves_a_run_listed_as_unfinished(share, tmp_path, monkeypatch):
     inputs = paint_some(tmp_path / "in", 3)
     with put_in(monkeypatch, Disk()) as disk:
         draw(inputs, out=tmp_path / "probe")
@@ -159,7 +159,7 @@ def test_a_process_that_is_gone_at_any_operation_leaves_a_run_that_is_not_called
     assert shown(tmp_path) == (3, None, "finished")
 
 
-def test_an_error_of_the_callers_own_code_is_a_failure(tmp_path):
+def test_an_error_in_user_code_is_a_failure_of_the_run(tmp_path):
     with pytest.raises(StopError):
         draw(paint_some(tmp_path / "in", 3), out=tmp_path / "out", on_event=stop_after_an_image)
     assert shown(tmp_path)[2] == "failed"
@@ -182,7 +182,7 @@ def test_failed_inputs_do_not_make_a_run_unfinished(tmp_path):
     assert listed(tmp_path).failures == 1
 
 
-def test_a_wrong_request_leaves_no_run_and_what_was_interrupted_stays_so(tmp_path):
+def test_a_wrong_request_leaves_no_run_and_keeps_an_interrupted_one(tmp_path):
     class Mask(nn.Module):
         def __init__(self):
             super().__init__()
@@ -212,7 +212,7 @@ def test_a_run_that_was_interrupted_twice_has_the_number_of_its_inputs(tmp_path)
         assert shown(tmp_path)[1:] == (6, "interrupted")
 
 
-def test_a_folder_that_has_grown_has_its_present_number(tmp_path):
+def test_a_grown_folder_has_its_current_number_of_inputs(tmp_path):
     inputs = paint_some(tmp_path / "in", 3)
     draw(inputs, out=tmp_path / "out")
     paint_some(inputs, 4, first=3)
@@ -221,7 +221,7 @@ def test_a_folder_that_has_grown_has_its_present_number(tmp_path):
     assert shown(tmp_path)[1:] == (7, "interrupted")
 
 
-def test_of_other_inputs_than_those_of_the_run_the_number_is_unknown_and_not_guessed(tmp_path):
+def test_the_number_of_other_inputs_is_unknown(tmp_path):
     draw(paint_some(tmp_path / "in", 3), out=tmp_path / "out")
     more = paint_some(tmp_path / "more", 4, first=10)
     with pytest.raises(KeyboardInterrupt):
@@ -233,7 +233,7 @@ def test_of_other_inputs_than_those_of_the_run_the_number_is_unknown_and_not_gue
     assert shown(tmp_path) == (7, None, "finished")
 
 
-def test_what_is_interrupted_while_it_is_drawn_again_is_not_counted_twice(tmp_path):
+def test_images_interrupted_while_redrawn_are_counted_once(tmp_path):
     inputs = paint_some(tmp_path / "in", 4)
     draw(inputs, out=tmp_path / "out")
     with pytest.raises(KeyboardInterrupt):
@@ -241,7 +241,7 @@ def test_what_is_interrupted_while_it_is_drawn_again_is_not_counted_twice(tmp_pa
     assert shown(tmp_path) == (4, None, "interrupted")
 
 
-def test_parts_are_of_all_inputs_and_a_run_is_finished_when_each_is(tmp_path):
+def test_a_run_in_parts_is_finished_when_each_part_is(tmp_path):
     inputs = paint_some(tmp_path / "in", 9)
     with pytest.raises(KeyboardInterrupt):
         draw(inputs, out=tmp_path / "out", part=Part(1, 3), on_event=stop_after(1))
@@ -276,13 +276,13 @@ def test_images_in_shards_are_counted(tmp_path):
     "content",
     [b"", bytes(300), b"{", b"[]", b'{\n "fmapviz": 2, "inputs": 7}', b'{\n "fmapviz": 2, "inputs": "x", "found": "many"}'],
 )
-def test_a_damaged_record_is_one_of_an_interrupted_command(content, tmp_path):
+def test_a_damaged_record_counts_as_an_interrupted_command(content, tmp_path):
     draw(paint_some(tmp_path / "in", 2), out=tmp_path / "out")
     (tmp_path / "out" / "run" / "unfinished-0123456789ab.json").write_bytes(content)
     assert shown(tmp_path) == (2, None, "interrupted")
 
 
-def test_a_process_that_has_the_number_of_a_dead_one_does_not_keep_a_run_alive(tmp_path):
+def test_a_reused_process_number_does_not_mark_a_run_as_running(tmp_path):
     directory = draw(paint_some(tmp_path / "in", 1), out=tmp_path / "out").directory
     ours = files.hidden(directory).name.split("-")
     left = directory / "-".join([*ours[:2], str(os.getppid()), *ours[3:]])  # a living process, which began later

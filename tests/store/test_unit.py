@@ -81,7 +81,7 @@ def problems(run):
 # --- a directory and its record
 
 
-def test_a_unit_tells_its_source_its_record_and_every_file(run):
+def test_the_record_of_a_unit_lists_its_source_and_files(run):
     with staging_folder(run) as staging:
         (staging / "input.png").write_bytes(b"input")
         (staging / "00_conv.maps.png").write_bytes(b"")
@@ -113,7 +113,7 @@ def test_a_unit_in_a_folder_keeps_the_tree(run):
     assert problems(run) == []
 
 
-def test_a_path_that_is_no_text_is_kept(run):
+def test_a_path_that_is_no_text_is_recorded(run):
     path = os.fsdecode(b"/photos/l\xe9na.png")
     finish(run, source(path, "l_na.png"))
     assert find_done(run, source(path, "l_na.png")) == run / "l_na.png"
@@ -156,7 +156,7 @@ def test_nothing_is_staged_where_there_is_no_run(tmp_path):
 # --- done or not
 
 
-def test_a_finished_unit_is_found_while_its_source_is_the_same(run):
+def test_a_finished_unit_is_found_if_its_source_is_unchanged(run):
     assert find_done(run, source()) is None
     directory = finish(run, source())
     assert find_done(run, source()) == directory
@@ -191,7 +191,7 @@ DAMAGED = [
 
 
 @pytest.mark.parametrize("record", DAMAGED)
-def test_a_damaged_record_is_none_and_its_directory_is_left_alone(record, run):
+def test_a_damaged_record_is_ignored_and_its_directory_kept(record, run):
     (run / "lena.png").mkdir()
     (run / "lena.png/unit.json").write_bytes(record)
     assert read_unit(run / "lena.png") is None
@@ -207,7 +207,7 @@ REMNANTS = [b"", bytes(500), b"{", WHOLE[:20], WHOLE[:-50], b"[" + WHOLE[1:]]
 
 
 @pytest.mark.parametrize("record", REMNANTS)
-def test_where_a_power_failure_left_nothing_of_a_record_the_image_is_made_again(record, run):
+def test_an_image_whose_record_a_power_failure_destroyed_is_redrawn(record, run):
     directory = finish(run, source(), "old")
     (directory / "unit.json").write_bytes(record)
     assert find_done(run, source()) is None
@@ -228,7 +228,7 @@ def test_a_unit_without_a_record_that_holds_a_foreign_file_is_not_replaced(run):
     assert problems(run) == []
 
 
-def test_force_brings_an_image_back_that_had_to_make_do_with_another_name(run):
+def test_force_returns_an_image_to_its_plain_name(run):
     directory = finish(run, source(), "old")
     (directory / "unit.json").unlink()
     other = finish(run, source(), "other")
@@ -262,7 +262,7 @@ def test_nothing_is_written_through_a_folder_that_is_a_link(run, tmp_path):
 
 
 @pytest.mark.parametrize("unit", ["../../outside", "/outside", "", ".", "a/../../b", ".hidden/a"])
-def test_a_record_that_leads_out_of_the_run_is_not_put_back(unit, run, tmp_path):
+def test_a_record_with_a_path_outside_of_the_run_is_not_restored(unit, run, tmp_path):
     """Whoever may write into the run could have made it up."""
     left = run / f".fmapviz-{HOST}-{2**22 + 1}-abcdef-00000000-old"
     left.mkdir()
@@ -273,7 +273,7 @@ def test_a_record_that_leads_out_of_the_run_is_not_put_back(unit, run, tmp_path)
     assert [path.name for path in run.iterdir()] == [left.name]
 
 
-def test_what_another_host_left_is_swept_after_a_day(run):
+def test_staged_files_of_another_host_are_removed_after_a_day(run):
     fresh, old = (run / f".fmapviz-ffffff-1-abcdef-0000000{number}" for number in range(2))
     for path in (fresh, old):
         path.mkdir()
@@ -282,7 +282,7 @@ def test_what_another_host_left_is_swept_after_a_day(run):
     assert list(run.iterdir()) == [fresh]
 
 
-def test_what_a_process_of_our_own_number_left_is_swept(run):
+def test_staged_files_of_an_earlier_process_of_the_same_number_are_removed(run):
     """As in another container, whose processes have the same numbers."""
     left = run / f".fmapviz-{HOST}-{os.getpid()}-other0-00000000"
     left.mkdir()
@@ -323,7 +323,7 @@ def test_force_replaces_a_unit_without_a_record(damage, run):
     assert problems(run) == []
 
 
-def test_the_faster_of_two_stays(run):
+def test_the_first_of_two_units_is_kept(run):
     directory = finish(run, source(), "first")
     before = directory.stat().st_ino
     assert finish(run, source(), "second") == directory
@@ -333,7 +333,7 @@ def test_the_faster_of_two_stays(run):
 
 
 @pytest.mark.parametrize(("changes", "force"), [({}, True), ({"size": 7}, False), ({"mtime_ns": 7}, False)])
-def test_a_changed_source_or_force_replaces_all_that_was_ours(changes, force, run):
+def test_a_changed_source_or_force_replaces_a_unit(changes, force, run):
     finish(run, source(), "old", name="01_gone.maps.png")
     directory = finish(run, source(**changes), "new", force=force)
     assert directory == run / "lena.png"
@@ -402,7 +402,7 @@ with staging_folder(run) as staging:
 """
 
 
-def test_a_foreign_file_that_comes_at_the_last_moment_is_kept(run):
+def test_a_foreign_file_added_during_a_replacement_is_kept(run):
     directory = finish(run, source(), "old")
     before = tree(directory)
     result = run_python(LATE, run)
@@ -411,7 +411,7 @@ def test_a_foreign_file_that_comes_at_the_last_moment_is_kept(run):
     assert [path.name for path in run.iterdir()] == ["lena.png"]
 
 
-def test_a_unit_that_another_process_is_replacing_is_not_looked_into(run):
+def test_a_unit_that_another_process_replaces_is_not_read(run):
     directory = finish(run, source())
     record = read_unit(directory)
     (directory / "notes.txt").write_text("mine")
@@ -424,7 +424,7 @@ def test_a_unit_that_another_process_is_replacing_is_not_looked_into(run):
 # --- names that are taken
 
 
-def test_a_second_source_of_the_same_name_is_told_apart(run):
+def test_a_second_source_of_the_same_name_has_another_directory(run):
     first, second = source("/a/lena.png"), source("/b/lena.png")
     assert finish(run, first, "a") == run / "lena.png"
     assert finish(run, second, "b") == run / f"lena.png~{path_hash('/b/lena.png')}"
@@ -445,7 +445,7 @@ def test_a_unit_never_lies_inside_another(run):
     assert problems(run) == []
 
 
-def test_a_unit_whose_name_is_a_folder_already_is_told_apart(run):
+def test_a_unit_named_like_an_existing_folder_has_another_directory(run):
     outer = source("/one/a", "a")
     inner = source("/two/a/b/lena.png", "a/b/lena.png")
     assert finish(run, inner) == run / "a/b/lena.png"
@@ -453,7 +453,7 @@ def test_a_unit_whose_name_is_a_folder_already_is_told_apart(run):
     assert problems(run) == []
 
 
-def test_units_and_folders_of_one_name_at_the_same_moment(run):
+def test_units_and_folders_of_one_name_are_created_concurrently(run):
     """The folder is made, the unit takes its name while it is empty, and the other unit would come to lie inside."""
 
     barrier = threading.Barrier(2)
@@ -471,7 +471,7 @@ def test_units_and_folders_of_one_name_at_the_same_moment(run):
 
 
 @pytest.mark.parametrize("kind", ["file", "folder", "link to a folder", "dangling link", "pipe"])
-def test_what_is_not_ours_is_left_alone(kind, run, tmp_path):
+def test_foreign_files_are_not_changed(kind, run, tmp_path):
     taken = run / "lena.png"
     (tmp_path / "other").mkdir()
     if kind == "file":
@@ -493,7 +493,7 @@ def test_what_is_not_ours_is_left_alone(kind, run, tmp_path):
 
 
 @pytest.mark.parametrize("depth", [1, 2])
-def test_a_file_where_a_folder_should_be_is_left_alone(depth, run):
+def test_a_file_in_place_of_a_folder_is_not_changed(depth, run):
     (run / "cats").write_text("mine")
     file = source(
         "/photos/cats/x/lena.png", "/".join(["cats", "x", "lena.png"][-depth - 1 :]).replace("x", "cats", depth == 1)
@@ -509,7 +509,7 @@ def test_an_empty_directory_may_be_used(run):
     assert finish(run, source()) == run / "lena.png"
 
 
-def test_when_every_name_is_taken_it_says_so_and_touches_nothing(run):
+def test_a_unit_without_a_free_name_is_an_error_and_changes_nothing(run):
     for name in ("lena.png", f"lena.png~{path_hash('/photos/lena.png')}"):
         (run / name).write_text("mine")
     before = tree(run)
@@ -554,14 +554,14 @@ def kill(run, moment, file):
     assert result.returncode == -signal.SIGKILL, result.stderr
 
 
-def test_what_a_killed_process_was_writing_is_swept_away(run):
+def test_staged_files_of_a_killed_process_are_removed(run):
     kill(run, "writing", source())
     assert len(hidden(run)) == 1
     sweep(run)
     assert tree(run) == {}
 
 
-def test_what_a_living_process_or_another_computer_writes_is_not_swept_away(run):
+def test_staged_files_of_running_processes_and_other_hosts_are_kept(run):
     with staging_folder(run) as staging:
         (staging / "input.png").write_text("half")
         dead = subprocess.Popen(["true"])
@@ -575,7 +575,7 @@ def test_what_a_living_process_or_another_computer_writes_is_not_swept_away(run)
         assert tree(run) == before
 
 
-def test_a_unit_moved_aside_by_a_killed_process_is_put_back(run):
+def test_a_unit_moved_aside_by_a_killed_process_is_restored(run):
     directory = finish(run, source(), "old")
     before = tree(directory)
     kill(run, "os.rename 3", source())  # the first finds the name taken, the second moves the old one aside
@@ -586,7 +586,7 @@ def test_a_unit_moved_aside_by_a_killed_process_is_put_back(run):
     assert [path.name for path in run.iterdir()] == ["lena.png"]
 
 
-def test_a_unit_moved_aside_is_put_back_under_the_name_it_had(run):
+def test_a_unit_moved_aside_is_restored_under_its_name(run):
     """The name without a hash is another image's."""
     finish(run, source("/a/lena.png"), "a")
     second = source("/b/lena.png")
@@ -599,7 +599,7 @@ def test_a_unit_moved_aside_is_put_back_under_the_name_it_had(run):
     assert hidden(run) == []
 
 
-def test_a_unit_in_a_folder_is_put_back(run):
+def test_a_unit_in_a_folder_is_restored(run):
     file = source("/photos/cats/lena.png", "cats/lena.png")
     directory = finish(run, file)
     kill(run, "os.rename 3", file)
@@ -628,7 +628,7 @@ def test_a_foreign_file_in_a_unit_moved_aside_is_kept(run):
     assert (left / "notes.txt").read_text() == "mine"
 
 
-def test_a_unit_moved_aside_does_not_come_back_over_a_newer_one(run):
+def test_a_unit_moved_aside_does_not_replace_a_newer_one(run):
     finish(run, source(), "old")
     kill(run, "os.rename 3", source())
     directory = finish(run, source(mtime_ns=7), "newer")
@@ -637,7 +637,7 @@ def test_a_unit_moved_aside_does_not_come_back_over_a_newer_one(run):
     assert [path.name for path in run.iterdir()] == ["lena.png"]
 
 
-def test_what_is_left_of_a_replaced_unit_does_not_come_back(run):
+def test_a_partly_removed_unit_is_not_restored(run):
     directory = finish(run, source(), "old")
     kill(run, "os.remove 2", source())
     shutil.rmtree(directory)
@@ -645,7 +645,7 @@ def test_what_is_left_of_a_replaced_unit_does_not_come_back(run):
     assert tree(run) == {}
 
 
-def test_a_unit_that_cannot_be_put_back_is_kept(run):
+def test_a_unit_that_cannot_be_restored_is_kept(run):
     finish(run, source(), "old")
     kill(run, "os.rename 3", source())
     for name in ("lena.png", f"lena.png~{path_hash('/photos/lena.png')}"):
@@ -694,7 +694,7 @@ print(write("lena.png", "ours", 999).name)
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize(("what", "content"), [("nothing yet", "ours"), ("the same", "theirs"), ("another", "ours")])
-def test_a_unit_that_is_replaced_at_that_very_moment(what, content, run):
+def test_a_unit_replaced_at_the_same_moment_is_found(what, content, run):
     finish(run, source(), "old")
     result = run_python(REPLACED, run, what)
     assert (result.stdout, result.stderr) == ("lena.png\n", "")
@@ -730,7 +730,7 @@ def work(process):
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("task", ["same", "force", "newer", "names"])
-def test_eight_processes_finish_units_at_the_same_moment(task, run):
+def test_eight_processes_finish_units_concurrently(task, run):
     finish(run, source("/a/lena.png"), "old")
     result = run_python(MANY + EIGHT_AT_ONCE, run, task, 20)
     assert (result.stdout, result.stderr) == ("", "")
@@ -744,7 +744,7 @@ def test_eight_processes_finish_units_at_the_same_moment(task, run):
 
 
 @pytest.mark.thorough
-def test_eight_processes_sweep_at_the_same_moment(run):
+def test_eight_processes_remove_staged_files_concurrently(run):
     files = [source(f"/photos/{n}.png") for n in range(6)]
     for file in files[:3]:
         kill(run, "writing", file)
@@ -758,7 +758,7 @@ def test_eight_processes_sweep_at_the_same_moment(run):
         assert (run / name / "input.png").read_text() == content
 
 
-def test_where_nothing_can_be_made_that_is_said():
+def test_a_directory_that_cannot_be_written_to_is_reported():
     with pytest.raises(FileNotFoundError):
         files.make_folders(Path("/proc/nothing/here"))
 

@@ -46,7 +46,7 @@ def test_a_unit_of_another_version_is_found_but_not_done(tmp_path):
         assert find_done(tmp_path, other) is None
 
 
-def test_units_of_two_kinds_never_take_each_others_name(tmp_path):
+def test_units_of_two_kinds_never_share_a_name(tmp_path):
     one, other = (UnitKey(kind, "/a", "a", {"checksum": 1}) for kind in ("top", "film"))
     assert finish(tmp_path, one, force=True) == tmp_path / "a"
     assert finish(tmp_path, other, force=True) == tmp_path / f"a~{path_hash('/a')}"
@@ -68,7 +68,7 @@ def test_a_step_is_one_of_a_series():
 
 
 @pytest.mark.parametrize("file", [FILE, FRAME], ids=["file", "frame"])
-def test_a_distinct_name_leads_back_to_the_plain_one(file):
+def test_a_distinct_name_contains_the_plain_one(file):
     distinct = distinct_name(file.unit, file.path)
     assert distinct != file.unit
     assert plain_name(distinct, file.path) == plain_name(file.unit, file.path) == file.unit

@@ -64,7 +64,7 @@ def folders(run):
     return {each for each in walk(run) if each.path}
 
 
-def test_the_command_that_ends_records_what_units_occupy_as_their_files_do(run):
+def test_the_unit_table_records_the_disk_usage_of_units(run):
     with_record = folders(run)
     occupied = sum(-(-path.stat().st_size // 4096) if path.is_file() else 1 for path in [run, *run.rglob("*")]) * 4096
     listed = describe_run(run)
@@ -73,7 +73,7 @@ def test_the_command_that_ends_records_what_units_occupy_as_their_files_do(run):
     assert folders(run) == with_record
 
 
-def test_the_files_of_recorded_units_are_not_looked_at(run):
+def test_files_of_recorded_units_are_not_read(run):
     before = describe_run(run)
     (run / "0.png/input.png").unlink()
     assert describe_run(run) == before
@@ -81,7 +81,7 @@ def test_the_files_of_recorded_units_are_not_looked_at(run):
     assert describe_run(run).bytes < before.bytes - 2 * 4096
 
 
-def test_units_that_were_drawn_again_removed_or_added_since_are_looked_at(run):
+def test_files_of_changed_units_are_read(run):
     shutil.rmtree(run / "cats/1.png")
     finish(run, "new.png")
     write_table(run)
@@ -107,7 +107,7 @@ def test_units_that_were_drawn_again_removed_or_added_since_are_looked_at(run):
     ],
     ids=["empty", "truncated", "zeros", "another bit", "another file", "other columns"],
 )
-def test_a_damaged_record_is_none(run, damage):
+def test_a_damaged_record_is_ignored(run, damage):
     expected = folders(run)
     (run / UNIT_TABLE).write_bytes(damage((run / UNIT_TABLE).read_bytes()))
     assert folders(run) == expected

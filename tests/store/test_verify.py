@@ -83,20 +83,20 @@ def test_a_whole_tree_has_no_problems(out):
     ]
 
 
-def test_a_run_or_one_unit_can_be_looked_through_alone(out, unit):
+def test_a_run_or_a_unit_is_verified_alone(out, unit):
     assert [str(place.directory.relative_to(out)) for place in verify(out / "other")] == ["other", "other/a.png"]
     assert [(place.directory, place.files) for place in verify(unit)] == [(unit, 2)]
     assert [place.directory for place in verify(unit.parent)] == [unit]
 
 
-def test_a_moved_tree_is_still_whole(out, unit, tmp_path):
+def test_a_moved_tree_is_valid(out, unit, tmp_path):
     shutil.copytree(out, tmp_path / "copy")
     shutil.copytree(unit, tmp_path / "single")
     assert problems(tmp_path / "copy") == []
     assert problems(tmp_path / "single") == []
 
 
-def test_what_is_being_written_is_not_looked_at(out):
+def test_staged_files_are_not_verified(out):
     with staging_folder(out) as in_out, staging_folder(out / "net") as in_run:
         (in_out / "run.json").write_text("{")
         (in_run / "unit.json").write_text("{")
@@ -105,7 +105,7 @@ def test_what_is_being_written_is_not_looked_at(out):
         assert [place.hidden for place in verify(out)] == [1, 0, 0, 0, 0]  # of the run
 
 
-def test_the_command_tells_of_what_is_hidden(out, fmapviz):
+def test_the_command_reports_staged_files(out, fmapviz):
     (out / "net/.fmapviz-0").mkdir()
     done = fmapviz("verify", out)
     assert (done.returncode, done.stderr.decode().splitlines()) == (
@@ -113,7 +113,7 @@ def test_the_command_tells_of_what_is_hidden(out, fmapviz):
     )  # fmt: skip
 
 
-def test_a_run_without_an_image_is_whole(tmp_path):
+def test_a_run_without_an_image_is_valid(tmp_path):
     directory = open_run(tmp_path, INFO)
     assert [(place.directory, place.problems) for place in verify(tmp_path)] == [(directory, ())]
 
@@ -142,7 +142,7 @@ def test_a_copy_of_a_unit_in_its_own_run_is_named(out, unit):
     assert problems(out) == [(str(out / "net/b copy.png"), "the unit 'cats/b.png' under another name")]
 
 
-def test_an_image_may_be_called_like_a_file_of_ours(out):
+def test_an_image_may_have_the_name_of_a_record(out):
     finish(out / "net", "folder/input.png")
     finish(out / "net", "folder/b.png")
     assert problems(out) == []
@@ -150,7 +150,7 @@ def test_an_image_may_be_called_like_a_file_of_ours(out):
     assert problems(out) == [(str(out / "net/folder/b.png/00_conv.maps.png"), "0 bytes instead of 96")]
 
 
-def test_a_record_of_many_gigabytes_is_not_read(unit, monkeypatch):
+def test_a_record_of_many_gigabytes_is_refused(unit, monkeypatch):
     monkeypatch.setattr(checksummed_json, "MAX_BYTES", 2**20)
     monkeypatch.setattr(checksummed_json, "read", partial(files.read, most=2**20 + 1))
     os.truncate(unit / "unit.json", 40 * 2**30)
@@ -159,7 +159,7 @@ def test_a_record_of_many_gigabytes_is_not_read(unit, monkeypatch):
 
 @pytest.mark.parametrize("name", ["run.json", "products.json", "failures.jsonl"])
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
-def test_what_stands_in_a_records_place_is_to_be_removed(name, make, out):
+def test_other_objects_in_place_of_a_record_are_reported_for_removal(name, make, out):
     (out / "net" / name).unlink(missing_ok=True)
     make(out / "net" / name)
     assert {path for path, _ in problems(out)} == {str(out / "net" / name)}
@@ -179,14 +179,14 @@ def test_a_link_in_a_run_is_named_and_not_followed(out, unit, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["00_conv.maps.png", "unit.json"])
-def test_a_pipe_in_a_files_place_is_not_waited_for(name, unit):
+def test_a_pipe_in_place_of_a_file_does_not_block(name, unit):
     (unit / name).unlink()
     os.mkfifo(unit / name)
     assert problems(unit) == [(str(unit / name), "not a regular file")]
 
 
 @pytest.mark.parametrize("name", ["../../../secret", "/etc/passwd", "", ".", "..", "a\0b"])
-def test_a_record_that_leads_out_of_its_directory_is_not_followed(name, unit, tmp_path):
+def test_a_record_with_a_path_outside_of_its_directory_is_not_followed(name, unit, tmp_path):
     (tmp_path / "secret").write_text("secret")
     entry = {"name": name, "size": 6, "sha256": sha256(b"secret").hexdigest()}
     record = json.loads((unit / "unit.json").read_bytes())
@@ -197,7 +197,7 @@ def test_a_record_that_leads_out_of_its_directory_is_not_followed(name, unit, tm
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 100_000, '{"fmapviz": NaN}', '{"fmapviz": 1e999}', "9" * 10_000])
-def test_what_json_readers_stumble_over_is_damaged(text, out, unit):
+def test_invalid_json_is_damaged(text, out, unit):
     (unit / "unit.json").write_text(text)
     (out / "net/run.json").write_text(text)
     assert problems(out) == [(str(out / "net/run.json"), "damaged"), (str(unit / "unit.json"), "damaged")]
@@ -213,7 +213,7 @@ def test_without_hashing_only_sizes_are_compared(out, unit):
 
 
 @pytest.mark.thorough
-def test_every_flipped_byte_of_a_noted_failure_is_named_and_a_line_that_was_cut_off_is_not(out):
+def test_each_flipped_byte_of_a_failure_is_reported_and_a_truncated_line_is_not(out):
     path = out / "net/failures.jsonl"
     append_failure(out / "net", Failure("/photos/d.png", "E_FORMAT", "not an image"))
     whole = path.read_bytes()
@@ -242,13 +242,13 @@ def test_every_flipped_byte_of_a_noted_failure_is_named_and_a_line_that_was_cut_
         (lambda run: (run / "notes.txt").write_bytes(b""), "remove"),
     ],
 )
-def test_each_problem_tells_what_helps(change, remedy, out):
+def test_each_problem_has_a_remedy(change, remedy, out):
     change(out / "net")
     assert remedies(out) == {remedy}
 
 
 @pytest.mark.thorough
-def test_many_directories_are_told_in_order(out):
+def test_problems_of_many_directories_are_sorted(out):
     for number in range(200):
         finish(out / "net", f"x{number:03}.png")
     (out / "net/x150.png/00_conv.maps.png").unlink()
@@ -303,7 +303,7 @@ def test_a_unit_without_its_record_is_named(out, unit):
 
 @pytest.mark.parametrize("name", FILES[:2])
 @pytest.mark.parametrize("kind", ["folder", "dangling link"])
-def test_something_else_in_a_files_place_is_named(name, kind, unit):
+def test_other_objects_in_place_of_a_file_are_named(name, kind, unit):
     (unit / name).unlink()
     if kind == "folder":
         (unit / name).mkdir()
@@ -324,7 +324,7 @@ def test_something_else_in_a_files_place_is_named(name, kind, unit):
         f'{{"unit": {KEY}, "files": []}}',
     ],
 )
-def test_a_damaged_record_is_named_and_the_rest_is_still_looked_through(record, out, unit):
+def test_a_damaged_record_is_named_and_the_rest_is_verified(record, out, unit):
     (unit / "unit.json").write_text(record)
     (out / "other/a.png/00_conv.maps.png").unlink()
     found = problems(out)
@@ -333,13 +333,13 @@ def test_a_damaged_record_is_named_and_the_rest_is_still_looked_through(record, 
 
 
 @pytest.mark.parametrize("record", ["", "{", "[]", "{}", '{"fmapviz": "1"}', '{"fmapviz": 2, "fingerprint": "x"}'])
-def test_a_damaged_run_is_named_and_its_units_are_still_looked_through(record, out, unit):
+def test_a_damaged_run_is_named_and_its_units_are_verified(record, out, unit):
     (out / "net/run.json").write_text(record)
     (unit / "00_conv.maps.png").unlink()
     assert problems(out) == [(str(out / "net/run.json"), "damaged"), (str(unit / "00_conv.maps.png"), "missing")]
 
 
-def test_what_fmapviz_did_not_make_is_named(out, unit):
+def test_foreign_files_are_named(out, unit):
     for path in (unit / "notes.txt", unit / ".hidden", unit.parent / "notes.txt", out / "net/notes.txt"):
         path.write_text("mine")
     (unit / "more").mkdir()
@@ -349,7 +349,7 @@ def test_what_fmapviz_did_not_make_is_named(out, unit):
     ]
 
 
-def test_a_strange_record_in_a_run_does_not_hide_its_units(out, unit):
+def test_an_unknown_record_in_a_run_does_not_hide_its_units(out, unit):
     (out / "net/unit.json").write_bytes(dumps({"unit": json.loads(KEY), "files": []}))
     (unit / "00_conv.maps.png").unlink()
     assert problems(out) == [
@@ -358,7 +358,7 @@ def test_a_strange_record_in_a_run_does_not_hide_its_units(out, unit):
     ]
 
 
-def test_other_things_beside_the_runs_are_nobodys_business(out):
+def test_other_files_beside_the_runs_are_ignored(out):
     (out / "notes.txt").write_text("mine")
     (out / "thesis/figures").mkdir(parents=True)
     (out / "thesis/figures/one.png").write_text("mine")
@@ -366,7 +366,7 @@ def test_other_things_beside_the_runs_are_nobodys_business(out):
 
 
 @pytest.mark.parametrize("kind", ["empty", "foreign", "missing", "file"])
-def test_a_directory_that_fmapviz_did_not_make_is_a_wrong_request(kind, tmp_path):
+def test_a_foreign_directory_is_a_wrong_request(kind, tmp_path):
     place = tmp_path / "place"
     if kind == "file":
         place.write_text("mine")
@@ -394,7 +394,7 @@ for place in verify(Path(sys.argv[1])):
 """
 
 
-def test_what_cannot_be_looked_into_is_named():
+def test_unreadable_directories_are_named():
     with tempfile.TemporaryDirectory() as folder:  # pytest's own cannot be entered by other users
         out = Path(folder)
         run = open_run(out, INFO)
@@ -419,7 +419,7 @@ def test_a_path_that_is_no_text_is_named(out, unit):
     assert problems(unit) == [(str(unit / name), "not made by fmapviz")]
 
 
-def test_looking_changes_nothing(out):
+def test_verification_changes_nothing(out):
     def state():
         return {path: (path.stat().st_mtime_ns, path.stat().st_ino) for path in out.rglob("*")}
 
@@ -428,7 +428,7 @@ def test_looking_changes_nothing(out):
     assert state() == before
 
 
-def test_records_are_json_that_anybody_can_read(out, unit):
+def test_records_are_plain_json(out, unit):
     for path in (out / "net/run.json", unit / "unit.json"):
         record = json.loads(path.read_bytes())
         first, *_, last = record

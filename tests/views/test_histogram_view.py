@@ -34,11 +34,11 @@ def assert_counted(maps, *, moved=0):
 @pytest.mark.sampled
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64], ids=str)
 @pytest.mark.parametrize("shape", [(3, 8, 9, 10), (1, 2000), (2, 5, 1, 1), (1, 3, 2, 4, 5)], ids=str)
-def test_counts_are_numpys(dtype, shape):
+def test_counts_equal_those_of_numpy(dtype, shape):
     assert_counted(random_maps(*shape).to(dtype))
 
 
-def test_of_a_million_values_hardly_one_is_in_the_bin_beside():
+def test_few_of_a_million_values_are_in_a_neighbouring_bin():
     assert_counted(random_maps(1, 1_000_000), moved=3)
 
 
@@ -65,7 +65,7 @@ def test_values_that_are_not_finite_are_counted_apart(dtype):
     assert_counted(maps)
 
 
-def test_one_of_them_changes_nothing_of_the_counts():
+def test_a_value_that_is_not_finite_does_not_change_the_counts():
     values = random_maps(1, 5000)
     alone, together = count(values), count(torch.cat([values, torch.tensor([[NAN]])], 1))
     assert all(torch.equal(one, other) for one, other in zip(alone[:3], together[:3], strict=True))
@@ -73,7 +73,7 @@ def test_one_of_them_changes_nothing_of_the_counts():
 
 
 @pytest.mark.parametrize("value", [0.0, -7.5, 1e-30, 3.0])
-def test_equal_values_are_all_in_the_middle(value):
+def test_equal_values_are_in_the_middle_bin(value):
     maps = torch.full((2, 3, 4, 4), value)
     assert_counted(maps)
     maps[1, 0, 0, 0] = INF
@@ -81,23 +81,23 @@ def test_equal_values_are_all_in_the_middle(value):
     assert count(maps)[0][:, BINS // 2].tolist() == [48, 47]
 
 
-def test_equal_values_are_in_the_middle_however_large():
+def test_large_equal_values_are_in_the_middle_bin():
     assert count(torch.full((1, 9), 1e30))[0].nonzero().tolist() == [[0, BINS // 2]]
 
 
-def test_without_a_finite_value_there_is_no_range():
+def test_a_map_without_a_finite_value_has_no_range():
     counts, low, high, nonfinite = count(torch.tensor([[NAN, INF, -INF], [1.0, 2.0, 2.0]]))
     assert counts.sum(1).tolist() == [0, 3]
     assert low.isnan().tolist() == high.isnan().tolist() == [True, False]
     assert nonfinite.tolist() == [3, 0]
 
 
-def test_a_range_that_float32_cannot_hold():
+def test_a_range_beyond_float32_is_counted():
     assert_counted(random_maps(1, 1001).clamp(-3.3, 3.3) * 1e38)
     assert_counted(torch.tensor([[-3e38, 0.0, 3e38, NAN]]))
 
 
-def test_the_maps_stay_as_they_are():
+def test_the_maps_are_not_changed():
     maps = random_maps(2, 3, 4, 5).requires_grad_()
     before = maps.detach().clone()
     assert not count(maps)[1].requires_grad

@@ -69,14 +69,14 @@ def zoom_of(pixels, *, tiles, side, padding=2):
 @pytest.mark.sampled
 @pytest.mark.parametrize("count", [2, 3, 16, 64, 96])
 @pytest.mark.parametrize("side", [3, 7, 11])
-def test_kernels_over_three_colours_are_make_grids(count, side):
+def test_kernels_over_three_colours_equal_make_grid(count, side):
     kernels = random_kernels(count, 3, side, side)
     pixels = tile_kernels(kernels, Style())
     zoom = zoom_of(pixels, tiles=isqrt(count), side=side)
     assert torch.equal(pixels, grid_of(kernels, zoom=zoom))
 
 
-def test_one_tile_has_nothing_around_it():
+def test_a_single_tile_has_no_padding():
     kernels = random_kernels(1, 3, 5, 5)
     assert torch.equal(tile_kernels(kernels, Style()), grid_of(kernels, zoom=16))
 
@@ -84,7 +84,7 @@ def test_one_tile_has_nothing_around_it():
 @pytest.mark.sampled
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("style", [{"columns": 5}, {"columns": 1000}, {"padding": 0}, {"padding": 7}, {"scale": 2}], ids=str)
-def test_tiles_are_laid_out_as_asked(channels, style):
+def test_tiles_follow_columns_padding_and_scale(channels, style):
     kernels = random_kernels(20, channels, 5, 4)
     pixels = tile_kernels(kernels, Style(**style))
     columns, padding = min(style.get("columns", 4), 20), style.get("padding", 2)
@@ -98,7 +98,7 @@ def test_tiles_are_laid_out_as_asked(channels, style):
     ("style", "norm"),
     [("layer", {"scale_each": False}), ("run", {"scale_each": False}), ("fixed:-0.1,0.2", {"value_range": (-0.1, 0.2)})],
 )
-def test_norms_are_make_grids(channels, style, norm):
+def test_norms_of_kernels_equal_those_of_make_grid(channels, style, norm):
     kernels = random_kernels(9, channels, 5, 5)
     pixels = tile_kernels(kernels, Style(norm=style))
     assert torch.equal(pixels, grid_of(kernels, zoom=zoom_of(pixels, tiles=3, side=5), **norm))
@@ -107,7 +107,7 @@ def test_norms_are_make_grids(channels, style, norm):
 @pytest.mark.sampled
 @pytest.mark.parametrize("colormap", COLORMAPS)
 @pytest.mark.parametrize("norm", ["channel", "layer", "signed"])
-def test_three_colours_stay_what_they_are_whatever_the_colour_map(colormap, norm):
+def test_kernels_over_three_colours_ignore_the_colormap(colormap, norm):
     kernels = random_kernels(9, 3, 5, 4)
     pixels = tile_kernels(kernels, Style(colormap=colormap, norm=norm))
     assert torch.equal(pixels, tile_kernels(kernels, Style(norm=norm)))
@@ -133,7 +133,7 @@ def test_other_kernels_are_a_row_for_each_filter(shape, coloured):
         assert torch.equal(pixels, expected)
 
 
-def test_rows_are_scaled_together_if_asked():
+def test_rows_are_scaled_together_with_norm_layer():
     kernels = random_kernels(6, 4, 3, 3) * torch.arange(1, 7).view(6, 1, 1, 1)
     pixels = tile_kernels(kernels, Style(norm="layer", padding=1))
     extremes = kernels.min().item(), kernels.max().item()
@@ -233,7 +233,7 @@ def test_values_that_are_not_finite_are_a_checkerboard(bad):
 
 
 @pytest.mark.parametrize("channels", [1, 2, 3])
-def test_they_have_no_say_in_the_scaling(channels):
+def test_values_that_are_not_finite_do_not_affect_the_scaling(channels):
     kernels = random_kernels(4, channels, 3, 3)
     broken = kernels.clone()
     kernels[1, :, 0, 0] = kernels[1, :, 1:].mean()
@@ -267,7 +267,7 @@ def test_the_largest_filters_come_first():
     assert choose(kernels, Style()) is None
 
 
-def test_filters_that_are_not_there_are_no_picture():
+def test_filters_that_do_not_exist_have_no_picture():
     with pytest.raises(NotAMapError, match=r"^has 10 filters, none of those chosen$"):
         read(nn.Conv2d(3, 10, 3), Style(channels="10-20"))
     with pytest.raises(NotAMapError, match=r"^has no kernels$"):
@@ -288,7 +288,7 @@ def of_own_levels(shape, style):
     "shape", [(10, 3, 5, 4), (10, 1, 5, 4), (7, 3, 2, 5, 5), (1, 3, 6, 6), (1, 1, 3, 2, 2), (9, 3, 1, 1)], ids=str
 )
 @pytest.mark.parametrize("style", [{}, {"columns": 4, "padding": 5}, {"channels": "0,3-5"}, {"channels": "top:2"}], ids=str)
-def test_every_filters_tile_is_where_it_is_said_to_be(shape, style):
+def test_the_recorded_position_of_each_filters_tile_is_right(shape, style):
     grid, levels, numbers = of_own_levels(shape, style)
     pixels, tiles = torch.from_numpy(grid.pixels), grid.tiles
     assert tiles.count == len(numbers)
@@ -309,7 +309,7 @@ def test_a_row_of_tiles_is_not_one_tile():
 @pytest.mark.sampled
 @pytest.mark.parametrize("shape", [(10, 4, 3, 3), (7, 2, 3, 5, 4), (12, 30, 1, 1), (1, 2, 3, 3)], ids=str)
 @pytest.mark.parametrize("style", [{}, {"columns": 4, "padding": 5}, {"channels": "0,3-5"}, {"channels": "top:2"}], ids=str)
-def test_every_filters_row_is_where_it_is_said_to_be(shape, style):
+def test_the_recorded_position_of_each_filters_row_is_right(shape, style):
     grid, levels, numbers = of_own_levels(shape, style)
     pixels, rows = torch.from_numpy(grid.pixels), grid.tiles
     assert (rows.count, rows.columns) == (len(numbers), 1)
@@ -320,7 +320,7 @@ def test_every_filters_row_is_where_it_is_said_to_be(shape, style):
 
 
 @pytest.mark.parametrize("shape", [(960, 1, 3, 3), (3000, 1, 3, 3), (900, 1, 2, 3, 3), (256, 64, 3, 3)], ids=str)
-def test_filters_with_numbers_are_as_large_as_those(shape):
+def test_filters_are_at_least_as_large_as_their_numbers(shape):
     """So no room is lost to numbers between filters: they stand as near to each other as the padding says."""
     plain, style = Style(labels=False), Style(labels=True)
     grid = draw(torch.zeros(shape), style)
@@ -351,13 +351,13 @@ def test_filters_with_numbers_are_as_large_as_those(shape):
     ],
     ids=str,
 )
-def test_a_convolutions_weight_is_given_as_it_is(module):
+def test_the_kernels_of_a_convolution_are_its_weight(module):
     weight = weight_of(module)
     assert torch.equal(weight, module.weight)
     assert not weight.requires_grad
 
 
-def test_of_one_dimension_it_has_one_row():
+def test_kernels_of_one_dimension_have_one_row():
     module = nn.Conv1d(4, 6, 5, groups=2)
     assert torch.equal(weight_of(module), module.weight[:, :, None])
     module = nn.ConvTranspose1d(4, 6, 5)
@@ -384,7 +384,7 @@ def test_a_transposed_convolution_stamps_its_kernels(kind, groups):
             assert torch.equal(stamped[output], kernel)
 
 
-def test_the_weight_that_is_computed_with_counts():
+def test_kernels_are_the_weight_that_the_layer_computes_with():
     torch.manual_seed(0)
     one = torch.zeros(1, 3, 3, 3)
     for module in (
@@ -401,7 +401,7 @@ def test_the_weight_that_is_computed_with_counts():
 
 
 @pytest.mark.filterwarnings("ignore:.*quantize.*")
-def test_a_quantized_weight_is_what_its_numbers_stand_for():
+def test_a_quantized_weight_is_dequantized():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from torch.ao.nn import quantized
@@ -432,18 +432,18 @@ def test_a_quantized_weight_is_what_its_numbers_stand_for():
     ],
     ids=str,
 )
-def test_anything_else_has_no_kernels(module):
+def test_layers_of_other_types_have_no_kernels(module):
     assert weight_of(module) is None
 
 
-def test_a_convolution_that_has_seen_nothing_has_no_kernels_yet():
+def test_a_lazy_convolution_has_no_kernels_yet():
     module = nn.LazyConv2d(4, 3)
     assert weight_of(module) is None
     module(torch.zeros(1, 2, 5, 5))
     assert weight_of(module).shape == (4, 2, 3, 3)
 
 
-def test_the_weight_stays_as_it_is():
+def test_the_weight_is_not_changed():
     module = nn.Conv2d(3, 4, 3)
     before = module.weight.detach().clone()
     draw(weight_of(module), Style(norm="signed", channels="top:2"))

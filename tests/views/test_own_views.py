@@ -132,7 +132,7 @@ def test_a_function_is_drawn_as_the_view_that_does_the_same():
     assert all(np.allclose(values[key], others[key.replace("average", "mean")]) for key in values)
 
 
-def test_its_attributes_say_how_it_is_drawn():
+def test_attributes_of_an_own_view_choose_how_it_is_drawn():
     own = run("0.png", views="views.py:first,views.py:whole").directory / "0.png"
     for name, size in LAYERS.items():
         file = name.replace(" ", "_")
@@ -140,7 +140,7 @@ def test_its_attributes_say_how_it_is_drawn():
         assert pixels(own / f"{file}.whole.png").shape[:2] == (16, 16)
 
 
-def test_pictures_are_those_that_it_draws():
+def test_an_own_view_may_return_pictures():
     own = run("0.png", views="views.py:Signs,views.py:grey").directory / "0.png"
     net, batch = network(), read("0.png")
     inputs = {"00 0": batch, "01 2": net[:2](batch)}
@@ -153,7 +153,7 @@ def test_pictures_are_those_that_it_draws():
         assert np.array_equal(grey, (inputs[name][0, 0] > 0).numpy() * np.uint8(200))
 
 
-def test_what_fails_is_named_with_file_and_line_and_the_rest_is_drawn(place):
+def test_an_own_view_that_fails_is_named_with_file_and_line_and_the_rest_is_drawn(place):
     lines = ["import numpy as np, torch", "from PIL import Image", "def helper(maps):", "    return 1 / 0"]
     wanted = {}
     for name, (code, said) in BAD.items():
@@ -187,7 +187,7 @@ def test_a_view_that_draws_nothing_is_named(place):
     ]
 
 
-def test_it_may_fail_for_one_layer_or_for_one_image_of_a_batch(place):
+def test_an_own_view_may_fail_for_one_layer_or_one_image_of_a_batch(place):
     (place / "some.py").write_text(
         "def layer(maps):\n    assert maps.shape[1] == 4\n    return maps.mean(1)\n"
         "def image(maps):\n    assert (maps[:, 0, 0, 0] < LIMIT).all(), 'too bright'\n    return maps.mean(1)\n"
@@ -256,7 +256,7 @@ PNG = input = größe = _hidden = average = mean
 
 
 @pytest.mark.parametrize("view", REFUSED)
-def test_what_is_no_view_is_refused_before_anything_is_written(view, place):
+def test_a_value_that_is_no_view_is_refused_before_anything_is_written(view, place):
     (place / "wrong.py").write_text(WRONG, "utf-8")
     (place / "broken.py").write_text("raise RuntimeError('at import')\n")
     with pytest.raises(RequestError) as caught:
@@ -266,7 +266,7 @@ def test_what_is_no_view_is_refused_before_anything_is_written(view, place):
     assert not (place / "runs").exists()
 
 
-def test_its_code_changes_no_other_picture_and_nothing_around_it(place):
+def test_an_own_view_changes_no_other_picture_and_no_state(place):
     (place / "vandal.py").write_text(
         "import os, torch\nos.chdir('/')\n"
         "def vandal(maps):\n    os.chdir('/')\n    maps.zero_()\n    torch.set_grad_enabled(False)\n    return maps[:, 0]\n"
@@ -285,7 +285,7 @@ def test_its_code_changes_no_other_picture_and_nothing_around_it(place):
     assert RunConfig(network(), views=["maps"]).views == ("maps",)
 
 
-def test_changed_code_makes_another_run(place):
+def test_changed_user_code_makes_another_run(place):
     (place / "parts.py").write_text("POWER = 2\n")
     code = "import parts\ndef energy(maps):\n    return maps.abs().pow(parts.POWER).mean(1)\n"
     (place / "energy.py").write_text(code)
@@ -345,7 +345,7 @@ def test_in_python_views_are_functions_classes_and_objects(place):
         run("0.png", views=[5])
 
 
-def test_gradients_are_captured_too(place):
+def test_an_own_view_may_need_gradients(place):
     (place / "signs.py").write_text(
         "def ups(maps):\n    return maps.mean(1)\nups.captures = 'gradient'\n"
         "def into(maps):\n    return maps.mean(1)\ninto.captures = 'input gradient'\n"
@@ -362,7 +362,7 @@ def test_gradients_are_captured_too(place):
             assert np.allclose(value, gradient.mean(0), atol=1e-7)
 
 
-def test_all_formats_and_readers_of_runs_take_them(place):
+def test_all_formats_and_readers_of_runs_accept_own_views(place):
     summary = run("0.png", "shapesnet", views="views.py:average,views.py:Signs", to="png,html,tensorboard,tar,stats,svg")
     assert not [problem for each in verify(summary.directory) for problem in each.problems]
     assert '"average"' in (summary.directory / "0.png" / "report.js").read_text()
@@ -376,12 +376,12 @@ def test_all_formats_and_readers_of_runs_take_them(place):
         pass
 
 
-def test_a_comparison_of_two_networks_takes_none():
+def test_a_comparison_of_two_networks_refuses_own_views():
     with pytest.raises(RequestError, match="average draws one network"):
         load_session(RunConfig("shapesnet", views="views.py:average"), pair=True)
 
 
-def test_the_command_takes_them_and_completes_them(fmapviz, place):
+def test_the_command_accepts_and_completes_own_views(fmapviz, place):
     result = fmapviz("shapesnet", "0.png", "--view", "views.py:average", "--to", "png", "--layers", "features.0.conv")
     assert result.returncode == 0, result.stderr
     assert (place / "runs" / "shapesnet" / "0.png" / "00_features.0.conv.average.png").is_file()
@@ -390,7 +390,7 @@ def test_the_command_takes_them_and_completes_them(fmapviz, place):
     assert words == [f"maps,views.py:{name}" for name in ("average", "first", "whole", "Signs", "Grey")]
 
 
-def test_a_name_travels_to_another_process_without_running_code(place):
+def test_an_own_view_is_pickled_without_running_its_code(place):
     (name,) = RunConfig("alexnet", views="views.py:average").views
     sent = pickle.dumps(name)
     (place / "views.py").write_text(VIEWS.replace("def average", "def average(maps): return maps[:, 0]\ndef other"))
@@ -402,7 +402,7 @@ def test_a_name_travels_to_another_process_without_running_code(place):
 
 
 @pytest.mark.thorough
-def test_workers_of_ray_draw_them(place):
+def test_workers_of_ray_draw_own_views(place):
     pytest.importorskip("ray")
     local, far = (
         run(["0.png", "1.png"], "shapesnet", views="maps,views.py:average", out=name, engine=engine).directory

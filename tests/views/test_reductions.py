@@ -37,7 +37,7 @@ def assert_same(reduced, expected, rtol=1e-6):
 @pytest.mark.parametrize(("reduce", "combine"), REDUCTIONS)
 @pytest.mark.parametrize("shape", [(1, 1, 1, 1), (2, 3, 4, 5), (1, 257, 7, 3), (3, 64, 1, 6)], ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64], ids=str)
-def test_a_reduction_is_numpys(reduce, combine, shape, dtype):
+def test_a_reduction_equals_that_of_numpy(reduce, combine, shape, dtype):
     maps = random_maps(*shape).to(dtype)
     before = maps.clone()
     assert_same(reduce(maps), reference(maps, combine))
@@ -61,7 +61,7 @@ def test_values_that_are_not_finite_take_no_part(reduce, combine, dtype):
 
 @pytest.mark.parametrize(("reduce", "combine"), REDUCTIONS)
 @pytest.mark.parametrize("bad", [NAN, INF, -INF])
-def test_one_value_that_is_not_finite_is_enough(reduce, combine, bad):
+def test_a_value_that_is_not_finite_is_ignored_at_each_position(reduce, combine, bad):
     maps = random_maps(1, 8, 3, 3) - 20  # a maximum that a zero in the place of the bad value would exceed
     maps[0, 3, 1, 1] = bad
     assert_same(reduce(maps), reference(maps, combine))
@@ -69,7 +69,7 @@ def test_one_value_that_is_not_finite_is_enough(reduce, combine, bad):
 
 @pytest.mark.parametrize(("reduce", "combine"), REDUCTIONS)
 @pytest.mark.parametrize("factor", [1e38, 1e-38, -1e38])
-def test_a_sum_that_float32_cannot_hold_does_no_harm(reduce, combine, factor):
+def test_a_mean_whose_sum_overflows_float32_is_right(reduce, combine, factor):
     maps = (random_maps(1, 30, 3, 3).abs() + 0.5).clamp(max=3) * factor
     assert maps.isfinite().all()
     assert_same(reduce(maps), reference(maps, combine), rtol=1e-5)
@@ -82,7 +82,7 @@ def test_halves_are_added_up_in_float32():
 
 
 @pytest.mark.parametrize(("reduce", "combine"), REDUCTIONS)
-def test_what_float32_cannot_hold_is_infinite(reduce, combine):
+def test_a_mean_beyond_float32_is_infinite(reduce, combine):
     maps = random_maps(1, 4, 3, 3).double()
     maps[0, 0, 0, 0] = 1e300
     assert_same(reduce(maps), reference(maps, combine))

@@ -61,7 +61,7 @@ WAYS = {
 @pytest.mark.sampled
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("option", options_of(Style))
-def test_every_option_is_drawn_or_named(maps, way, option):
+def test_each_option_of_a_style_is_drawn_or_reported(maps, way, option):
     found, more = maps["features.0.conv"], {"labels": True} if option == "text_size" else {}
     draw, plain = WAYS[way], Style(**more)
     if option == "with_input":
@@ -82,7 +82,7 @@ def test_tile_draws_what_show_draws(maps, option):
     assert without_header.shape[0] < fmapviz.tile(found, style).shape[0]
 
 
-def test_a_feature_map_of_one_image_is_one_grid_and_of_several_one_for_each():
+def test_a_feature_map_has_one_grid_per_image():
     net = torch.nn.Sequential(torch.nn.Conv2d(3, 5, 3))
     for images in (1, 3):
         with fmapviz.capture(net) as captured:
@@ -93,7 +93,7 @@ def test_a_feature_map_of_one_image_is_one_grid_and_of_several_one_for_each():
         assert fmapviz.tile([captured["0"]]).shape == grids.shape
 
 
-def test_a_grid_has_the_size_of_make_grids():
+def test_a_grid_has_the_size_of_make_grid():
     from torchvision.utils import make_grid
 
     net = torch.nn.Sequential(torch.nn.Conv2d(3, 5, 3))
@@ -117,7 +117,7 @@ def test_tokens_vectors_and_clips_are_put_in_order(maps):
     assert torch.equal(fmapviz.tile(captured["0"]), fmapviz.tile(values[0].transpose(0, 1)))
 
 
-def test_run_is_the_range_of_all_maps_that_are_given():
+def test_norm_run_is_the_range_of_all_given_maps():
     maps = torch.rand(2, 4, 6, 6) * torch.tensor([1.0, 5.0])[:, None, None, None]
     low, high = float(maps.min()), float(maps.max())
     for signed, fixed in (("run", f"fixed:{low},{high}"), ("signed-run", f"fixed:{-high},{high}")):
@@ -130,7 +130,7 @@ def test_run_is_the_range_of_all_maps_that_are_given():
     assert torch.equal(fmapviz.tile(nothing, Style(norm="run")), fmapviz.tile(nothing))
 
 
-def test_pictures_of_several_widths_are_filled_up_with_the_background():
+def test_pictures_of_different_widths_are_padded_with_the_background():
     maps = torch.rand(2, 4, 6, 6) * torch.tensor([1.0, 1.23456e-20])[:, None, None, None]
     for background, pixel in (("white", 255), ("black", 0)):
         style = Style(colorbar=True, norm="layer", background=background)
@@ -142,7 +142,7 @@ def test_pictures_of_several_widths_are_filled_up_with_the_background():
         assert (both[0, :, first.shape[1] :] == pixel).all()
 
 
-def test_channels_of_which_some_do_not_exist_are_drawn_with_a_warning(maps):
+def test_a_choice_with_channels_that_do_not_exist_is_drawn_with_a_warning(maps):
     found = maps["features.0.conv"]
     for draw in WAYS.values():
         with pytest.warns(UserWarning, match="names channels that do not exist: the layer has 16"):

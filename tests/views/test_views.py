@@ -62,7 +62,7 @@ def drawn_by_view(inputs, out, **style):
 
 
 @pytest.mark.thorough
-def test_a_look_changes_the_pictures_of_the_views_that_name_it_and_no_others(samples, tmp_path):
+def test_an_option_of_style_changes_only_pictures_of_views_that_declare_it(samples, tmp_path):
     assert CHANGES.keys() | CHANGES_OF_LABELLED.keys() == options_of(Style).keys()
     inputs = [samples / "shapes" / f"{name}.jpg" for name in ("star", "ring")]
     for changes, common in ((CHANGES, {}), (CHANGES_OF_LABELLED, {"labels": True})):
@@ -74,7 +74,7 @@ def test_a_look_changes_the_pictures_of_the_views_that_name_it_and_no_others(sam
             assert found == {view for view in OF_ANY if option in VIEWS[view].looks}, option
 
 
-def test_a_look_without_effect_is_reported_and_makes_no_other_run(samples, tmp_path):
+def test_an_option_of_style_without_effect_is_reported_and_makes_no_other_run(samples, tmp_path):
     events = []
 
     def draw(views, **style):
@@ -213,7 +213,7 @@ class Gives(nn.Module):
 
 
 @pytest.mark.parametrize("gradients", [False, True])
-def test_keyword_arguments_and_containers_are_looked_into(gradients):
+def test_inputs_in_keyword_arguments_and_containers_are_drawn(gradients):
     network, batch, given = Gives(), images(), {}
 
     def draw(maps, _style):
@@ -246,7 +246,7 @@ def test_keyword_arguments_and_containers_are_looked_into(gradients):
         assert torch.allclose(given[number], share[:, :, None, None].expand(2, 3, 16, 16))
 
 
-def test_tokens_and_vectors_that_go_in_are_drawn_like_those_that_come_out():
+def test_input_tokens_and_vectors_are_drawn_like_outputs():
     network = Tokens().eval()
     found, drawings = inputs_of(network, images(), types=["LayerNorm", "Linear"], layers=["encoder.layers.0.*"])
     first = next(drawing for drawing in drawings if drawing.layer == "encoder.layers.0.norm1")
@@ -258,7 +258,7 @@ def test_tokens_and_vectors_that_go_in_are_drawn_like_those_that_come_out():
     assert drawing.shape == (12,)
 
 
-def test_what_is_drawn_of_inputs_changes_nothing_of_what_is_drawn_of_outputs():
+def test_drawing_inputs_does_not_change_the_pictures_of_outputs():
     network = overwritten()
     layers = select_layers(find_layers(network), types=["Conv2d", "ReLU"])
     (maps, both, more) = (
@@ -276,7 +276,7 @@ def test_what_is_drawn_of_inputs_changes_nothing_of_what_is_drawn_of_outputs():
         assert np.array_equal(one.pixels, three.pixels)
 
 
-def test_a_dict_that_makes_its_own_entries_is_passed_on():
+def test_a_dictionary_that_creates_entries_is_passed_on():
     """What a layer is given may be of any class that is built in another way than from its entries."""
 
     class Sums(nn.Module):
@@ -318,7 +318,7 @@ class Ignores(nn.Module):
         return x.mean((2, 3))
 
 
-def test_a_layer_in_place_whose_result_is_ignored_does_its_work():
+def test_a_layer_in_place_whose_result_is_ignored_still_runs():
     network = Ignores()
     plan = make_plan(["grad-inputs"], targets=["0"], classes=(), output=None, automatic=False)
     returned = []
@@ -333,7 +333,7 @@ def test_a_layer_in_place_whose_result_is_ignored_does_its_work():
     assert torch.equal(returned[0], network(images()))
 
 
-def test_unless_channels_are_chosen_all_are_drawn():
+def test_all_channels_are_drawn_by_default():
     values = torch.tensor([[[[1.0]], [[2.0]]]])
     content = maps_view.draw(LayerMaps(values, measure(values)), Style())
     assert "channels" not in content.tensors

@@ -61,7 +61,7 @@ def test_diff_lists_no_range_of_a_run():
 
 
 @pytest.mark.parametrize("group", [RunConfig, Style, InputOptions, Engine])
-def test_each_word_of_an_option_is_one_of_its_values(group):
+def test_each_word_in_the_help_of_an_option_is_a_value(group):
     for name, option in options_of(group).items():
         for word in option.words if not (option.family or option.parse) else ():
             value = {"fixed:": "fixed:0,1"}.get(word, word)

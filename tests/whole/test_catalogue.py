@@ -327,7 +327,7 @@ for line in sys.argv[1:]:
 
 
 @pytest.mark.parametrize("refused", [REFUSED[::9], *thorough((REFUSED,))], ids=["some", "all"])
-def test_one_image_alone_that_cannot_be_read(house, refused):
+def test_a_single_unreadable_image_fails_the_run(house, refused):
     for name, make, _, _ in refused:
         make(house.place / "in" / name)
     runs = [json.dumps(once([*RUN, f"in/{name}", "--name", f"run of {name}"])) for name, *_ in refused]
@@ -341,7 +341,7 @@ def test_one_image_alone_that_cannot_be_read(house, refused):
     assert house.tree() == left
 
 
-def test_no_permission(house):
+def test_files_without_permission_are_failures(house):
     for path in ("in/closed.png", "in/open.png", "in/shut/inside.png"):
         (house.place / path).parent.mkdir(exist_ok=True)
         make_good(house.place / path)
@@ -359,7 +359,7 @@ def test_no_permission(house):
     assert house.tree() == tree_of("open.png", failures=True) | left
 
 
-def test_gone_between_listing_and_opening(house):
+def test_an_image_deleted_between_listing_and_opening_is_a_failure(house):
     for number in range(30):
         make_good(house.place / f"in/{number}.png")
     ended = house.run("net.py:Thief(path='in/29.png')", *RANDOM, *BEHAVED, "--workers", "1", "in")
@@ -368,7 +368,7 @@ def test_gone_between_listing_and_opening(house):
     assert house.tree() == tree_of(*(f"{number}.png" for number in range(29)), failures=True, files=CONV)
 
 
-def test_heic_without_its_package(house):
+def test_heic_without_its_package_is_a_failure_with_a_hint(house):
     (house.place / "in/photo.heic").write_bytes(b"\0\0\0\x1cftypheic\0\0\0\0mif1heicmiaf" + bytes(500))
     (house.place / "absent").mkdir()
     (house.place / "absent/pillow_heif.py").write_text("raise ImportError")
@@ -382,7 +382,7 @@ def test_heic_without_its_package(house):
     assert house.tree() == tree_of(failures=True)
 
 
-def test_an_empty_folder(house):
+def test_an_empty_folder_is_an_error(house):
     ended = house.run(*RUN, "in")
     assert (ended.code, ended.said) == (4, [])
     assert ended.told == [
@@ -489,7 +489,7 @@ def test_images_that_are_only_unusual_are_drawn_by_rule(house):
     assert all(np.array_equal(other, turned[0]) for other in turned)
 
 
-def test_heic_with_its_package(house):
+def test_heic_with_its_package_is_drawn(house):
     from extras import pillow_heif
 
     pillow_heif.from_pillow(Image.fromarray(picture())).save(house.place / "in/photo.heic", quality=95)
@@ -512,7 +512,7 @@ def test_ghostscript_does_not_start(house):
     assert (house.place / "started").exists(), "this test does not test anything"
 
 
-def test_each_file_once(house):
+def test_each_file_is_drawn_once(house):
     for path in ("in/a.png", "in/b/c.png"):
         (house.place / path).parent.mkdir(exist_ok=True)
         make_good(house.place / path)
@@ -533,7 +533,7 @@ def hashed(house, name):
 _HASH = "import hashlib, os, sys; print(hashlib.sha256(os.fsencode(sys.argv[2])).hexdigest()[:8])"
 
 
-def test_equal_names_in_different_folders(house):
+def test_equal_names_in_different_folders_have_different_units(house):
     for folder in "ab":
         (house.place / "in" / folder).mkdir()
         make_good(house.place / "in" / folder / "x.png")
@@ -548,7 +548,7 @@ def test_equal_names_in_different_folders(house):
 ALIKE = ("x.png", "x.jpg", "X.png", "X.PNG", "\u00e9.png", "e\u0301.png")
 
 
-def test_names_that_are_almost_equal(house):
+def test_names_that_are_almost_equal_have_different_units(house):
     for name in ALIKE:
         make_good(house.place / "in" / name)
     if len([*(house.place / "in").iterdir()]) < len(ALIKE):
@@ -558,7 +558,7 @@ def test_names_that_are_almost_equal(house):
     assert house.tree() == tree_of(*ALIKE)
 
 
-def test_the_longest_names(house):
+def test_the_longest_names_are_drawn(house):
     name = "n" * 251 + ".png"
     make_good(house.place / "in" / name)
     ended = house.run(*RUN, "in", "x" * 300 + ".png", "y/" * 3000)
@@ -571,7 +571,7 @@ def test_the_longest_names(house):
     assert house.tree() == tree_of(unit, failures=True)
 
 
-def test_names_that_a_terminal_would_obey(house):
+def test_control_characters_of_names_are_escaped(house):
     good, bad = "a\n\t\x1b[31m\u202eb.png", "c\r\x1b]0;title\x07\u2066d.png"
     make_good(house.place / "in" / good)
     (house.place / "in" / bad).write_bytes(b"no picture")
@@ -587,7 +587,7 @@ def test_names_that_a_terminal_would_obey(house):
     assert {event["path"] for event in objects if event["event"] == "image"} == {f"in/{good}", f"in/{bad}"}
 
 
-def test_bytes_that_are_no_text(house):
+def test_names_that_are_no_text_are_drawn(house):
     name = os.fsdecode(b"\xff\xe4.png")
     make_good(house.place / "in" / name)
     (house.place / "in" / os.fsdecode(b"\xfe.jpg")).write_bytes(b"no picture")
@@ -600,7 +600,7 @@ def test_bytes_that_are_no_text(house):
     assert os.fsencode(record["unit"]["path"]) == os.fsencode(house.place) + b"/in/\xff\xe4.png"
 
 
-def test_a_name_like_an_option(house):
+def test_a_file_named_like_an_option_is_drawn(house):
     make_good(house.place / "-rf.png")
     wrong = house.run(*RUN, "-rf.png")
     assert (wrong.code, wrong.told[0]) == (2, "error: the name of a file begins with a dash: '-rf.png'")
@@ -609,7 +609,7 @@ def test_a_name_like_an_option(house):
     assert house.tree() == tree_of("-rf.png")
 
 
-def test_a_name_that_is_html(house):
+def test_a_name_that_is_html_is_escaped(house):
     hostile = "<img src=x onerror=alert(1)>.png"
     make_good(house.place / "in" / hostile)
     (house.place / "in/<b>&bad.png").write_bytes(b"no picture")
@@ -624,7 +624,7 @@ def test_a_name_that_is_html(house):
     assert page.count(rb"\u003cimg src=x onerror=alert(1)\u003e.png") >= 1
 
 
-def test_layers_with_harmful_names(house):
+def test_layers_with_harmful_names_are_drawn(house):
     make_good(house.place / "in/a.png")
     before = {path for path in house.place.rglob("*") if "__pycache__" not in str(path)}
     ended = house.run("net.py:named", *RANDOM, *BEHAVED, "in")
@@ -651,7 +651,7 @@ def test_layers_with_harmful_names(house):
         (b"", ("-0",), "\0", "\0"),
     ],
 )
-def test_lists(mark, options, separator, end, house):
+def test_lists_of_files_are_read(mark, options, separator, end, house):
     for name in ("a.png", "b b.png"):
         make_good(house.place / "in" / name)
     listed = mark + (separator.join(("in/a.png", "in/b b.png", "in/gone.png")) + end).encode()
@@ -680,7 +680,7 @@ def test_a_shell_loop_runs_every_line(house):
     assert house.tree() == tree_of("a.png", "b.png", "c.png")
 
 
-def test_whoever_reads_the_results_goes_away(house):
+def test_a_closed_pipe_of_results_ends_the_command(house):
     for name in "abc":
         make_good(house.place / f"in/{name}.png")
     code, out, err = bash(house, f"{client(house, *RUN, 'in', '--json')} | head -1; exit ${{PIPESTATUS[0]}}")
@@ -691,7 +691,7 @@ def test_whoever_reads_the_results_goes_away(house):
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("closed", [(0,), (1,), (2,), (0, 1, 2)])
-def test_closed_streams(closed, house):
+def test_closed_streams_are_handled(closed, house):
     make_good(house.place / "in/a.png")
     (house.place / "in/b.png").write_bytes(b"")
     names = {0: "stdin", 1: "stdout", 2: "stderr"}
@@ -706,7 +706,7 @@ def test_closed_streams(closed, house):
 
 
 @pytest.mark.thorough
-def test_as_cron_starts_it(house):
+def test_a_command_runs_in_the_environment_of_cron(house):
     """No HOME, no terminal, nothing said about the language."""
     make_good(house.place / "in/\u00e4.png")
     command = [sys.executable, "-m", "fmapviz", *RUN, "in"]
@@ -761,7 +761,7 @@ UNKNOWN = (
 
 
 @pytest.mark.parametrize(("args", "error", "hint"), UNKNOWN, ids=[error for _, error, _ in UNKNOWN])
-def test_what_is_not_known(args, error, hint, house):
+def test_unknown_names_are_errors_with_hints(args, error, hint, house):
     make_good(house.place / "in/a.png")
     ended = house.run(*args)
     assert (ended.code, ended.said, ended.told) == (2, [], [f"error: {error}", f"hint: {hint}"])
@@ -784,7 +784,7 @@ def test_weights_that_would_run_a_command(house):
     assert (house.place / "ran").exists(), "this test does not test anything"
 
 
-def test_a_truncated_checkpoint_in_the_cache(house):
+def test_a_truncated_checkpoint_in_the_cache_is_an_error(house):
     make_good(house.place / "in/a.png")
     cached = house.place / "home/hub/checkpoints/squeezenet1_1-b8a52dc0.pth"
     cached.parent.mkdir(parents=True)
@@ -801,7 +801,7 @@ def test_a_truncated_checkpoint_in_the_cache(house):
     assert house.tree() == set()
 
 
-def test_offline_and_not_in_the_cache(house):
+def test_weights_that_are_not_cached_are_an_error_offline(house):
     make_good(house.place / "in/a.png")
     ended = house.run("squeezenet1_1", *BEHAVED, "in/a.png", **OFFLINE)
     url = "https://download.pytorch.org/models/squeezenet1_1-b8a52dc0.pth"
@@ -813,7 +813,7 @@ def test_offline_and_not_in_the_cache(house):
     assert house.tree() == house.tree("home") == set()
 
 
-def test_weights_that_do_not_fit(house):
+def test_weights_that_do_not_fit_are_an_error(house):
     make_good(house.place / "in/a.png")
     torch.save({"0.weight": torch.zeros(2, 3, 3, 3), "0.scale": torch.zeros(2)}, house.place / "keys.pth")
     torch.save({"0.weight": torch.zeros(4, 3, 3, 3), "0.bias": torch.zeros(2)}, house.place / "shapes.pth")
@@ -824,7 +824,7 @@ def test_weights_that_do_not_fit(house):
     assert house.tree() == set()
 
 
-def test_a_forward_pass_that_raises(house):
+def test_a_forward_pass_that_raises_is_a_failure(house):
     make_good(house.place / "in/a.png")
     always = house.run("net.py:Fails", *RANDOM, *BEHAVED, "in")
     assert always.code == 4
@@ -842,7 +842,7 @@ def test_a_forward_pass_that_raises(house):
     assert house.tree() == tree_of("a.png", failures=True, files=CONV)
 
 
-def test_nan_and_infinity(house):
+def test_nan_and_infinity_are_drawn_and_reported(house):
     make_good(house.place / "in/a.png")
     ended = house.run("net.py:Endless", *RANDOM, *BEHAVED, "in", "--padding", "0", "--columns", "3")
     told = "values that are NaN or infinite in 1 image, first in the layer 'conv'"
@@ -859,7 +859,7 @@ def test_nan_and_infinity(house):
     assert (numbers.min(), numbers.max()) == (0, 255)
 
 
-def test_out_of_memory(house):
+def test_out_of_memory_is_reported(house):
     names = [f"{number}.png" for number in range(4)]
     for number, name in enumerate(names):
         make_good(house.place / "in" / name, seed=number)
@@ -882,7 +882,7 @@ def test_out_of_memory(house):
 # --- Output and interruption
 
 
-def test_out_is_a_file(house):
+def test_a_file_as_out_is_an_output_error(house):
     make_good(house.place / "in/a.png")
     (house.place / "out").write_text("mine")
     ended = house.run(*RUN, "in")
@@ -892,7 +892,7 @@ def test_out_is_a_file(house):
     assert not (house.place / "built").exists()
 
 
-def test_out_is_read_only(house):
+def test_a_read_only_out_is_an_output_error(house):
     make_good(house.place / "in/a.png")
     (house.place / "out").mkdir(mode=0o555)
     ended = house.run(*RUN, "in", program=UNPRIVILEGED)
@@ -906,7 +906,7 @@ FULL = f"error: cannot write to 'out/run': {os.strerror(errno.EFBIG)}"
 
 
 @pytest.mark.parametrize("form", ["tensorboard", *thorough("png", "raw")])
-def test_a_disk_that_fills_with_the_very_last_byte(form, house):
+def test_a_disk_that_fills_with_the_last_byte_is_an_output_error(form, house):
     """TensorBoard's own writer loses the error, for it comes when the file is closed."""
     for name in "ab":
         make_good(house.place / f"in/{name}.png")
@@ -932,7 +932,7 @@ def test_a_disk_that_fills_with_the_very_last_byte(form, house):
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_second_signal_ends_it_at_once(number, code, house):
+def test_a_second_signal_ends_a_command_at_once(number, code, house):
     """The first says at the end that the same command continues; the second has no time for that."""
     make_good(house.place / "in/a.png")
     heeding = f"import signal; signal.signal(signal.SIGINT, signal.SIG_DFL); {MAIN}"  # see HEEDING in warm.py
@@ -949,7 +949,7 @@ def test_a_second_signal_ends_it_at_once(number, code, house):
     assert unfinished({path for path in house.tree() if HIDDEN not in path}) == tree_of()  # the next run removes its mark
 
 
-def test_files_that_are_not_ours(house):
+def test_foreign_files_are_kept(house):
     make_good(house.place / "in/a.png")
     for path in ("out/notes.txt", "out/run/notes.txt"):
         (house.place / path).parent.mkdir(parents=True, exist_ok=True)
@@ -976,7 +976,7 @@ def test_files_that_are_not_ours(house):
     assert {(house.place / path).read_text() for path in notes} == {"mine"}
 
 
-def test_out_inside_the_input(house):
+def test_out_inside_the_input_is_not_read(house):
     make_good(house.place / "in/a.png")
     run = (*RUN, "--out", "in/out", "in")  # the last one counts
     first, again = house.run(*run), house.run(*run)
@@ -986,7 +986,7 @@ def test_out_inside_the_input(house):
 
 
 @pytest.mark.parametrize("option", ["--repair", *thorough("--force")])
-def test_what_changes_later_is_found_and_made_again(option, house):
+def test_later_changes_are_found_and_redrawn(option, house):
     for name in "abcd":
         make_good(house.place / f"in/{name}.png")
     assert house.run(*RUN, "in").code == 0
@@ -1018,7 +1018,7 @@ def test_what_changes_later_is_found_and_made_again(option, house):
     assert (house.run("verify", "out").code, house.run("verify", "out/run/a.png").code) == (0, 0)
 
 
-def test_a_run_of_a_newer_version(house):
+def test_a_run_of_a_newer_version_is_refused_by_all_commands(house):
     make_good(house.place / "in/a.png")
     assert house.run(*RUN, "in").code == 0
     record = house.place / "out/run/run.json"
@@ -1061,7 +1061,7 @@ sys.addaudithook(watch)
 """
 
 
-def test_nobody_is_called_and_nothing_is_written_but_in_out(house):
+def test_a_run_uses_no_network_and_writes_only_in_out(house):
     names = [name for name, make, *_ in REFUSED if make is from_zoo]
     for name in names:
         from_zoo(house.place / "in" / name)
@@ -1102,7 +1102,7 @@ def test_modules_in_the_working_directory_are_not_imported(house):
     assert (house.place / "ran").exists(), "this test does not test anything"
 
 
-def test_what_is_written_is_nobody_elses_business_if_the_umask_says_so(house):
+def test_files_have_the_permissions_of_the_umask(house):
     make_good(house.place / "in/a.png")
     (house.place / "in/b.png").write_bytes(b"")
     formats = "tensorboard,png,html,raw,npz,stats"
@@ -1161,17 +1161,17 @@ def test_verify_opens_nothing_but_the_files_of_the_run(house):
 
 # --- Every entry, and the tests of it
 
-_REFUSED = ("test_images_that_cannot_be_read_do_not_stop_the_others", "test_one_image_alone_that_cannot_be_read")
+_REFUSED = ("test_images_that_cannot_be_read_do_not_stop_the_others", "test_a_single_unreadable_image_fails_the_run")
 _UNUSUAL = "test_images_that_are_only_unusual_are_drawn_by_rule"
 
 CATALOGUE = {
     "Images": {
         "zero bytes": _REFUSED,
         "text named .jpg": _REFUSED,
-        "JPEG cut at half": (*_REFUSED, "test_find_and_decode::test_a_truncated_file_is_never_half_a_picture"),
-        "PNG with a flipped byte": (*_REFUSED, "test_find_and_decode::test_any_flipped_byte_of_a_png_is_noticed"),
+        "JPEG cut at half": (*_REFUSED, "test_find_and_decode::test_a_truncated_file_is_refused"),
+        "PNG with a flipped byte": (*_REFUSED, "test_find_and_decode::test_each_flipped_byte_of_a_png_file_is_detected"),
         "30000 x 30000 1-bit PNG, PNG text bomb": (*_REFUSED, "test_find_and_decode::test_a_bomb_costs_no_memory"),
-        "EXIF orientation 1 to 8": (_UNUSUAL, "test_find_and_decode::test_every_orientation_gives_the_upright_picture"),
+        "EXIF orientation 1 to 8": (_UNUSUAL, "test_find_and_decode::test_each_orientation_is_applied"),
         "broken EXIF": (_UNUSUAL, "test_find_and_decode::test_no_exif_block_makes_a_picture_unreadable"),
         "16-bit grey PNG, I;16B, float TIFF": (
             _UNUSUAL,
@@ -1180,57 +1180,72 @@ CATALOGUE = {
         "CMYK, palette with transparency, RGBA, LA, 1-bit": (
             _UNUSUAL,
             "test_find_and_decode::test_transparency_lies_over_black",
-            "test_find_and_decode::test_cmyk",
+            "test_find_and_decode::test_cmyk_is_converted",
         ),
         "animated GIF and WebP, multi-page TIFF": (_UNUSUAL,),
         "AVIF; HEIC with its package and without": (
             _UNUSUAL,
-            "test_heic_with_its_package",
-            "test_heic_without_its_package",
+            "test_heic_with_its_package_is_drawn",
+            "test_heic_without_its_package_is_a_failure_with_a_hint",
         ),
         "PDF, EPS and SVG are never opened": (*_REFUSED, "test_ghostscript_does_not_start"),
-        "1 x 1 and 1 x 10000 pixels": (_UNUSUAL, "test_find_and_decode::test_extreme_shapes"),
+        "1 x 1 and 1 x 10000 pixels": (_UNUSUAL, "test_find_and_decode::test_pictures_of_extreme_shapes_are_read"),
         "a JPEG named .png": (_UNUSUAL,),
         "FIFO, socket, device, a link to /dev/zero": (
             *_REFUSED,
             "test_find_and_decode::test_what_is_no_regular_file_is_not_opened",
         ),
-        "no permission": ("test_no_permission",),
-        "gone between listing and opening": ("test_gone_between_listing_and_opening",),
+        "no permission": ("test_files_without_permission_are_failures",),
+        "gone between listing and opening": ("test_an_image_deleted_between_listing_and_opening_is_a_failure",),
         "symlink loop, dangling link": (*_REFUSED, "test_find_and_decode::test_links_are_followed_and_loops_are_not"),
         "the same file twice, roots a and a/b": (
-            "test_each_file_once",
+            "test_each_file_is_drawn_once",
             "test_find_and_decode::test_each_file_is_found_once",
         ),
-        "empty folder": ("test_an_empty_folder",),
+        "empty folder": ("test_an_empty_folder_is_an_error",),
     },
     "Names": {
-        "a/x.png and b/x.png": ("test_equal_names_in_different_folders",),
-        "x.jpg and x.png": ("test_names_that_are_almost_equal",),
-        "names equal but for case or Unicode form": ("test_names_that_are_almost_equal",),
-        "255 bytes, over-long paths": ("test_the_longest_names", "test_find_and_decode::test_a_deep_tree"),
-        "newline, tab, escape, bidi marks": ("test_names_that_a_terminal_would_obey",),
-        "bytes that are no UTF-8": ("test_bytes_that_are_no_text", "test_app::test_odd_names_in_a_poor_terminal"),
-        "-rf.png after --": ("test_a_name_like_an_option",),
-        "<img src=x onerror=alert(1)>.png in the report": (
-            "test_a_name_that_is_html",
-            "test_report_page::test_hostile_names_are_text",
+        "a/x.png and b/x.png": ("test_equal_names_in_different_folders_have_different_units",),
+        "x.jpg and x.png": ("test_names_that_are_almost_equal_have_different_units",),
+        "names equal but for case or Unicode form": ("test_names_that_are_almost_equal_have_different_units",),
+        "255 bytes, over-long paths": (
+            "test_the_longest_names_are_drawn",
+            "test_find_and_decode::test_a_deep_tree_is_listed",
         ),
-        "a layer called .., a/b, of 10 kB": ("test_layers_with_harmful_names",),
-        "two layers equal after escaping": ("test_layers_with_harmful_names",),
+        "newline, tab, escape, bidi marks": ("test_control_characters_of_names_are_escaped",),
+        "bytes that are no UTF-8": (
+            "test_names_that_are_no_text_are_drawn",
+            "test_app::test_odd_names_are_escaped_in_a_poor_terminal",
+        ),
+        "-rf.png after --": ("test_a_file_named_like_an_option_is_drawn",),
+        "<img src=x onerror=alert(1)>.png in the report": (
+            "test_a_name_that_is_html_is_escaped",
+            "test_report_page::test_hostile_names_are_shown_as_text",
+        ),
+        "a layer called .., a/b, of 10 kB": ("test_layers_with_harmful_names_are_drawn",),
+        "two layers equal after escaping": ("test_layers_with_harmful_names_are_drawn",),
     },
     "Lists and terminals": {
-        "- with no final newline, empty lines, CRLF, a BOM": ("test_lists",),
+        "- with no final newline, empty lines, CRLF, a BOM": ("test_lists_of_files_are_read",),
         "- with a million lines, streamed": (
             "test_find_and_decode::test_a_long_list_takes_no_memory",
             "test_app::test_a_list_on_standard_input_is_processed_as_it_arrives",
         ),
         "while read f; do fmapviz ...; done": ("test_a_shell_loop_runs_every_line",),
-        "| head -1": ("test_whoever_reads_the_results_goes_away", "test_app::test_closed_and_full_standard_streams"),
-        "closed stdout or stderr": ("test_closed_streams", "test_app::test_closed_and_full_standard_streams"),
-        "LANG=C, no HOME, cron": ("test_as_cron_starts_it", "test_app::test_odd_names_in_a_poor_terminal"),
+        "| head -1": (
+            "test_a_closed_pipe_of_results_ends_the_command",
+            "test_app::test_closed_and_full_standard_streams_are_handled",
+        ),
+        "closed stdout or stderr": (
+            "test_closed_streams_are_handled",
+            "test_app::test_closed_and_full_standard_streams_are_handled",
+        ),
+        "LANG=C, no HOME, cron": (
+            "test_a_command_runs_in_the_environment_of_cron",
+            "test_app::test_odd_names_are_escaped_in_a_poor_terminal",
+        ),
         "no carriage return when stderr is no terminal": (
-            "test_as_cron_starts_it",
+            "test_a_command_runs_in_the_environment_of_cron",
             "test_app::test_results_on_standard_output_and_the_rest_on_standard_error",
         ),
         "--json: every line parses, the last is the summary": (
@@ -1240,72 +1255,78 @@ CATALOGUE = {
     },
     "Models": {
         "unknown name, layer, view, format": (
-            "test_what_is_not_known",
+            "test_unknown_names_are_errors_with_hints",
             "test_app::test_a_wrong_word_is_exit_2_with_the_word_and_its_nearest_matches",  # without torch
         ),
-        "a pickle that calls os.system": ("test_weights_that_would_run_a_command", "test_read::test_no_call_is_made"),
-        "a truncated checkpoint in the cache": ("test_a_truncated_checkpoint_in_the_cache",),
-        "offline and not in the cache": ("test_offline_and_not_in_the_cache",),
-        "a state dict that does not fit": ("test_weights_that_do_not_fit",),
+        "a pickle that calls os.system": (
+            "test_weights_that_would_run_a_command",
+            "test_read::test_reading_a_checkpoint_calls_nothing",
+        ),
+        "a truncated checkpoint in the cache": ("test_a_truncated_checkpoint_in_the_cache_is_an_error",),
+        "offline and not in the cache": ("test_weights_that_are_not_cached_are_an_error_offline",),
+        "a state dict that does not fit": ("test_weights_that_do_not_fit_are_an_error",),
         "a forward pass that raises": (
-            "test_a_forward_pass_that_raises",
+            "test_a_forward_pass_that_raises_is_a_failure",
             "test_hooks::test_an_error_in_the_model_leaves_everything_as_it_was",
         ),
-        "NaN and infinity": ("test_nan_and_infinity",),
-        "out of memory": ("test_out_of_memory",),
+        "NaN and infinity": ("test_nan_and_infinity_are_drawn_and_reported",),
+        "out of memory": ("test_out_of_memory_is_reported",),
     },
     "Output and interruption": {
-        "OUT is a file": ("test_out_is_a_file",),
-        "OUT is read-only": ("test_out_is_read_only",),
+        "OUT is a file": ("test_a_file_as_out_is_an_output_error",),
+        "OUT is read-only": ("test_a_read_only_out_is_an_output_error",),
         "disk full at any write": (
-            "test_faults::test_whatever_operation_fails_the_same_command_brings_the_same_tree",
-            "test_unit_writer::test_a_full_disk_is_said_and_leaves_nothing_half_done",
+            "test_faults::test_a_command_repeated_after_any_failed_operation_has_the_same_tree",
+            "test_unit_writer::test_a_full_disk_is_reported_and_leaves_no_partial_unit",
         ),
         "disk full at the very last write": (
-            "test_a_disk_that_fills_with_the_very_last_byte",
-            "test_event_file::test_a_full_disk_is_noticed_whenever_it_shows",
+            "test_a_disk_that_fills_with_the_last_byte_is_an_output_error",
+            "test_event_file::test_a_full_disk_is_detected_at_writing_and_closing",
         ),
         "kill -9 at every write, rename and mkdir": (
-            "test_faults::test_whatever_operation_fails_the_same_command_brings_the_same_tree",
-            "test_killed::test_it_may_be_killed_at_any_moment",
+            "test_faults::test_a_command_repeated_after_any_failed_operation_has_the_same_tree",
+            "test_killed::test_a_command_may_be_killed_at_any_moment",
         ),
         "SIGINT and SIGTERM, once": (
             "test_app::test_a_signal_leaves_complete_directories_and_the_same_command_resumes",
-            "test_failing_threads::test_a_signal_ends_a_command_whatever_its_threads_are_at",
+            "test_failing_threads::test_a_signal_ends_a_command_at_each_phase_of_its_threads",
         ),
-        "SIGINT and SIGTERM, twice": ("test_a_second_signal_ends_it_at_once",),
+        "SIGINT and SIGTERM, twice": ("test_a_second_signal_ends_a_command_at_once",),
         "8 processes into one OUT": (
-            "test_unit_writer::test_eight_processes_that_draw_the_same_anew",
-            "test_unit_writer::test_eight_processes_with_a_share_each",
+            "test_unit_writer::test_eight_processes_redraw_the_same_images",
+            "test_unit_writer::test_eight_processes_draw_a_part_each",
         ),
-        "foreign files in OUT": ("test_files_that_are_not_ours",),
-        "OUT inside the input folder": ("test_out_inside_the_input",),
+        "foreign files in OUT": ("test_foreign_files_are_kept",),
+        "OUT inside the input folder": ("test_out_inside_the_input_is_not_read",),
         "a file deleted, truncated or flipped later": (
-            "test_what_changes_later_is_found_and_made_again",
+            "test_later_changes_are_found_and_redrawn",
             "test_verify::test_every_flipped_byte_is_named",
         ),
-        "a run of a newer version": ("test_a_run_of_a_newer_version",),
+        "a run of a newer version": ("test_a_run_of_a_newer_version_is_refused_by_all_commands",),
     },
     "What nobody asked for": {
         "code in weights": (
             "test_weights_that_would_run_a_command",
-            "test_read::test_no_call_is_made",
+            "test_read::test_reading_a_checkpoint_calls_nothing",
             "test_read::test_a_checkpoint_of_lightning_is_read_and_nothing_in_it_runs",
             "test_weights::test_no_setting_of_the_environment_lets_code_run",
         ),
-        "code in names, pictures and metadata": ("test_nobody_is_called_and_nothing_is_written_but_in_out",),
+        "code in names, pictures and metadata": ("test_a_run_uses_no_network_and_writes_only_in_out",),
         "code in the working directory": ("test_modules_in_the_working_directory_are_not_imported",),
-        "code in the report": ("test_a_name_that_is_html", "test_report_page::test_hostile_names_are_text"),
-        "connections": ("test_nobody_is_called_and_nothing_is_written_but_in_out",),
-        "files outside OUT, changed inputs": ("test_nobody_is_called_and_nothing_is_written_but_in_out",),
-        "files that others may read": ("test_what_is_written_is_nobody_elses_business_if_the_umask_says_so",),
+        "code in the report": (
+            "test_a_name_that_is_html_is_escaped",
+            "test_report_page::test_hostile_names_are_shown_as_text",
+        ),
+        "connections": ("test_a_run_uses_no_network_and_writes_only_in_out",),
+        "files outside OUT, changed inputs": ("test_a_run_uses_no_network_and_writes_only_in_out",),
+        "files that others may read": ("test_files_have_the_permissions_of_the_umask",),
         "links in OUT": ("test_links_in_out_are_not_written_through",),
         "a record that names other files": ("test_verify_opens_nothing_but_the_files_of_the_run",),
-        "an index of weights that names other files": ("test_read::test_an_index_is_not_believed_about_other_folders",),
-        "weights that are a pipe or a device": ("test_weights::test_what_is_no_file_is_not_waited_for",),
-        "weights that claim terabytes": ("test_weights::test_a_small_file_whose_tensors_claim_terabytes",),
+        "an index of weights that names other files": ("test_read::test_an_index_that_names_other_folders_is_refused",),
+        "weights that are a pipe or a device": ("test_weights::test_a_path_that_is_no_regular_file_is_refused_at_once",),
+        "weights that claim terabytes": ("test_weights::test_a_small_file_whose_tensors_claim_terabytes_is_refused",),
         "a download that is not what its name promises": (
-            "test_weights::test_a_download_that_its_name_contradicts_is_refused",
+            "test_weights::test_a_download_with_another_digest_than_its_name_is_refused",
         ),
     },
 }

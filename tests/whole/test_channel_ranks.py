@@ -98,7 +98,7 @@ def drawn(maps, numbers):
 @pytest.mark.sampled
 @pytest.mark.parametrize("rank", RANKS)
 @pytest.mark.parametrize("batch_size", [1, 4])
-def test_each_image_shows_its_own_strongest(look, pictures, rank, batch_size):
+def test_each_image_shows_its_own_strongest_channels(look, pictures, rank, batch_size):
     torch.manual_seed(0)
     model = overwritten()
     summary = look(model, pictures, f"top:3:{rank}", batch_size=batch_size)
@@ -112,7 +112,7 @@ def test_each_image_shows_its_own_strongest(look, pictures, rank, batch_size):
     assert len(chosen) > 1
 
 
-def test_without_a_word_the_maximum_counts(look, pictures):
+def test_channels_are_ranked_by_the_maximum_by_default(look, pictures):
     model = Shows(lambda x: torch.cat([x, x * 2, -x], 1))
     one = look(model, pictures[:1], "top:5", name="one")
     other = look(model, pictures[:1], "top:5:max", name="other")
@@ -122,7 +122,7 @@ def test_without_a_word_the_maximum_counts(look, pictures):
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("rank", RANKS)
-def test_more_than_there_are_is_all_of_them_ranked(look, pictures, rank):
+def test_a_rank_beyond_the_number_of_channels_draws_all(look, pictures, rank):
     model = Shows(lambda x: torch.cat([x, x.abs(), x * 3 - 1], 1))
     summary = look(model, pictures[:2], f"top:100:{rank}")
     for path in pictures[:2]:
@@ -130,7 +130,7 @@ def test_more_than_there_are_is_all_of_them_ranked(look, pictures, rank):
 
 
 @pytest.mark.parametrize(("rank", "batch_size"), often([("max", 1), ("std", 3)], of=product(RANKS, [1, 3])))
-def test_of_equals_the_lower_number_is_first(look, pictures, rank, batch_size):
+def test_equal_channels_are_ranked_by_number(look, pictures, rank, batch_size):
     def make(x):
         flat = torch.full_like(x[:, :1], 0.1)
         return torch.cat([flat, x[:, 1:2], flat, x[:, :1], x[:, 1:2], x[:, :1], flat], 1)
@@ -156,7 +156,7 @@ def spoil(x):
 
 
 @pytest.mark.parametrize(("rank", "batch_size"), often([("mean", 1), ("std", 4)], of=product(RANKS, [1, 4])))
-def test_what_is_not_finite_takes_no_part(look, pictures, rank, batch_size):
+def test_values_that_are_not_finite_do_not_count_in_ranks(look, pictures, rank, batch_size):
     model = Shows(spoil)
     summary = look(model, pictures, f"top:9:{rank}", batch_size=batch_size)
     for path in pictures:
@@ -165,7 +165,7 @@ def test_what_is_not_finite_takes_no_part(look, pictures, rank, batch_size):
         assert numbers[-2:] == [0, 5]
 
 
-def test_deviations_of_different_numbers_of_finite_values(look, pictures):
+def test_deviations_are_ranked_for_different_numbers_of_finite_values(look, pictures):
     """Not the sum of squares ranks but its mean."""
 
     def make(x):
@@ -200,7 +200,7 @@ def test_very_large_and_very_small_values_are_ranked_like_others(look, pictures,
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("rank", RANKS)
-def test_numbers_of_a_vector(look, pictures, rank):
+def test_numbers_of_a_ranked_vector_are_drawn(look, pictures, rank):
     model = Shows(lambda x: x.flatten(1)[:, :9])
     summary = look(model, pictures, f"top:4:{rank}", batch_size=3)
     for path in pictures:
@@ -226,7 +226,7 @@ def test_gradients_are_ranked_by_themselves(look, pictures):
         assert layer["channels"] == ranked(gradient[0].double().numpy(), "mean")[:3]
 
 
-def test_numbers_stand_at_the_tiles_unless_unwanted(look, pictures):
+def test_channel_numbers_are_drawn_by_default(look, pictures):
     model = overwritten()
     bare = look(model, pictures[:1], "top:4", name="bare").directory / "0.png/00_0.maps.png"
     plain = look(model, pictures[:1], "top:4", name="plain", style=Style(channels="top:4")).directory / "0.png/00_0.maps.png"

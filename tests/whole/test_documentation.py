@@ -53,11 +53,11 @@ from fmapviz.public_names import FORMER, HOMES
 # Commands that are not run as they stand, with the reason and the test that does what they do.
 ELSEWHERE = {
     "make test": ("this is it", "tests/whole/test_documentation.py::test_every_document_has_a_case"),
-    "make demo": ("it installs", "tests/whole/test_documentation.py::test_make_demo_prints_where_to_look"),
-    "pip install .": ("it installs", "tests/whole/test_documentation.py::test_the_wheel_holds_what_the_package_needs"),
+    "make demo": ("it installs", "tests/whole/test_documentation.py::test_make_demo_prints_the_path_of_its_results"),
+    "pip install .": ("it installs", "tests/whole/test_documentation.py::test_the_wheel_holds_all_files_of_the_package"),
     "tensorboard --logdir runs/": (
         "it serves until it is stopped",
-        "tests/whole/test_documentation.py::test_tensorboard_serves_what_was_written",
+        "tests/whole/test_documentation.py::test_tensorboard_serves_the_written_pictures",
     ),
     "fmapviz --install-completion": (
         "it changes the home directory",
@@ -65,7 +65,7 @@ ELSEWHERE = {
     ),
     "fmapviz shapesnet sample_images --shard 4 --to tar,stats --name ray --engine ray --workers 2": (
         "a cluster takes long to start",
-        "tests/whole/test_ray.py::test_the_lines_of_the_command_are_those_of_a_local_run",
+        "tests/whole/test_ray.py::test_the_command_prints_the_lines_of_a_local_run",
     ),
 }
 RUNNABLE = [name for name in DOCUMENTS if any(block.kind in {"sh", "console", "python"} for block in blocks_of(name))]
@@ -156,7 +156,7 @@ def run_program(program, place, fmapviz):
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=MARKS[name]) for name in RUNNABLE])
-def test_every_command_and_program(name, workplace, fmapviz, request):
+def test_each_documented_command_and_program_runs(name, workplace, fmapviz, request):
     commands, programs = commands_of(name), [block.text for block in blocks_of(name) if block.kind == "python"]
     if any(command.startswith("parallel ") for command in commands) and not shutil.which("parallel"):
         (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)("no GNU parallel")
@@ -210,7 +210,7 @@ def unit_names(run):
 RESULTS = {"folders-and-scripts": check_folders, "many-images": check_shards, "remote-stores": check_bucket}
 
 
-def test_what_is_shown_must_be_printed():
+def test_documented_output_is_printed():
     session = Block("console", "$ fmapviz x\n...\n6 images in 0.3 s\nstar 9...%\n").commands
     (command,) = session
     assert command.line == "fmapviz x"
@@ -244,7 +244,7 @@ def test_every_document_has_a_case():
 
 
 @pytest.mark.thorough
-def test_tensorboard_serves_what_was_written(workplace):
+def test_tensorboard_serves_the_written_pictures(workplace):
     shell("fmapviz alexnet sample_images/still_life.jpg --weights random --out runs/", workplace)
     server = subprocess.Popen(
         [Path(sys.executable).parent / "tensorboard", "--logdir", "runs/", "--port", "0", "--host", "localhost"],
@@ -277,7 +277,7 @@ def test_the_array_of_jobs_divides_the_work(workplace):
     assert [summary["done"] for summary in summaries] == [7, 5]
 
 
-def test_make_demo_prints_where_to_look(workplace):
+def test_make_demo_prints_the_path_of_its_results(workplace):
     command = next(line for line in (ROOT / "Makefile").read_text().splitlines() if "/fmapviz shapesnet" in line)
     command = command.strip().replace("$(BIN)/", "").replace("--out runs", f"--out {workplace}/runs")
     result = shell(command, workplace)
@@ -295,7 +295,7 @@ def test_completion_can_be_installed(tmp_path):
 
 
 @needs("hatchling", "dev")
-def test_the_wheel_holds_what_the_package_needs(tmp_path):
+def test_the_wheel_holds_all_files_of_the_package(tmp_path):
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
     with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as wheel:
@@ -316,7 +316,7 @@ def test_the_wheel_holds_what_the_package_needs(tmp_path):
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
-def test_links_and_pictures_exist(name):
+def test_links_and_pictures_of_documents_exist(name):
     path, text = DOCUMENTS[name], prose_of(name)
     for target in [*re.findall(r"\]\(([^)\s]+)\)", text), *re.findall(r"""(?:src|href)="([^"]+)\"""", text)]:
         if target.startswith("https://"):
@@ -328,7 +328,7 @@ def test_links_and_pictures_exist(name):
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
-def test_tests_targets_and_paths_that_are_named_exist(name):
+def test_tests_targets_and_paths_in_documents_exist(name):
     code = code_of(name)
     tests = {path.name for path in (ROOT / "tests").rglob("*.py")}
     assert set(re.findall(r"\btest_\w+\.py\b", code)) - tests == set()
@@ -355,7 +355,7 @@ PAGES = [name for name, path in DOCUMENTS.items() if path.parent == GUIDE]
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
-def test_options_that_are_named_exist(name):
+def test_options_in_documents_exist(name):
     named = set(re.findall(r"(?<![\w-])--[a-z][\w-]*", text_of(name)))
     assert named - set().union(*options()) - FOREIGN == set()
 

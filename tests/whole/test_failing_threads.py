@@ -136,7 +136,7 @@ def test_an_encoder_that_fails_ends_the_run(number, workers, broken, look, monke
     assert len(finished(tmp_path / "out")) == IMAGES
 
 
-def test_what_a_thread_raises_is_no_failure_of_an_image(look, monkeypatch):
+def test_an_exception_of_a_thread_is_no_failure_of_an_image(look, monkeypatch):
     told = []
     monkeypatch.setattr(encoding, "encode", raising(encoding.encode, 10, ValueError("a broken encoder")))
     with pytest.raises(ValueError, match="a broken encoder"):
@@ -180,7 +180,7 @@ def test_a_disk_full_on_commit_ends_the_run(workers, look, monkeypatch, tmp_path
     assert look(workers=workers).skipped == before
 
 
-def test_every_writer_fails_at_once(look, monkeypatch, tmp_path):
+def test_all_writers_may_fail_at_once(look, monkeypatch, tmp_path):
     def full():
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -330,7 +330,7 @@ def test_a_full_disk_is_one_line_and_exit_code_5_and_the_same_command_continues(
         *thorough(("slow writer", signal.SIGINT, 130), ("endless sleep", signal.SIGTERM, 143)),
     ],
 )
-def test_a_signal_ends_a_command_whatever_its_threads_are_at(what, number, code, begin_disturbed, tmp_path):
+def test_a_signal_ends_a_command_at_each_phase_of_its_threads(what, number, code, begin_disturbed, tmp_path):
     with begin_disturbed(what, "--workers", "4") as process:
         assert wait_until(lambda: (tmp_path / "reached").exists() or process.poll() is not None)
         time.sleep(0.3)  # until all threads are at it

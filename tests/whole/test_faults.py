@@ -37,7 +37,7 @@ MORE_POINTS = [
 
 
 @pytest.mark.parametrize(("name", "fault", "step"), [*POINTS, *thorough(*MORE_POINTS)])
-def test_whatever_operation_fails_the_same_command_brings_the_same_tree(  # noqa: PLR0917
+def test_a_command_repeated_after_any_failed_operation_has_the_same_tree(  # noqa: PLR0917
     name, fault, step, tmp_path, monkeypatch, record_property
 ):
     images = 2 if "shards" in name else 1
@@ -56,7 +56,7 @@ def test_whatever_operation_fails_the_same_command_brings_the_same_tree(  # noqa
         ),
     ],
 )
-def test_a_power_failure_harms_nothing_that_is_synchronized(  # noqa: PLR0917
+def test_a_power_failure_keeps_synchronized_files(  # noqa: PLR0917
     name, fault, step, tmp_path, monkeypatch, record_property
 ):
     points, damaged = disturb(SCENARIOS[name], fault, 1, tmp_path, monkeypatch, step=step)
@@ -66,7 +66,7 @@ def test_a_power_failure_harms_nothing_that_is_synchronized(  # noqa: PLR0917
 
 
 @pytest.mark.thorough
-def test_a_power_failure_harms_what_is_not_and_repair_repairs_it(tmp_path, monkeypatch, record_property):
+def test_a_power_failure_damages_other_files_which_repair_restores(tmp_path, monkeypatch, record_property):
     points, damaged = disturb(SCENARIOS["a new run"], POWER, 1, tmp_path, monkeypatch, step=3, repair=True)
     record_property("points", points)
     assert damaged > points / 4
@@ -117,7 +117,7 @@ def is_writing(of, name, call):
     return of != "files" and name in FORBIDDEN["Path"]
 
 
-def test_no_other_module_has_a_way_to_the_disk():
+def test_only_one_module_writes_to_the_disk():
     root = Path(fmapviz.__file__).parent.parent
     found = [
         f"{path.relative_to(root)}:{call.lineno} {of}.{name}"

@@ -50,7 +50,7 @@ def test_without_a_capability_the_others_are_drawn(feature, samples, torch_alone
     assert done.returncode == 0, done.stderr.decode()
 
 
-def test_no_other_code_names_a_capability():
+def test_other_code_names_no_capability():
     named = re.compile(r"\bfmapviz[./]features[./](\w+)")
     others = [
         f"{path.relative_to(ROOT)}: {name}"

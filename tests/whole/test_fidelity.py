@@ -123,7 +123,7 @@ def as_saved_by_torchvision(maps, path):
 
 
 @pytest.mark.sampled(1)
-def test_every_grid_is_the_truth_pixel_for_pixel(case):
+def test_each_grid_equals_the_reference_pixel_for_pixel(case):
     batch = pictures(2)
     truth, _ = oracle(case.model.module, batch)
     for image, drawn in enumerate(case.draw(batch)):
@@ -137,7 +137,7 @@ def test_every_grid_is_the_truth_pixel_for_pixel(case):
             assert drawing.statistics.nonfinite == 0
 
 
-def test_the_truth_is_not_what_a_hook_that_keeps_the_output_shows(case):
+def test_a_hook_without_a_copy_differs_from_the_reference(case):
     """Without this the test above could not fail."""
     batch = pictures(1)
     truth, kept = oracle(case.model.module, batch)
@@ -154,7 +154,7 @@ def test_the_truth_is_not_what_a_hook_that_keeps_the_output_shows(case):
         assert statistics[name].minimum == truth[name].min().item()
 
 
-def test_saved_by_torchvision_in_a_real_file_it_is_the_same(case, tmp_path):
+def test_a_grid_equals_a_file_of_torchvision(case, tmp_path):
     batch = pictures(1)
     truth, _ = oracle(case.model.module, batch)
     (drawn,) = case.draw(batch)
@@ -174,7 +174,7 @@ def two_threads():
 
 @pytest.mark.usefixtures("two_threads")
 @pytest.mark.parametrize("name", ["alexnet", *thorough("squeezenet1_0", "resnet18")])
-def test_the_files_of_a_run_hold_these_pixels(name, tmp_path):
+def test_files_of_a_run_hold_the_reference_pixels(name, tmp_path):
     network = load(name, side=128).model
     noise = np.random.default_rng(0).integers(0, 256, (140, 190, 3), np.uint8)
     Image.fromarray(noise).save(tmp_path / "noise.png")
@@ -195,7 +195,7 @@ def test_the_files_of_a_run_hold_these_pixels(name, tmp_path):
 
 
 @pytest.mark.thorough
-def test_captum_sees_the_same():
+def test_captum_captures_the_same_values():
     from extras import captum
 
     network, batch = load("alexnet").model.module, pictures(2)
@@ -210,7 +210,7 @@ def test_captum_sees_the_same():
 
 
 @pytest.mark.thorough
-def test_a_swin_transformers_linear_layers_and_norms_are_the_truth_with_their_axes_moved():
+def test_layers_of_a_swin_transformer_equal_the_reference_with_moved_axes():
     swin, batch = load("swin_t", types=("Conv2d", "Linear", "LayerNorm")), pictures(2)
     truth, _ = oracle(swin.model.module, batch, (nn.Conv2d, nn.Linear, nn.LayerNorm))
     for image, drawn in enumerate(swin.draw(batch)):
@@ -232,7 +232,7 @@ def test_a_swin_transformers_linear_layers_and_norms_are_the_truth_with_their_ax
             assert np.array_equal(drawing.pixels, as_drawn_by_torchvision(maps)), drawing.layer
 
 
-def test_a_network_in_channels_last_memory_is_the_truth_too():
+def test_a_network_in_channels_last_memory_equals_the_reference():
     resnet = load("resnet18")
     resnet.model.module.to(memory_format=torch.channels_last)
     batch = pictures(2).contiguous(memory_format=torch.channels_last)
@@ -292,7 +292,7 @@ def values_and_grids(case, batch):
 
 
 @pytest.mark.thorough
-def test_eight_images_one_by_one_are_the_same_as_in_a_batch(case):
+def test_eight_images_are_drawn_alone_as_in_a_batch(case):
     """As far as they can be: convolutions add up in another order for another number of images.
 
     Measured with torch 2.15 on an AVX-512 CPU, 64 x 64 pixels: values differ in most layers, by 1e-6 of the layer's range at

@@ -236,7 +236,7 @@ def check_image(path, content, channels):
     assert all(notice.isprintable() for notice in image.notices)
 
 
-def test_every_format_is_tried():
+def test_fuzzing_covers_each_format():
     assert {*FORMATS, "HEIF"} <= image_files().keys()
     for name, content in image_files().items():
         assert len(content) < 30_000, name
@@ -505,7 +505,7 @@ def answer(*words):
 
 
 @pytest.mark.thorough
-def test_whatever_stands_in_a_finished_run_commands_end_as_they_should(finished, tmp_path):
+def test_commands_survive_damaged_files_of_a_finished_run(finished, tmp_path):
     @settings(SHORT, max_examples=12)
     @given(
         st.sampled_from(RECORDS),
@@ -575,7 +575,7 @@ NAMES = ANY.filter(lambda name: not hasattr(nn.Module(), name) and name != "_ori
 @settings(SHORT, max_examples=15)
 @given(names=st.lists(NAMES, min_size=1, max_size=4, unique=True))
 @example(names=["a" * 70_000])
-def test_whatever_layers_are_called_files_stay_where_they_belong(names, tmp_path):
+def test_layers_of_any_name_are_written_inside_the_run(names, tmp_path):
     shutil.rmtree(tmp_path / "out", ignore_errors=True)
     paint(tmp_path / "in" / "a.png", 0)
     formats = ["png", "tensorboard", "html", "raw", "npz", "stats"]
@@ -611,7 +611,7 @@ FILE_NAMES = st.binary(min_size=1, max_size=20) | st.sampled_from(
         FILE_NAMES.map(lambda name: name.translate(bytes.maketrans(b"/\0", b"__"))), min_size=1, max_size=12, unique=True
     )
 )
-def test_whatever_files_are_called_each_gets_its_place(tmp_path, names):
+def test_files_of_any_name_have_distinct_units(tmp_path, names):
     shutil.rmtree(tmp_path / "run", ignore_errors=True)
     paint(tmp_path / "a.png", 0)
     (tmp_path / "run" / "in").mkdir(parents=True)
@@ -691,7 +691,7 @@ def words_for(command, parameter, value):
     often(SOME, of=PARAMETERS),
     ids=lambda each: each if isinstance(each, str) else each.name,
 )
-def test_whatever_is_typed_there_is_an_answer(command, parameter, tmp_path, monkeypatch):
+def test_any_command_line_is_answered(command, parameter, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     (tmp_path / "net.py").write_text(CODE)

@@ -80,7 +80,7 @@ def plain():
 # --- whose preprocessing it is
 
 
-def test_the_module_of_the_class_has_the_preprocessing_and_the_classes(module, tmp_path):
+def test_the_module_of_the_class_declares_preprocessing_and_class_names(module, tmp_path):
     net = module(CODE, "cnn_of_class").Net()
     path = paint(tmp_path / "a.png", size=(30, 40))
     expected = functional.to_tensor(Image.open(path).resize((20, 12)))
@@ -119,7 +119,7 @@ class Net(nn.Module):
 
 
 @pytest.mark.parametrize("name", OTHER_KINDS)
-def test_a_name_beside_the_network_that_holds_another_kind_is_said_to_be_unused(name, module, tmp_path):
+def test_a_name_beside_the_network_of_another_type_is_reported_as_unused(name, module, tmp_path):
     value, expected = OTHER_KINDS[name]
     net = module(f"{BARE}{name} = {value}\n", f"cnn_of_other_{name}").Net()
     summary = fmapviz.visualize(net, paint(tmp_path / "a.png"), out=tmp_path / "runs", to="png", progress=False)
@@ -138,7 +138,7 @@ def test_a_wrapper_of_library_classes_has_the_preprocessing_of_its_parts(module,
     assert make_batch(str(paint(tmp_path / "a.png")), net)[0].shape == (1, 3, 12, 20)
 
 
-def test_a_network_of_library_classes_takes_the_only_preprocessing_that_there_is_and_says_so(module, tmp_path):
+def test_a_network_of_library_classes_uses_the_only_preprocessing_with_a_notice(module, tmp_path):
     built = module(CODE, "cnn_of_builder").build()
     path = str(paint(tmp_path / "a.png"))
     with pytest.warns(UserWarning, match=r"cnn_of_builder\.preprocess is taken for its preprocessing"):
@@ -201,7 +201,7 @@ ENTRIES = {
 
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("entry", ENTRIES)
-def test_every_entry_says_that_the_preprocessing_is_an_assumption_once_and_in_the_same_words(entry, tmp_path):
+def test_each_entry_reports_an_assumed_preprocessing_once_in_equal_words(entry, tmp_path):
     network, path = plain(), str(paint(tmp_path / "a.png"))
     sentence = describe_given(network).assumption
     assert "resized to 256 and cropped to 224 and normalised with ImageNet's mean and deviation, which is" in sentence
@@ -221,7 +221,7 @@ def test_every_entry_says_that_the_preprocessing_is_an_assumption_once_and_in_th
         ({"fit": "none", "mean": (0,), "std": (1,)}, ""),
     ],
 )
-def test_only_what_is_not_given_is_assumed(options, words):
+def test_only_missing_declarations_are_assumed(options, words):
     model = describe_given(plain(), preprocessing=fmapviz.InputOptions(**options))
     assert (words in model.assumption) if words else model.assumption == ""
 
@@ -246,7 +246,7 @@ SAID = {
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("home", ["class", "module"])
 @pytest.mark.parametrize("kind", SAID)
-def test_what_is_said_of_the_outputs_counts_for_tensors_as_for_paths(kind, home, module, tmp_path):
+def test_declarations_of_outputs_apply_to_tensors_and_paths(kind, home, module, tmp_path):
     said, outputs, targets = SAID[kind]
     inside = "".join(f"    {line}\n" for line in said.splitlines())
     code = CODE.replace('classes = ["zero", "one", "two"]', said if home == "module" else "").replace(
@@ -271,7 +271,7 @@ def test_what_is_said_of_the_outputs_counts_for_tensors_as_for_paths(kind, home,
         assert torch.equal(of_path.score, of_tensor.score)
 
 
-def test_what_a_module_says_that_is_taken_by_guess_is_said_for_tensors_too(module):
+def test_declarations_from_a_guessed_module_are_reported_for_tensors(module):
     network = module(CODE, "said_by_guess").build()
     with pytest.warns(UserWarning, match="what said_by_guess says of the outputs is taken"):
         assert fmapviz.cam(network, torch.rand(1, 3, 12, 20), target="two").target == (2,)
@@ -285,13 +285,13 @@ def test_what_a_module_says_that_is_taken_by_guess_is_said_for_tensors_too(modul
         (lambda: iter([torch.rand(3, 16, 16), Image.new("RGB", (9, 9)), Image.new("RGB", (9, 8))]), 1),
     ],
 )
-def test_of_what_comes_one_by_one_the_assumption_is_said_if_something_is_preprocessed(inputs, times, tmp_path):
+def test_the_assumption_is_reported_for_an_iterator_that_is_preprocessed(inputs, times, tmp_path):
     summary = fmapviz.visualize(plain(), inputs(), out=tmp_path, to="png", progress=False)
     assert (summary.done, summary.failed) == (3, 0)
     assert sum("assum" in notice for notice in summary.notices) == times
 
 
-def test_the_command_says_what_it_assumes(fmapviz_command, tmp_path):
+def test_the_command_reports_its_assumptions(fmapviz_command, tmp_path):
     (tmp_path / "net.py").write_text("from torch import nn\ndef build():\n    return nn.Sequential(nn.Conv2d(3, 4, 3))\n")
     paint(tmp_path / "a.png")
     done = fmapviz_command("net.py:build", "a.png", "--to", "png", cwd=tmp_path)
@@ -367,7 +367,7 @@ class Split(nn.Module):
         return self.colour(x[:, :3]) + self.depth(x[:, 3:])
 
 
-def test_inputs_beside_or_in_a_network_say_its_channels_and_size(tmp_path):
+def test_inputs_beside_or_in_a_network_declare_channels_and_size(tmp_path):
     path = paint(tmp_path / "a.png", size=(60, 50))
     summary = fmapviz.visualize(Grey(), path, out=tmp_path / "runs", to="png", progress=False)
     assert summary.done == 1
@@ -375,7 +375,7 @@ def test_inputs_beside_or_in_a_network_say_its_channels_and_size(tmp_path):
     assert not any("resized to 256" in notice for notice in summary.notices)
 
 
-def test_channels_in_says_how_many_channels_a_network_takes(tmp_path):
+def test_channels_in_declares_the_channels_of_a_network(tmp_path):
     np.save(tmp_path / "rgbd.npy", np.random.default_rng(0).random((30, 40, 4), np.float32))
     options = fmapviz.InputOptions(channels_in=4)
     summary = fmapviz.visualize(
@@ -386,7 +386,7 @@ def test_channels_in_says_how_many_channels_a_network_takes(tmp_path):
     assert "channels_in=" in failed.failures[0].hint
 
 
-def test_the_command_takes_channels_in(fmapviz_command, tmp_path):
+def test_the_command_accepts_channels_in(fmapviz_command, tmp_path):
     (tmp_path / "net.py").write_text(
         "import torch\nfrom torch import nn\nclass Net(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
         "        self.conv = nn.Conv2d(3, 4, 3)\n"
@@ -452,7 +452,7 @@ class Repeats(nn.Module):
 
 
 @pytest.mark.parametrize(("channels", "mode"), [(1, "L"), (3, "RGB")])
-def test_a_network_that_makes_clips_of_pictures_takes_pictures(channels, mode, tmp_path):
+def test_a_network_that_repeats_pictures_to_clips_takes_pictures(channels, mode, tmp_path):
     net = Repeats(channels)
     before = {name: values.clone() for name, values in net.state_dict().items()}
     model = describe_given(net)
@@ -465,7 +465,7 @@ def test_a_network_that_makes_clips_of_pictures_takes_pictures(channels, mode, t
     assert (summary.done, summary.failed, summary.pictures) == (1, 0, 6)
 
 
-def test_a_picture_is_repeated_for_a_network_whose_inputs_say_the_depth(tmp_path):
+def test_a_picture_is_repeated_to_the_declared_depth_of_inputs(tmp_path):
     net = Solid(3)
     net.inputs = (3, 5, 16, 12)
     with pytest.warns(UserWarning, match="scaled to 0..1"):
@@ -475,7 +475,7 @@ def test_a_picture_is_repeated_for_a_network_whose_inputs_say_the_depth(tmp_path
     assert model.preparation.frames == 5
 
 
-def test_a_preprocessing_may_make_channels_that_a_picture_does_not_have(tmp_path):
+def test_a_preprocessing_may_add_channels(tmp_path):
     net = nn.Sequential(nn.Conv2d(4, 2, 3))
     net.preprocess = lambda image: torch.cat([functional.to_tensor(image), functional.to_tensor(image.convert("L"))])
     batch, _ = make_batch(str(paint(tmp_path / "a.png", size=(9, 7))), net)
@@ -555,7 +555,7 @@ def test_pairs_of_paths_and_labels_are_paths(tmp_path):
     assert [*resolve_inputs([(path, 3), (path, "cat")], lambda _: None)] == [path, path]
 
 
-def test_what_is_left_out_is_said_once_in_the_runs_notices(tmp_path):
+def test_skipped_entries_of_a_data_set_are_reported_once(tmp_path):
     summary = fmapviz.visualize(
         "shapesnet", HELD["a loader"], out=tmp_path, to="png", preprocessing=fmapviz.InputOptions(size=8), progress=False
     )
@@ -578,7 +578,7 @@ def test_load_image_takes_a_picture_an_array_and_a_tensor(tmp_path):
         assert torch.equal(fmapviz.load_image(given, model), expected)
 
 
-def test_floats_that_look_like_unprepared_pixels_are_used_as_they_are_and_said(tmp_path):
+def test_floats_that_look_like_pixels_are_used_unchanged_with_a_notice(tmp_path):
     model = fmapviz.load_model("shapesnet")
     summary = fmapviz.visualize(model, torch.rand(2, 3, 96, 96), out=tmp_path, to="png", progress=False)
     assert [notice for notice in summary.notices if "floats are used as they are" in notice]
@@ -608,7 +608,7 @@ class Depth(nn.Module):
 
 
 @pytest.mark.parametrize("scale", [1e-3, 1.1e-4])
-def test_the_picture_of_an_input_says_what_black_and_white_are(scale, tmp_path):
+def test_the_picture_of_an_input_describes_black_and_white(scale, tmp_path):
     low, high = 500 * scale, 1500 * scale
     for factor in (1, 2):
         depth = np.full((12, 12), 500 * factor, np.uint16)

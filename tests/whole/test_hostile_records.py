@@ -221,24 +221,24 @@ TYPICAL = {
 }
 
 
-def test_these_cases_exist():
+def test_the_cases_of_hostile_records_exist():
     assert CASES.keys() >= TYPICAL
 
 
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("case", often(sorted(TYPICAL), of=CASES))
-def test_whatever_a_record_says(case, whole, tmp_path):
+def test_commands_survive_hostile_records(case, whole, tmp_path):
     read_and_go_on(case, whole, tmp_path)
 
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("option", ["repair", *thorough("force")])
 @pytest.mark.parametrize("case", often(sorted(TYPICAL), of=CASES))
-def test_whatever_a_record_says_a_run_can_be_forced_and_repaired(case, option, whole, tmp_path):
+def test_a_run_with_hostile_records_can_be_forced_and_repaired(case, option, whole, tmp_path):
     read_and_go_on(case, whole, tmp_path, **{option: True})
 
 
-def test_a_shard_of_an_impossible_number_is_drawn_anew(whole, tmp_path):
+def test_a_shard_of_an_impossible_number_is_redrawn(whole, tmp_path):
     read_and_go_on(f"a shard of number {10**40}", whole, tmp_path, force=True)
 
 
@@ -259,11 +259,11 @@ def read_and_go_on(case, whole, place, **options):
     assert (place / "secret").read_text() == "secret"
 
 
-def test_the_seal_of_these_records_is_right():
+def test_the_checksum_of_hostile_records_is_valid():
     assert sealed({"a": 1, "files": []}) == dumps({"a": 1, "files": []})
 
 
-def test_a_run_of_another_format_does_not_keep_others_from_being_checked(whole, tmp_path):
+def test_a_run_of_another_format_does_not_prevent_checking_others(whole, tmp_path):
     for name in ("older", "present"):
         shutil.copytree(whole("images") / "out/net", tmp_path / "out" / name)
     rewrite(tmp_path / "out/older/run.json", fmapviz=1)

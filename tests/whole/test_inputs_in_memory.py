@@ -59,7 +59,7 @@ def noise(seed, size=(16, 20)):
     return np.random.default_rng(seed).integers(0, 256, (*size, 3), np.uint8)
 
 
-def test_all_kinds_of_an_image_have_the_pictures_of_its_file(draw, path):
+def test_images_in_memory_have_the_pictures_of_their_files(draw, path):
     picture = Image.open(path)
     array = np.asarray(Image.open(path))
     tensor = torch.from_numpy(array.copy()).permute(2, 0, 1)
@@ -79,7 +79,7 @@ def test_all_kinds_of_an_image_have_the_pictures_of_its_file(draw, path):
     assert problems(summary.directory) == []
 
 
-def test_a_repeated_call_skips_what_is_finished_and_draws_what_has_changed(draw, path):
+def test_a_repeated_call_skips_finished_images_and_draws_changed_ones(draw, path):
     given = [Image.open(path), noise(1), prepared(path)]
     assert draw(given).done == 3
     again = draw([Image.open(path), noise(1), prepared(path)])
@@ -165,7 +165,7 @@ def test_an_iterator_is_not_held_in_memory(draw):
     assert not memory._known
 
 
-def test_a_network_and_its_pictures_are_as_before(draw, path):
+def test_a_network_and_its_images_are_not_changed(draw, path):
     picture, array, values = Image.open(path), noise(1), torch.randn(1, 3, 8, 8)
     before = array.copy(), values.clone()
     draw([picture, array, values])
@@ -175,7 +175,7 @@ def test_a_network_and_its_pictures_are_as_before(draw, path):
 
 
 @pytest.mark.thorough
-def test_images_in_memory_are_in_shards(draw):
+def test_images_in_memory_are_written_to_shards(draw):
     pytest.importorskip("pyarrow")
     given = [noise(seed) for seed in range(5)]
     options = {"shard": 2, "to": ["tar", "stats"]}
@@ -190,7 +190,7 @@ def test_images_in_memory_are_in_shards(draw):
     assert (lost.done, lost.failed) == (3, 0)
 
 
-def test_the_report_statistics_and_the_second_pass_know_images_in_memory(draw, path):
+def test_the_report_statistics_and_second_pass_include_images_in_memory(draw, path):
     given = [noise(1), Image.open(path), prepared(paint(path.with_name("b.png"), 5))]
     summary = draw(given, views=["maps", "top"], to=["html", "stats"])
     assert (summary.done, summary.notices) == (3, summary.notices)
@@ -202,7 +202,7 @@ def test_the_report_statistics_and_the_second_pass_know_images_in_memory(draw, p
     assert (later.images, sorted(later.lost)) == (0, ["image_0", "image_2", "photo.png"])  # they were there for the run only
 
 
-def test_what_a_unit_in_the_tensors_own_pixels_sees_is_what_the_preprocessing_sees(draw, path):
+def test_a_crop_in_the_pixels_of_a_tensor_is_the_preprocessed_region(draw, path):
     """A prepared tensor is its own picture: a box in it is the box in the file if that is not resized."""
     rows = {}
     for name, value in (("file", path), ("tensor", prepared(path))):
@@ -231,7 +231,7 @@ def test_an_interrupted_run_continues(draw):
     assert summary.skipped > 0
 
 
-def test_what_other_processes_or_a_dry_run_would_read_is_refused(draw, tmp_path):
+def test_images_in_memory_are_refused_for_other_processes_and_dry_runs(draw, tmp_path):
     with pytest.raises(fmapviz.errors.RequestError, match="only this process can read an image in memory: 'image_0'"):
         draw([noise(0)], engine=fmapviz.types.Engine(workers=1))
     from fmapviz.config import RunConfig

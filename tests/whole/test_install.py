@@ -102,7 +102,7 @@ def machine(tmp_path):
     return Machine(tmp_path)
 
 
-def test_the_runtime_is_installed_and_what_it_takes_is_said_first(machine):
+def test_the_runtime_is_installed_after_its_size_is_reported(machine):
     said = machine.make(".venv/.runtime")
     assert said == "Installing fmapviz and PyTorch with CUDA: up to 3.1 GB to download, 5.6 GB on the disk.\n"
     (installation,) = machine.installed()
@@ -110,7 +110,7 @@ def test_the_runtime_is_installed_and_what_it_takes_is_said_first(machine):
 
 
 @pytest.mark.thorough
-def test_the_tests_add_the_rest(machine):
+def test_the_tests_install_all_extras_and_tools(machine):
     machine.make(".venv/.runtime")
     (machine.clone / ".venv/lib/python3/site-packages/torch").mkdir(parents=True)
     said = machine.make(".venv/.dev")
@@ -130,14 +130,14 @@ def test_nothing_is_installed_twice(machine):
 
 
 @pytest.mark.thorough
-def test_files_of_the_cache_are_no_download(machine):
+def test_cached_files_are_not_counted_as_downloads(machine):
     machine.uv_plans(CACHED)
     machine.has_free(2)
     assert machine.make(".venv/.runtime") == ""
 
 
 @pytest.mark.thorough
-def test_the_indexes_are_those_of_pip(machine, tmp_path):
+def test_the_indexes_of_pip_are_used(machine, tmp_path):
     (tmp_path / "pip.conf").write_text(
         "[global]\nindex-url = https://one/simple\nextra-index-url =\n  https://two/simple\n  https://three/simple\n"
         "[install]\nindex-url = https://four/simple\n"
@@ -163,7 +163,7 @@ def test_pips_own_index_comes_before_extra_ones(machine):
 
 
 @pytest.mark.thorough
-def test_no_index_is_passed_on(machine):
+def test_no_index_of_pip_is_passed_to_uv(machine):
     machine.make(".venv/.runtime", PIP_NO_INDEX="1", PIP_FIND_LINKS="/a /b")
     assert "--no-index" in machine.installed()[0]
     assert "UV_FIND_LINKS=/a,/b\n" in (machine.clone / "environment").read_text()
@@ -172,7 +172,7 @@ def test_no_index_is_passed_on(machine):
 @pytest.mark.skipif(any(Path("/dev").glob("nvidia*")), reason="needs a machine without a GPU")
 @pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
 @pytest.mark.thorough
-def test_without_a_gpu_and_the_cpu_builds_the_registry_decides(machine):
+def test_the_registry_is_used_without_a_gpu_and_cpu_builds(machine):
     (machine.commands / "nvidia-smi").unlink()
     said = machine.make(".venv/.runtime", https_proxy="http://127.0.0.1:9")
     assert said.splitlines()[0].startswith("There is no GPU here, but PyTorch's CPU builds cannot be reached")
@@ -181,7 +181,7 @@ def test_without_a_gpu_and_the_cpu_builds_the_registry_decides(machine):
 
 @pytest.mark.skipif(any(Path("/dev").glob("nvidia*")), reason="needs a machine without a GPU")
 @pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
-def test_without_a_gpu_the_cpu_builds_are_taken(monkeypatch):
+def test_the_cpu_builds_are_installed_without_a_gpu(monkeypatch):
     class Index(BaseHTTPRequestHandler):
         def do_GET(self):
             self.send_response(200 if self.path == "/torchvision/" else 404)
@@ -205,14 +205,14 @@ def test_without_a_gpu_the_cpu_builds_are_taken(monkeypatch):
 # --- one sentence each
 
 
-def test_the_disk_is_full(machine):
+def test_a_full_disk_is_reported_by_make(machine):
     machine.has_free(2)
     *_, sentence = machine.refuses(".venv/.runtime").splitlines()
     assert sentence == f"fmapviz: the installation needs 5.6 GB, and the disk of {machine.clone}/.venv has 2.0 GB free."
     assert machine.installed() == []
 
 
-def test_there_is_no_network(machine):
+def test_a_missing_network_is_reported_by_make(machine):
     machine.uv_plans(UNREACHABLE)
     assert machine.refuses(".venv/.runtime") == (
         "fmapviz: packages are missing, and the package index cannot be reached (dns error): try again with a network."
@@ -220,14 +220,14 @@ def test_there_is_no_network(machine):
 
 
 @pytest.mark.thorough
-def test_without_a_network_uvs_cache_is_enough(machine):
+def test_the_cache_of_uv_suffices_without_a_network(machine):
     machine.uv_plans(UNREACHABLE, offline=CACHED)
     assert machine.make(".venv/.runtime") == ""
     assert "--offline" in machine.installed()[0]
 
 
 @pytest.mark.thorough
-def test_without_a_network_and_a_uv_that_is_new_enough(machine):
+def test_an_old_uv_without_a_network_is_reported(machine):
     machine.has("uv", UV.replace("uv 0.13.9", "uv 0.6.17"))
     said = machine.refuses(".venv/.runtime", PIP_INDEX_URL="http://127.0.0.1:9/simple", PIP_RETRIES="0")
     sentence = "fmapviz: packages are missing, and the package index cannot be reached: try again with a network."
@@ -236,7 +236,7 @@ def test_without_a_network_and_a_uv_that_is_new_enough(machine):
 
 
 @pytest.mark.thorough
-def test_versions_that_do_not_exist_are_uvs_to_explain(machine):
+def test_versions_that_do_not_exist_are_explained_by_uv(machine):
     machine.uv_plans("error: No solution found: there is no torch==99")
     sentence = machine.refuses(".venv/.runtime")
     assert sentence == "fmapviz: the packages cannot be installed: error: No solution found: there is no torch==99."
@@ -288,11 +288,11 @@ def test_all_tests_are_those_of_make_test_and_the_thorough_ones(machine):
 @pytest.mark.parametrize(
     "target", ["demo", "test", "test-all", "check", "torture", "fuzz", "all-models", "benchmark", "pictures"]
 )
-def test_the_systems_packages_are_left_alone(machine, target):
+def test_packages_of_the_system_are_not_changed(machine, target):
     assert not re.search(r"\b(apt|apt-get|sudo)\b", machine.make("--dry-run", target))
 
 
-def test_results_are_no_rubbish(machine):
+def test_make_clean_keeps_results(machine):
     for name in ("runs/mine/00.png", ".venv/bin/python", "build/x"):
         (machine.clone / name).parent.mkdir(parents=True, exist_ok=True)
         (machine.clone / name).touch()
@@ -336,13 +336,13 @@ def test_every_requirement_has_a_version_for_every_python(machine):
         assert not [one for one, other in pairwise(sorted(names)) if one == other]
 
 
-def test_the_versions_name_no_place_to_download_from():
+def test_the_constraints_name_no_index():
     text = (ROOT / ".constraints.txt").read_text()
     assert not re.search(r"://|--|@|^[^#]*(?<!=)=(?!=)", re.sub(" ;.*", "", text), re.MULTILINE)
     assert "--hash" not in text
 
 
-def test_all_and_dev_hold_what_they_say():
+def test_extras_all_and_dev_include_the_others():
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     users, developers = (Requirement(extras[name][0]).extras for name in ("all", "dev"))
     assert users == {"heic", "hf", "ray", "remote", "scale", "timm", "video"}

@@ -46,7 +46,7 @@ def test_the_events_of_a_run_have_the_fields_that_the_guide_lists(printed):
     assert seen == {"run", "notice", "image", "summary"}
 
 
-def test_the_fields_are_those_of_the_events():
+def test_documented_fields_equal_those_of_the_events():
     assert WORDS["image"] == {each.name for each in fields(Outcome)} - {"failure"} | {"code", "message"}
     assert WORDS["notice"] == {each.name for each in fields(Notice)}
     inner = {"model_pictures", "units", "highlights", "notices", "results"}

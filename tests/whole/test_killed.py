@@ -15,7 +15,7 @@ def house(tmp_path_factory, warm, request):
 
 
 @pytest.mark.parametrize("house", [ARGUMENTS, *thorough((SHARDS,))], ids=["single", "shards"], indirect=True)
-def test_it_may_be_killed_at_any_moment(house):
+def test_a_command_may_be_killed_at_any_moment(house):
     at_work = [house.kill_one(*options) for options in [(), (), ("--force",), ("--repair",), ("--workers", "4"), ()]]
     assert any(at_work)
     house.finish()
@@ -23,7 +23,7 @@ def test_it_may_be_killed_at_any_moment(house):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("house", [ARGUMENTS, *thorough((SHARDS,))], ids=["single", "shards"], indirect=True)
-def test_eight_at_once_of_which_three_are_killed(house):
+def test_eight_commands_at_once_survive_three_kills(house):
     codes = house.kill_some(8, 3)
     assert codes.count(3) >= 5, codes
     house.finish()
@@ -44,7 +44,7 @@ def test_eight_at_once_of_which_three_are_killed(house):
     ],
     indirect=["house"],
 )
-def test_it_may_be_interrupted_at_any_moment_and_leaves_nothing_staged(house, number):
+def test_a_command_interrupted_at_any_moment_leaves_nothing_staged(house, number):
     for _ in range(4):
         house.interrupt(number, "--force")
     house.finish()

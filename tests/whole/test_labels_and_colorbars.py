@@ -78,7 +78,7 @@ ADDED = [{"labels": True, "colorbar": True}, {"labels": True}, {"colorbar": True
 
 
 @pytest.mark.parametrize(("style", "added"), often([*zip(LOOKS[::3], ADDED, strict=True)], of=product(LOOKS, ADDED)))
-def test_the_tiles_are_those_without_labels(look, style, added):
+def test_labels_do_not_change_the_tiles(look, style, added):
     plain, labelled = look(**style), look(**style, **added)
     before, after = report(plain), report(labelled)
     assert list(after) == list(before) == ["input", "00 first", "01 second", "02 head"]
@@ -113,7 +113,7 @@ def test_grey_stays_grey_and_colour_stays_colour(look, style):
         ({"channels": "0-3"}, False, False),
     ],
 )
-def test_numbers_and_header_come_when_they_are_wanted(look, style, numbered, headed):
+def test_numbers_and_header_are_drawn_on_request(look, style, numbered, headed):
     unit = look(**style)
     for name in ("00 first", "01 second"):
         laid = report(unit)[name]["tiles"]
@@ -125,7 +125,7 @@ def test_numbers_and_header_come_when_they_are_wanted(look, style, numbered, hea
         assert bool(pixels[: laid["top"]].any()) is (numbered or headed)
 
 
-def test_each_number_stands_above_its_tile(look):
+def test_each_number_is_above_its_tile(look):
     """Of 12 tiles those of the same number look the same, and those of others do not: told apart by pictures alone."""
 
     def numbers(unit, name):
@@ -156,7 +156,7 @@ def test_each_number_stands_above_its_tile(look):
 
 
 @pytest.mark.parametrize("labels", [None, True])
-def test_each_of_the_strongest_numbers_of_a_vector_has_its_channel(look, labels):
+def test_the_strongest_values_of_a_vector_are_numbered(look, labels):
     plain, unit = look(channels="top:20", labels=False), look(channels="top:20", labels=labels)
     before, record = report(plain)["02 head"], report(unit)["02 head"]
     assert np.array_equal(tiles(unit, record), tiles(plain, before))
@@ -171,7 +171,7 @@ def test_each_of_the_strongest_numbers_of_a_vector_has_its_channel(look, labels)
 
 
 @pytest.mark.parametrize("view", ["maps", *thorough("mean", "pca")])
-def test_a_header_tells_what_is_not_finite(look, view):
+def test_a_header_reports_values_that_are_not_finite(look, view):
     class Hurt(Net):
         def forward(self, x):
             return super().forward(x.index_fill(3, torch.tensor([0]), torch.nan))
@@ -186,7 +186,7 @@ def test_a_header_tells_what_is_not_finite(look, view):
 
 
 @pytest.mark.parametrize("norm", ["channel", "signed", *thorough("layer", "run", "fixed:-0.5,2")])
-def test_a_colour_bar_stands_beside_the_grid(look, norm):
+def test_a_colour_bar_is_beside_the_grid(look, norm):
     from extras import matplotlib as mpl
 
     plain, barred = look(norm=norm), look(norm=norm, colorbar=True)
@@ -209,7 +209,7 @@ def test_a_colour_bar_stands_beside_the_grid(look, norm):
 
 
 @pytest.mark.thorough
-def test_bars_marks_differ_with_the_scale(look):
+def test_marks_of_a_colour_bar_follow_the_scale(look):
     """What is written beside the bar is not read here; but two scales are not told alike, and one scale always is."""
     beside = {}
     for norm in ("channel", "layer", "signed", "fixed:-0.5,2", "fixed:-0.5,3"):
@@ -247,7 +247,7 @@ def test_heat_maps_have_a_bar_and_a_header(look):
 @pytest.mark.parametrize(
     ("view", "alpha"), often([("mean", 0.5), ("gradcam", 1.0)], of=product(["mean", "gradcam"], [0.2, 0.5, 0.9, 1.0]))
 )
-def test_the_bar_beside_an_overlay_has_its_colours(look, view, alpha):
+def test_the_colour_bar_of_an_overlay_has_its_colours(look, view, alpha):
     unit = look(views=[view], types=["Conv2d"], colorbar=True, alpha=alpha, labels=False)
     plain = look(views=[view], types=["Conv2d"], alpha=alpha, labels=False)
     (path,) = plain.glob(f"*second*.{view}.png")
@@ -259,7 +259,7 @@ def test_the_bar_beside_an_overlay_has_its_colours(look, view, alpha):
         assert abs(bar - colour).max(1).min() <= 14, colour  # half a step of the bar's 14 greys, and of its height
 
 
-def test_the_caption_says_what_the_bar_of_an_overlay_is(look):
+def test_the_caption_describes_the_colour_bar_of_an_overlay(look):
     for gray, told in ((True, "the bar is over black to white"), (False, "the bar is without the input")):
         unit = look(views=["mean"], types=["Conv2d"], colorbar=True, gray_input=gray)
         assert text_of(unit / "01_second.mean.png")["Scaling"].endswith(told)
@@ -270,7 +270,7 @@ NAMES = ["ордер", "層", "a" * 150, "émile ℵ🙂", "x|y<b>&", "%20#?"]
 
 
 @pytest.mark.parametrize("name", often(NAMES[:2], of=NAMES))
-def test_every_layers_name_can_be_written(look, name):
+def test_each_layer_name_is_drawn(look, name):
     torch.manual_seed(0)
     model = nn.Sequential()
     model.add_module(name, nn.Conv2d(3, 4, 3))
@@ -281,7 +281,7 @@ def test_every_layers_name_can_be_written(look, name):
     assert len(list(unit.glob("*.png"))) == 6
 
 
-def test_the_tiles_numbers_stay_their_own(look):
+def test_tiles_keep_their_numbers(look):
     """What is said of each tile in the report belongs to the tile that is there."""
     for style in ({"labels": True, "channels": "top:5"}, {"labels": False, "channels": "2,4"}):
         unit = look(**style)

@@ -46,7 +46,7 @@ def run(house, warm):
 
 
 @pytest.mark.parametrize("size", [500, 20_000, *thorough(1000, 2000, 5000)])
-def test_files_of_a_limited_size(size, house, run):
+def test_a_limit_of_file_size_is_an_output_error(size, house, run):
     code, lines = run(LIMIT.format(what="RLIMIT_FSIZE", number=size))
     assert code == 5
     assert lines[0] == "error: cannot write to 'out/net.py_build': File too large"
@@ -56,20 +56,20 @@ def test_files_of_a_limited_size(size, house, run):
     house.finish()
 
 
-def test_a_limit_that_no_file_reaches(house, run):
+def test_a_limit_of_file_size_that_no_file_reaches_changes_nothing(house, run):
     code, lines = run(LIMIT.format(what="RLIMIT_FSIZE", number=200_000))
     assert code == 3, lines
     assert difference(snapshot(house.out), house.expected) == []
 
 
 @pytest.mark.parametrize("options", [(), ("--workers", "8", "--batch-size", "8")])
-def test_few_open_files(options, house, run):
+def test_a_low_limit_of_open_files_suffices(options, house, run):
     code, lines = run(LIMIT.format(what="RLIMIT_NOFILE", number=64), *options)
     assert code == 3, lines
     assert difference(snapshot(house.out), house.expected) == []
 
 
-def test_results_that_nobody_can_keep(house, run):
+def test_results_on_a_full_device_are_an_output_error(house, run):
     code, lines = run(MAIN, out="/dev/full")
     assert code == 5
     assert [line for line in lines if line.startswith("error")] == [
@@ -78,7 +78,7 @@ def test_results_that_nobody_can_keep(house, run):
     house.finish()
 
 
-def test_errors_that_nobody_can_keep(house, warm):
+def test_errors_on_a_full_device_keep_the_exit_code(house, warm):
     shutil.rmtree(house.out, ignore_errors=True)
     with Path("/dev/full").open("wb") as full, Path(os.devnull).open("rb") as given:
         streams = [given.fileno(), full.fileno(), full.fileno()]
@@ -98,7 +98,7 @@ def mount(options, place):
 
 
 @pytest.mark.thorough
-def test_a_small_file_system_that_is_full(house):
+def test_a_full_small_file_system_is_an_output_error(house):
     shutil.rmtree(house.out, ignore_errors=True)
     house.out.mkdir()
     begin = mount("size=320k", house.out)
@@ -118,7 +118,7 @@ def test_a_small_file_system_that_is_full(house):
 
 
 @pytest.mark.thorough
-def test_a_file_system_that_is_read_only(house):
+def test_a_read_only_file_system_is_an_output_error(house):
     shutil.rmtree(house.out, ignore_errors=True)
     house.out.mkdir()
     begin = mount("ro", house.out)

@@ -96,14 +96,14 @@ def test_order_workers_and_batch_size_change_nothing(*, style, workers, batch_si
 
 
 @pytest.mark.parametrize("parts", [3, *thorough(2, 10)])
-def test_a_run_in_parts_is_the_run_as_a_whole(parts, inputs, leave, straight):
+def test_a_run_in_parts_equals_the_whole_run(parts, inputs, leave, straight):
     mixed = shuffled(inputs, parts)
     found = leave(*(mixed[part::parts] for part in range(parts)), workers=2)
     assert difference(found, straight(PLAIN)) == []
 
 
 @pytest.mark.parametrize(("seen", "style"), often([(1, PLAIN)], of=product([1, 4, 8], STYLES)))
-def test_a_run_that_was_interrupted_and_resumed_is_the_run_straight_on(*, style, seen, inputs, leave, straight, tmp_path):
+def test_a_resumed_run_equals_an_uninterrupted_one(*, style, seen, inputs, leave, straight, tmp_path):
     told = []
 
     def tell(event):
@@ -118,22 +118,22 @@ def test_a_run_that_was_interrupted_and_resumed_is_the_run_straight_on(*, style,
 
 
 @pytest.mark.thorough
-def test_a_folder_and_a_list_of_what_is_in_it_are_the_same(inputs, leave, straight):
+def test_a_folder_and_a_list_of_its_files_are_the_same_inputs(inputs, leave, straight):
     assert difference(leave([inputs[0].parent]), straight(PLAIN)) == []
 
 
 @pytest.mark.thorough
-def test_to_look_again_changes_nothing(inputs, leave, straight):
+def test_repeating_a_run_changes_nothing(inputs, leave, straight):
     assert difference(leave(inputs, inputs, inputs), straight(PLAIN)) == []
 
 
-def test_other_settings_do_change_it(inputs, leave, straight):
+def test_other_settings_change_the_tree(inputs, leave, straight):
     """Or nothing above could fail."""
     other = difference(leave(inputs, style=Style(padding=3)), straight(PLAIN))
     assert len([name for name in other if name.endswith(".png") and "input" not in name]) >= 2 * IMAGES
 
 
-def test_a_device_of_many_cores_is_asked_for(inputs, leave, straight, monkeypatch):
+def test_the_number_of_cores_does_not_change_the_tree(inputs, leave, straight, monkeypatch):
     """The default number of workers depends on the machine; the tree does not."""
     monkeypatch.setattr(execution.os, "cpu_count", lambda: 7)
     assert difference(leave(inputs, workers=None, batch_size=None), straight(PLAIN)) == []

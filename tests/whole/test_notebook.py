@@ -64,7 +64,7 @@ def test_the_notebook_is_stored_without_results():
     assert NOTEBOOK.stat().st_size < 20_000
 
 
-def test_links_of_the_notebook_lead_somewhere():
+def test_links_of_the_notebook_exist():
     text = "".join("".join(cell["source"]) for cell in CELLS if cell["cell_type"] == "markdown")
     targets = re.findall(r"\]\(([^)#]+)\)", text)
     assert targets
@@ -73,7 +73,7 @@ def test_links_of_the_notebook_lead_somewhere():
 
 @needs("nbclient", "test")
 @needs("ipykernel", "test")
-def test_every_cell_shows_what_it_is_for(executed):
+def test_each_cell_of_the_notebook_shows_its_result(executed):
     place, sources, outputs = executed
 
     def shown(beginning):
@@ -101,7 +101,7 @@ def test_every_cell_shows_what_it_is_for(executed):
 
 @needs("nbclient", "test")
 @needs("ipykernel", "test")
-def test_a_bar_is_shown_while_a_run_goes_on_and_only_there(executed):
+def test_a_progress_bar_is_shown_only_during_a_run(executed):
     _, sources, outputs = executed
     bars = [
         (source, "".join(each["data"]["text/html"]))

@@ -93,7 +93,7 @@ GROUND_STYLES = [{}, {"colormap": "viridis", "channels": "top:5", "padding": 5, 
 @pytest.mark.parametrize(
     ("name", "style"), often(each_once(COLOURS, GROUND_STYLES), of=product(COLOURS, GROUND_STYLES)), ids=str
 )
-def test_the_ground_is_all_that_is_not_a_tile(look, name, style):
+def test_the_background_covers_everything_but_tiles(look, name, style):
     plain = look(name="plain", labels=False, **style)
     unit = look(name="x", labels=False, background=name, **style)
     for (_, before, _), (_, pixels, record) in zip(grids(plain), grids(unit), strict=True):
@@ -102,18 +102,18 @@ def test_the_ground_is_all_that_is_not_a_tile(look, name, style):
         assert {*map(tuple, outside(pixels, record["tiles"]).tolist())} == {COLOURS[name]}
 
 
-def test_grey_grounds_leave_grey_pictures_grey(look):
+def test_grey_backgrounds_keep_grey_pictures_grey(look):
     unit = look(background="white", labels=True)
     with Image.open(unit / "00_first.maps.png") as image:
         assert image.mode == "L"
 
 
-def test_without_options_the_ground_is_that_of_make_grid(look):
+def test_the_default_background_equals_that_of_make_grid(look):
     for _, pixels, record in grids(look()):
         assert {*map(tuple, outside(pixels, record["tiles"]).tolist())} == {(0, 0, 0, 255)}
 
 
-def test_bars_are_dark_on_a_light_ground(look):
+def test_bars_are_dark_on_a_light_background(look):
     plain, unit = look(name="plain", labels=False), look(name="x", background="white", labels=False)
     (before, record), (pixels, _) = [
         (found, each) for each_unit in (plain, unit) for name, found, each in grids(each_unit) if "head" in name
@@ -124,7 +124,7 @@ def test_bars_are_dark_on_a_light_ground(look):
 
 
 @pytest.mark.parametrize("name", ["white", "#203050", "transparent"])
-def test_texts_can_be_read_on_every_ground(look, name):
+def test_texts_are_legible_on_each_background(look, name):
     unit = look(background=name, labels=True, colorbar=True)
     for _, pixels, record in grids(unit):
         around = outside(pixels, record["tiles"]).astype(int)
@@ -138,7 +138,7 @@ def test_texts_can_be_read_on_every_ground(look, name):
             assert contrast.max() > 150
 
 
-def test_padding_between_the_cells_of_kernels_is_ground_too(look):
+def test_padding_between_the_cells_of_kernels_is_background(look):
     unit = look(views=["kernels"], background="#ff0000", labels=False).parent / "_model"
     for path in unit.glob("*.kernels.png"):
         pixels = opened(path)
@@ -150,7 +150,7 @@ def test_padding_between_the_cells_of_kernels_is_ground_too(look):
 
 
 @pytest.mark.parametrize("name", ["blak", "#12345", "", "rgba(1,2,3,0.5)", "#00000080"])
-def test_what_is_no_colour_is_refused(name):
+def test_values_that_are_no_colours_are_refused(name):
     with pytest.raises(RequestError, match="background"):
         Style(background=name)
 
@@ -321,7 +321,7 @@ OF_ONE_NETWORK = [name for name, view in registry.views().items() if view.networ
         of=product(OF_ONE_NETWORK, ["svg", "channels"]),
     ),
 )
-def test_a_format_writes_something_of_every_view_or_says_that_it_does_not(tmp_path, view, form):
+def test_a_format_writes_each_view_or_reports_that_it_does_not(tmp_path, view, form):
     inputs = [paint(tmp_path / "a.png", size=(64, 64)), paint(tmp_path / "b.png", seed=1, size=(64, 64))]
     network = Attends() if view in {"attention", "rollout"} else "shapesnet"
     layers = {"attention": (), "rollout": (), "kernels": "features.0.conv"}.get(view, "features")
@@ -353,7 +353,7 @@ def test_a_sheet_in_svg_has_the_pixels_of_the_png_file(look):
     assert {path.stem for path in unit.glob("*.svg")} == {path.stem for path in unit.glob("*.*.png")} | {"contact"}
 
 
-def test_what_a_format_does_not_write_is_told_only_where_nothing_else_does(look):
+def test_unwritten_views_are_reported_only_if_no_other_format_writes_them(look):
     def told(**options):
         events = []
         look(on_event=events.append, force=True, **options)

@@ -63,7 +63,7 @@ def test_type_checkers_see_the_public_names():
     assert all(alias.asname == alias.name for alias in imported)
 
 
-def test_what_is_imported_from_types_is_there():
+def test_names_imported_from_types_exist():
     """A type checker cannot tell: the module has names of other modules too."""
     own = Path(fmapviz.types.__file__).read_text()
     for path in Path(fmapviz.__file__).parent.rglob("*.py"):
@@ -151,7 +151,7 @@ def test_tile_takes_feature_maps_arrays_and_lists():
         (np.zeros((2, 4, 4), complex), "maps must be real", "fmapviz.capture"),
     ],
 )
-def test_tile_refuses_what_is_no_map_with_what_is_one(maps, message, hint):
+def test_tile_refuses_other_values_with_a_hint(maps, message, hint):
     with pytest.raises(fmapviz.errors.RequestError, match=message) as caught:
         fmapviz.tile(maps)
     assert hint in caught.value.hint

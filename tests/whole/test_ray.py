@@ -182,7 +182,7 @@ SINGLE = {"to": ["png", "html", "stats", "tensorboard"], "shard": None}
 
 
 @pytest.mark.parametrize("options", [{}, *thorough(SINGLE)], ids=["shards", "single"])
-def test_the_tree_the_events_and_the_summary_are_those_of_a_local_run(cluster, place, options):
+def test_a_ray_run_has_the_tree_events_and_summary_of_a_local_run(cluster, place, options):
     reported = {"local": [], "ray": []}
     local = draw(place, "local", on_event=reported["local"].append, **options)
     there = draw(place, "ray", on(cluster), on_event=reported["ray"].append, **options)
@@ -204,7 +204,7 @@ def timeless(events, out):
 
 @pytest.mark.parametrize("options", [{}, *thorough(SINGLE)], ids=["shards", "single"])
 @pytest.mark.thorough
-def test_remote_inputs_and_outputs(cluster, place, bucket, options):
+def test_a_ray_run_reads_and_writes_remote_files(cluster, place, bucket, options):
     for path in (place / "in").rglob("*.png"):
         bucket.put(f"in/{path.relative_to(place / 'in')}", path.read_bytes())
     draw(place, "local", inputs="s3://photos/in", **options)
@@ -220,7 +220,7 @@ def test_remote_inputs_and_outputs(cluster, place, bucket, options):
 
 
 @pytest.mark.thorough
-def test_the_lines_of_the_command_are_those_of_a_local_run(cluster, place, fmapviz):
+def test_the_command_prints_the_lines_of_a_local_run(cluster, place, fmapviz):
     options = ["--fit", "none", "--mean", "0", "--std", "1", "--shard", "3", "--to", "tar,stats", "--json"]
     lines = {}
     for where, more in {"local": ["--workers", "1"], "ray": ["--engine", f"ray:{cluster.address}"]}.items():
@@ -233,7 +233,7 @@ def test_the_lines_of_the_command_are_those_of_a_local_run(cluster, place, fmapv
 
 
 @pytest.mark.thorough
-def test_a_worker_killed_in_the_midst_of_a_shard_leaves_no_trace_nor_is_told_twice_how_far_it_was(cluster, place):
+def test_a_worker_killed_within_a_shard_leaves_no_trace_and_no_repeated_events(cluster, place):
     shade(place / "in/5.png", SLOW)
     reported, ends = [], []
 
@@ -256,7 +256,7 @@ def test_a_worker_killed_in_the_midst_of_a_shard_leaves_no_trace_nor_is_told_twi
 
 
 @pytest.mark.thorough
-def test_an_image_over_which_workers_die_fails_and_the_rest_is_drawn(cluster, place):
+def test_an_image_that_kills_workers_fails_and_the_rest_is_drawn(cluster, place):
     shade(place / "in/1.png", POISON)
     reported = []
     summary = draw(place, "ray", on(cluster), on_event=reported.append)
@@ -277,7 +277,7 @@ def test_an_image_over_which_workers_die_fails_and_the_rest_is_drawn(cluster, pl
 
 
 @pytest.mark.thorough
-def test_a_node_may_be_lost(cluster, place):
+def test_a_run_continues_after_the_loss_of_a_node(cluster, place):
     shade(place / "in/0.png", SLOW)
     for number in range(10, 22):
         shade(place / f"in/{number}.png", SLOW)
@@ -314,7 +314,7 @@ def test_resources_that_no_node_has_are_reported(cluster, place, requested, ther
 
 
 @pytest.mark.thorough
-def test_workers_that_start_late_are_told_and_waited_for_but_not_for_ever(cluster, place, monkeypatch):
+def test_workers_that_start_late_are_reported_and_awaited_up_to_a_limit(cluster, place, monkeypatch):
     ray = require("ray", "ray")
     monkeypatch.setattr(driver, "_SLOW_START_SECONDS", 0.5)
     ray.init(address=cluster.address, log_to_driver=False)
@@ -356,13 +356,13 @@ def hold(place):
 @needs("ray", "ray")
 @needs("pyarrow", "scale")
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1"])
-def test_an_address_where_nothing_is(place, address):
+def test_an_address_without_a_cluster_is_an_error(place, address):
     with pytest.raises(RequestError, match=f"no Ray at '{address}'"):
         draw(place, "ray", Engine(address=address))
 
 
 @pytest.mark.thorough
-def test_gpus_are_shared_out_and_one_that_is_none_is_not_used_unless_it_is_asked_for(cluster, place):
+def test_gpus_are_distributed_and_unsuitable_ones_used_only_on_request(cluster, place):
     for number in range(7):
         shade(place / f"in/{'more/' if number == 6 else ''}{number}.png", SLOW)  # none is done before both are at work
     node = cluster.add_node(num_cpus=4, num_gpus=1)  # it is only said that there is one
@@ -501,7 +501,7 @@ def test_the_command_interrupted_and_killed_with_a_worker_that_is_killed_and_an_
     assert problems(place / "out") == []
 
 
-def test_what_killed_commands_have_left_of_their_ray_is_removed():
+def test_files_of_ray_of_killed_commands_are_removed():
     gone = subprocess.Popen(["true"])
     gone.wait()
     left, kept = (Path(tempfile.mkdtemp(prefix=f"{_FOLDERS}{pid}-", dir="/tmp")) for pid in (gone.pid, os.getpid()))

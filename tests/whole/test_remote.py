@@ -148,7 +148,7 @@ def test_names_with_special_characters(bucket, tmp_path):
         assert np.array_equal(np.asarray(read_image(file).pixels), np.asarray(here.pixels))
 
 
-def test_the_state_of_an_image_follows_its_content(bucket):
+def test_a_changed_object_is_a_changed_image(bucket):
     def state():
         (file,) = find_images([f"{IN}/a.png"])
         return file.version
@@ -162,7 +162,7 @@ def test_the_state_of_an_image_follows_its_content(bucket):
     assert state() != first
 
 
-def test_many_files_come_in_the_order_of_the_store(bucket, monkeypatch):
+def test_many_files_are_listed_in_the_order_of_the_store(bucket, monkeypatch):
     monkeypatch.setattr(find, "SORTED", 3)
     for number in range(12):
         bucket.put(f"in/{number}.png", b"x")
@@ -177,7 +177,7 @@ def test_large_files_are_read_in_pieces(bucket, monkeypatch):
         assert stream.read() == data
 
 
-def test_an_image_on_the_web(tmp_path):
+def test_an_image_on_the_web_is_drawn(tmp_path):
     (tmp_path / "a.png").write_bytes(png())
     handler = partial(SimpleHTTPRequestHandler, directory=str(tmp_path))
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
@@ -191,7 +191,7 @@ def test_an_image_on_the_web(tmp_path):
         server.shutdown()
 
 
-def test_a_web_server_need_not_tell_the_length():
+def test_a_web_server_without_lengths_is_read():
     class Chunked(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
@@ -301,7 +301,7 @@ def test_finished_units_are_not_uploaded_again(bucket, proxy, inputs, options):
     assert proxy.count("PUT") == proxy.count("DELETE") == 0
 
 
-def test_number_of_requests(bucket, proxy, inputs):
+def test_the_number_of_requests_is_bounded(bucket, proxy, inputs):
     for path in inputs.glob("*.png"):
         bucket.put(f"in/{path.name}", path.read_bytes())
     draw([IN], OUT, to=["tar"], shard=2)
@@ -357,7 +357,7 @@ def test_extract_reads_one_picture_of_a_shard_only(bucket, proxy, inputs, tmp_pa
 
 
 @pytest.mark.thorough
-def test_other_runs_and_foreign_files_are_left_alone(bucket, inputs):
+def test_other_runs_and_foreign_files_are_not_changed(bucket, inputs):
     visualize(Net(), inputs, out=OUT, to=["png"], preprocessing=InputOptions(fit="none"))
     bucket.put("runs/net-2/notes.txt", b"mine")
     summary = visualize(Net(), inputs, out=OUT, to=["raw"], preprocessing=InputOptions(fit="none"))
@@ -401,7 +401,7 @@ def test_an_unwritable_output_is_refused_before_the_model_is_loaded(bucket, inpu
         visualize("no such model", inputs, out=OUT)
 
 
-def test_keys_and_endpoint_of_a_profile(bucket, tmp_path, monkeypatch):
+def test_keys_and_endpoint_of_a_profile_are_used(bucket, tmp_path, monkeypatch):
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_ENDPOINT_URL", "AWS_DEFAULT_REGION"):
         monkeypatch.delenv(name)
     (tmp_path / "config").write_text(f"[profile mine]\nregion = eu-west-1\nendpoint_url = {bucket.endpoint}\n")
@@ -530,7 +530,7 @@ def test_concurrent_commands_share_the_work(bucket, inputs, tmp_path):
 
 
 @pytest.mark.thorough
-def test_parts_make_one_run(bucket, inputs, tmp_path):
+def test_parts_write_one_run(bucket, inputs, tmp_path):
     (inputs / "damaged.png").write_bytes(b"no image")
     draw([inputs], tmp_path / "here", to=["tar", "stats"], shard=2)
     for index in (2, 1, 3):
@@ -551,7 +551,7 @@ def test_several_threads_store_one_record(bucket, monkeypatch):
 
 
 @pytest.mark.thorough
-def test_two_inputs_of_one_name_get_two_units(bucket, proxy, inputs):
+def test_two_inputs_of_one_name_have_two_units(bucket, proxy, inputs):
     """Two processes find the same name free, each for its own image."""
     paint(inputs / "other/1.png", 50)
     between = threading.Event()

@@ -69,7 +69,7 @@ def whole(tmp_path_factory):
     return place
 
 
-def test_these_are_all_kinds_of_files(whole):
+def test_the_cases_cover_all_kinds_of_files(whole):
     kinds = {path.name for path in whole.glob("out/**/*") if path.is_file() and path.suffix != ".png"}
     assert {path.rpartition("/")[2] for path in FILES if not path.endswith(".png")} == kinds
 
@@ -77,7 +77,7 @@ def test_these_are_all_kinds_of_files(whole):
 # Each file in two ways, and two of them in every way.
 @pytest.mark.sampled(7)
 @pytest.mark.parametrize(("name", "damage"), often(each_once(FILES, DAMAGES), of=product(FILES, DAMAGES)))
-def test_every_damage_is_found_and_what_it_says_repairs_it(name, damage, whole, tmp_path):
+def test_each_damage_is_found_and_the_suggested_command_repairs_it(name, damage, whole, tmp_path):
     expected = snapshot(whole / "out")
     out = tmp_path / "out"
     shutil.copytree(whole / "out", out)
@@ -104,7 +104,7 @@ def follow(found, inputs, out):
     assert found == []
 
 
-def test_all_that_is_made_of_a_whole_run_may_be_gone(whole, tmp_path):
+def test_all_run_level_files_may_be_missing(whole, tmp_path):
     expected = snapshot(whole / "out")
     out = tmp_path / "out"
     shutil.copytree(whole / "out", out)
@@ -128,7 +128,7 @@ def test_a_unit_of_another_run_and_a_copy_are_found(whole, tmp_path):
     ]
 
 
-def test_a_directory_of_another_run_is_not_taken_for_an_images_own(whole, tmp_path):
+def test_a_unit_directory_of_another_run_is_replaced(whole, tmp_path):
     expected = snapshot(whole / "out")
     out = tmp_path / "out"
     shutil.copytree(whole / "out", out)
@@ -141,7 +141,7 @@ def test_a_directory_of_another_run_is_not_taken_for_an_images_own(whole, tmp_pa
     assert difference(snapshot(out), expected) == []
 
 
-def test_statistics_with_a_copy_are_found_when_that_is_gone(whole, tmp_path):
+def test_run_level_files_with_a_removed_unit_are_found(whole, tmp_path):
     expected = snapshot(whole / "out")
     out = tmp_path / "out"
     shutil.copytree(whole / "out", out)

@@ -30,7 +30,7 @@ def steps_of(workflow):
     return [step for job in workflow["jobs"].values() for step in job["steps"]]
 
 
-def test_the_top_level_holds_what_was_agreed():
+def test_the_top_level_holds_only_known_files():
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split(
         "\0"
     )
@@ -59,19 +59,19 @@ def test_the_changelog_keeps_its_format():
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_links_of_documents_lead_somewhere(path):
+def test_links_of_documents_exist(path):
     for target in re.findall(r"\]\(([^)#]+)[^)]*\)", path.read_text()):
         assert target.startswith("https://") or (path.parent / target).exists(), target
 
 
 @pytest.mark.parametrize("path", TEXTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_no_machine_is_named(path):
+def test_files_name_no_machine(path):
     text = path.read_text()
     assert not re.findall(r"(?<![\w.~])/(?:home|root|Users|work|opt)/\S+", text)
     assert not re.findall(r"(?i)\b(?:pypi|pythonhosted|npmjs|anaconda)\.\w+|\b(?:deb|registry|mirrors?)\.[\w.]+\.\w+", text)
 
 
-def test_targets_that_documents_name_exist():
+def test_make_targets_in_documents_exist():
     for path in DOCUMENTS:
         assert set(re.findall(r"`make ([a-z-]+)", path.read_text())) <= TARGETS, path
 
@@ -80,7 +80,7 @@ def test_targets_that_documents_name_exist():
 
 
 @pytest.mark.parametrize("name", WORKFLOWS)
-def test_a_workflow_does_what_the_makefile_does(name):
+def test_a_workflow_runs_the_targets_of_the_makefile(name):
     commands = [step["run"] for step in steps_of(load(WORKFLOWS[name])) if "run" in step]
     targets = {command.split()[1] for command in commands if command.startswith("make ")}
     assert targets
@@ -107,7 +107,7 @@ def test_actions_are_named_by_their_commits():
     )
 
 
-def test_workflows_cover_what_was_agreed():
+def test_workflows_cover_all_checks():
     targets = {name: {step.get("run") for step in steps_of(load(path))} for name, path in WORKFLOWS.items()}
     assert "make check" in targets["check"]
     assert {"make browser", "make test", "make test-all"} <= targets["tests"]
@@ -116,7 +116,7 @@ def test_workflows_cover_what_was_agreed():
     assert "make all-models" in targets["all-models"]
 
 
-def test_the_tests_run_on_every_python_that_is_promised():
+def test_workflows_test_each_supported_python():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     promised = re.findall(r"Python :: (3\.\d+)", "\n".join(project["classifiers"]))
     tested = load(WORKFLOWS["tests"])["jobs"]["test"]["strategy"]["matrix"]["python"]
@@ -129,7 +129,7 @@ def test_the_tests_run_on_every_python_that_is_promised():
 
 
 @pytest.mark.parametrize("path", FORMS, ids=lambda path: path.stem)
-def test_a_form_asks_for_something(path):
+def test_a_form_has_required_fields(path):
     form = load(path)
     assert {"name", "description", "body"} <= form.keys() <= {"name", "description", "title", "labels", "body"}
     fields = [field for field in form["body"] if field["type"] != "markdown"]

@@ -106,7 +106,7 @@ def test_the_page_grows_with_the_run(folder, look):
     assert len(units(run)) == 6
 
 
-def test_html_alone_is_the_same_run_as_html_and_png(folder, look):
+def test_html_alone_makes_the_same_run_as_html_and_png(folder, look):
     run = look([folder], to="html").directory
     before = stamps(run)
     for formats in (["html", "png"], ["png", "html"], ["html", "html"]):
@@ -117,7 +117,7 @@ def test_html_alone_is_the_same_run_as_html_and_png(folder, look):
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("formats", [["html"], ["html", "stats"], ["stats"]])
-def test_nothing_is_written_anew_when_nothing_has_changed(folder, look, formats):
+def test_unchanged_run_level_files_are_not_rewritten(folder, look, formats):
     (folder / "bad.png").write_bytes(b"no image")
     run = look([folder], to=formats).directory
     before = stamps(run)
@@ -127,7 +127,7 @@ def test_nothing_is_written_anew_when_nothing_has_changed(folder, look, formats)
     assert changed <= {"failures.jsonl"}  # which tells when
 
 
-def test_what_is_not_finished_is_listed_until_it_is(folder, look):
+def test_unfinished_images_are_listed_until_they_are_drawn(folder, look):
     (folder / "bad.png").write_bytes(b"no image")
     (folder / "empty.png").write_bytes(b"")
     run = look([folder]).directory
@@ -140,7 +140,7 @@ def test_what_is_not_finished_is_listed_until_it_is(folder, look):
     assert problems(run) == []
 
 
-def test_a_picture_that_was_damaged_after_it_was_drawn_is_told(folder, look):
+def test_a_picture_damaged_after_drawing_is_reported(folder, look):
     run = look([folder]).directory
     (folder / "img2.png").write_bytes(b"no image any more")
     assert look([folder]).failed == 1
@@ -161,7 +161,7 @@ class Complains(nn.Module):
         return self.conv(x)
 
 
-def test_failures_that_end_alike_are_all_listed(folder, tmp_path):
+def test_all_failures_with_equal_messages_are_listed(folder, tmp_path):
     """A unit or a failure that is added is another state of the run, however its record ends."""
     Image.new("RGB", (20, 20)).save(tmp_path / "good.png")
     common = {"to": "html", "out": tmp_path / "out", "preprocessing": AS_IT_IS, "workers": 1}
@@ -179,7 +179,7 @@ def test_failures_that_end_alike_are_all_listed(folder, tmp_path):
         ["two.png", "one.png"],
     ],
 )
-def test_two_pages_of_the_same_are_equal(folder, look, tmp_path, second):
+def test_the_page_is_deterministic(folder, look, tmp_path, second):
     """In whichever order the images came."""
     for name in ("one.png", "two.png"):
         (folder / name).write_bytes(b"no image")
@@ -196,7 +196,7 @@ def test_two_pages_of_the_same_are_equal(folder, look, tmp_path, second):
 STRANGE = ["a b.png", "100%.png", "#1.png", "what?.png", "x&y<z>.png", "'q\".png", "%2e%2e/%41.png", "ü/é 層.png"]
 
 
-def test_names_with_a_meaning_in_addresses_lead_to_their_files(tmp_path, look):
+def test_names_with_special_characters_are_linked(tmp_path, look):
     for seed, name in enumerate(STRANGE):
         paint(tmp_path / "in" / name, seed)
     not_text = tmp_path / "in" / os.fsdecode(b"\xff\xfe.png")
@@ -217,7 +217,7 @@ def test_names_with_a_meaning_in_addresses_lead_to_their_files(tmp_path, look):
 # --- what is there already
 
 
-def test_a_strangers_page_stays(folder, look, tmp_path):
+def test_a_foreign_page_is_not_replaced(folder, look, tmp_path):
     run = look([folder / "img2.png"]).directory
     for name in ("index.html", "products.json"):
         (run / name).unlink()
@@ -232,7 +232,7 @@ def test_a_strangers_page_stays(folder, look, tmp_path):
     assert (len(units(run)), problems(run)) == (3, [])
 
 
-def test_nobody_minds_a_page_in_a_run_that_makes_none(folder, look):
+def test_a_foreign_page_in_a_run_without_html_is_ignored(folder, look):
     run = look([folder / "img2.png"], to=["png"]).directory
     (run / "index.html").write_text("mine")
     assert look([folder], to=["png"]).exit_code == 0
@@ -240,7 +240,7 @@ def test_nobody_minds_a_page_in_a_run_that_makes_none(folder, look):
     assert problems(run) == [("index.html", "not made by fmapviz")]
 
 
-def test_a_strangers_record_stays(folder, look, tmp_path):
+def test_a_foreign_record_is_not_replaced(folder, look, tmp_path):
     look([folder / "img2.png"])
     record = tmp_path / "out/net/products.json"
     (tmp_path / "out/net/index.html").unlink()
@@ -258,14 +258,14 @@ def test_a_strangers_record_stays(folder, look, tmp_path):
         *(name for name in ("index.html", "products.json", "stats.csv", "stats.json", "stats.js")),
     ],
 )
-def test_an_image_of_that_name_is_drawn_like_any_other(look, tmp_path, name):
+def test_an_image_named_like_a_run_level_file_is_drawn(look, tmp_path, name):
     summary = look([paint(tmp_path / "in" / name), paint(tmp_path / "in/a.png", 1)], to=["html", "stats"])
     assert (summary.exit_code, problems(summary.directory)) == (0, [])
     assert len(units(summary.directory)) == 2
 
 
 @pytest.mark.parametrize("name", ["index.html", "stats.csv"])
-def test_a_folder_of_that_name_is_a_folder_like_any_other(look, tmp_path, name):
+def test_a_folder_named_like_a_run_level_file_is_drawn(look, tmp_path, name):
     paint(tmp_path / "in" / name / "a.png")
     summary = look([tmp_path / "in"], to=["html", "stats"])
     assert (summary.exit_code, problems(summary.directory)) == (0, [])
@@ -278,7 +278,7 @@ DAMAGES = ["deleted", "cut", "changed", "emptied"]
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize(("name", "damage"), often(each_once(FILES, DAMAGES), of=product(FILES, DAMAGES)))
-def test_what_was_damaged_is_found_and_made_again(folder, look, name, damage):
+def test_damaged_run_level_files_are_found_and_written_again(folder, look, name, damage):
     run = look([folder], to=["html", "stats"]).directory
     data = (run / name).read_bytes()
     (run / name).unlink()
@@ -293,7 +293,7 @@ def test_what_was_damaged_is_found_and_made_again(folder, look, name, damage):
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("damage", ["deleted", "cut", "changed", "emptied"])
-def test_a_record_that_was_damaged_is_made_again(folder, look, damage):
+def test_a_damaged_record_is_written_again(folder, look, damage):
     """What it lists is as fmapviz made it, so it must be known again without the record."""
     run = look([folder]).directory
     data = (run / "products.json").read_bytes()
@@ -312,7 +312,7 @@ def test_a_record_that_was_damaged_is_made_again(folder, look, damage):
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize(("number", "grown"), often(each_once(range(5), [False, True]), of=product(range(5), [False, True])))
-def test_wherever_it_is_killed_the_next_command_repairs_it(folder, look, monkeypatch, number, grown):
+def test_the_next_command_repairs_run_level_files_of_a_killed_one(folder, look, monkeypatch, number, grown):
     """Its files are put in place one by one; before each of them the process may end."""
     options = {"to": ["html", "stats"]}
     run = folder.parent / "out/net"
@@ -344,7 +344,7 @@ def test_wherever_it_is_killed_the_next_command_repairs_it(folder, look, monkeyp
     assert not [path.name for path in run.iterdir() if path.name.startswith(".")]
 
 
-def test_a_full_disk_is_told_and_repaired(folder, look, monkeypatch, tmp_path):
+def test_a_full_disk_is_reported_and_repaired(folder, look, monkeypatch, tmp_path):
     write = files.write
 
     def full(path, *parts):
@@ -362,7 +362,7 @@ def test_a_full_disk_is_told_and_repaired(folder, look, monkeypatch, tmp_path):
     assert problems(run) == []
 
 
-def test_another_process_may_be_first(folder, look, monkeypatch, tmp_path):
+def test_another_process_may_publish_first(folder, look, monkeypatch, tmp_path):
     """Between asking what is ours and looking what is there, another process publishes: its page is no stranger's."""
     look([folder], out=tmp_path / "other")
     run = look([folder]).directory
@@ -385,7 +385,7 @@ def test_another_process_may_be_first(folder, look, monkeypatch, tmp_path):
     assert (len(units(run)), problems(run)) == (3, [])
 
 
-def test_an_image_that_another_process_is_just_replacing_is_not_called_damaged(folder, look, monkeypatch):
+def test_an_image_that_another_process_replaces_is_not_reported_as_damaged(folder, look, monkeypatch):
     run = look([folder], to=["stats", "html"]).directory
     expected = {name: (run / name).read_bytes() for name in ("stats.csv", "stats.json", "index.html")}
     (run / "stats.csv").unlink()
@@ -441,7 +441,7 @@ def test_several_processes_end_with_a_page_of_all_images(warm, tmp_path):
 
 
 @pytest.mark.parametrize("formats", [(), ("--to", "png,tensorboard")])
-def test_without_a_display_the_pages_path_is_printed(picture, tmp_path, warm, formats):
+def test_the_path_of_the_page_is_printed_without_a_display(picture, tmp_path, warm, formats):
     environment = {name: value for name, value in os.environ.items() if name not in {"DISPLAY", "WAYLAND_DISPLAY"}}
     out, err = tmp_path / "out.txt", tmp_path / "err.txt"
     arguments = ["shapesnet", str(picture), "--open", "--predictions", "0", *formats]
@@ -457,7 +457,7 @@ def test_without_a_display_the_pages_path_is_printed(picture, tmp_path, warm, fo
     assert ("events.out.tfevents.fmapviz" in names) is bool(formats)
 
 
-def test_a_browser_is_asked_where_there_is_a_display(picture, tmp_path):
+def test_a_browser_opens_the_page_with_a_display(picture, tmp_path):
     """The browser is a program of this test's own, which notes what it was asked for."""
     browser = tmp_path / "browser.sh"
     browser.write_text(f'#!/bin/sh\necho "$1" > {tmp_path}/asked\n')
@@ -477,7 +477,7 @@ def test_a_browser_is_asked_where_there_is_a_display(picture, tmp_path):
     assert not (tmp_path / "asked").exists()
 
 
-def test_during_a_long_run_the_page_is_made_now_and_then(folder, look, monkeypatch, tmp_path):
+def test_the_page_is_updated_during_a_long_run(folder, look, monkeypatch, tmp_path):
     monkeypatch.setattr(publish, "PUBLISH_SECONDS", 0.0)
     page, seen = tmp_path / "out" / "net" / "index.html", []
 
@@ -490,7 +490,7 @@ def test_during_a_long_run_the_page_is_made_now_and_then(folder, look, monkeypat
     assert seen[-1] is True  # before the last image was told
 
 
-def test_images_have_their_files_names_and_as_many_folders_as_tell_them_apart(look, tmp_path):
+def test_images_are_named_by_file_and_as_many_folders_as_needed(look, tmp_path):
     for name in ("a/x/one.png", "b/x/one.png", "c/two.png", "tree/deep/three.png", "odd/fo\nur ü.png", "odd/.five.png"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         paint(tmp_path / name, 1)
@@ -505,7 +505,7 @@ def test_images_have_their_files_names_and_as_many_folders_as_tell_them_apart(lo
 
 
 @pytest.mark.parametrize("options", [{"dtype": "float16"}, {"style": Style(pca="shared")}])
-def test_what_changes_nothing_begins_no_other_run(folder, look, options):
+def test_options_without_effect_on_results_make_no_other_run(folder, look, options):
     run = look([folder]).directory
     again = look([folder], **options)
     assert (again.directory, again.skipped) == (run, 3)

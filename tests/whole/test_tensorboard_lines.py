@@ -16,7 +16,7 @@ pytestmark = pytest.mark.filterwarnings("default")  # of other packages
 IMAGES = 13  # TensorBoard shows ten by default
 
 
-def test_the_line_that_a_run_of_shards_prints_shows_every_image(fmapviz, tmp_path):
+def test_the_printed_command_of_a_run_of_shards_shows_each_image(fmapviz, tmp_path):
     for seed in range(IMAGES):
         save_picture(tmp_path / "in" / f"{seed:02d}.png", seed)
     words = ("in", "--layers", "features.0.conv", "--shard", "100", "--out", "runs")
@@ -25,7 +25,7 @@ def test_the_line_that_a_run_of_shards_prints_shows_every_image(fmapviz, tmp_pat
         assert len(steps_shown(address, "maps/00 features.0.conv")) == IMAGES
 
 
-def test_the_guide_names_the_line_that_is_printed():
+def test_the_guide_has_the_printed_command():
     flags = shlex.split(registry.form("tensorboard").open_steps_with)[3:]
     named = [each for name in DOCUMENTS for each in re.findall(r"--samples_per_plugin images=\d+", text_of(name))]
     assert named

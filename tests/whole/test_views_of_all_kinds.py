@@ -129,7 +129,7 @@ def bytes_of(directory):
         ({"alpha": 0.0}, "turbo"),
     ],
 )
-def test_all_channels_together_lie_over_the_input(tmp_path, look, view, style, colormap):
+def test_reductions_of_all_channels_lie_over_the_input(tmp_path, look, view, style, colormap):
     path = paint(tmp_path / "a.png")
     unit = look([path], views=view, style=Style(**style)).directory / "a.png"
     for index, (layer, maps) in enumerate(hooked(path).items()):
@@ -149,7 +149,7 @@ def test_all_channels_together_lie_over_the_input(tmp_path, look, view, style, c
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("channels", ["top:2", "top:1:mean", "0,2", "99"])
-def test_all_channels_are_put_together_whichever_the_grids_show(tmp_path, look, channels):
+def test_reductions_use_all_channels_regardless_of_channels(tmp_path, look, channels):
     path = paint(tmp_path / "a.png")
     views = ["mean", "max", "contact", "histogram", "pca"]
     one, other = (
@@ -177,7 +177,7 @@ def test_a_map_has_the_size_of_its_own_picture(tmp_path, look, size):
             assert abs(found - stretched(large, float(large.min()), float(large.max()))).max() <= 1
 
 
-def test_it_lies_over_a_grey_picture_too(tmp_path, look):
+def test_a_reduction_lies_over_a_grey_picture(tmp_path, look):
     path = save_pixels(tmp_path / "a.png", np.random.default_rng(0).integers(0, 256, SIZE, np.uint8))
     unit = look([path], Net(channels=1), views=["mean", "contact"], preprocessing=GREY).directory / "a.png"
     large = enlarge(hooked(path, Net(channels=1))["first"].mean(0))
@@ -188,7 +188,7 @@ def test_it_lies_over_a_grey_picture_too(tmp_path, look):
     assert pixels_of(unit / "contact.png").shape[2] == 3
 
 
-def test_a_vector_is_told_as_undrawn(tmp_path, look):
+def test_a_vector_is_reported_as_undrawn(tmp_path, look):
     path = paint(tmp_path / "a.png")
     summary = look([path], views=["mean", "max", "contact", "pca"], types=["Conv2d", "Linear"])
     assert set(summary.undrawn) == {f"{view} of head" for view in ("mean", "max", "contact", "pca")}
@@ -217,7 +217,7 @@ class Clip(nn.Module):
 
 
 @pytest.mark.parametrize("view", ["mean", "max", "pca"])
-def test_each_frame_has_its_own(tmp_path, look, view):
+def test_each_frame_has_its_own_reduction(tmp_path, look, view):
     path = paint(tmp_path / "a.png")
     summary = look([path], Clip(), views=[view, "contact", "histogram"], style=Style(alpha=1.0, colormap="gray"))
     unit = summary.directory / "a.png"
@@ -232,7 +232,7 @@ def test_each_frame_has_its_own(tmp_path, look, view):
     assert text_of(unit / "contact.png")["Layers"] == "3"
 
 
-def test_the_scale_that_is_told_is_the_one_that_is_drawn(tmp_path, look):
+def test_the_recorded_scale_is_the_drawn_one(tmp_path, look):
     path = paint(tmp_path / "a.png", size=(40, 40))
     model = nn.Sequential(nn.Conv2d(3, 2, 4, stride=4))  # sees the equal parts of the input: no pixel is at a centre
     unit = look([path], model, views="max").directory / "a.png"
@@ -253,7 +253,7 @@ def nearest(values, size):
 
 
 @pytest.mark.parametrize("view", ["mean", "max"])
-def test_places_without_a_finite_value_are_a_checkerboard_and_have_no_say(tmp_path, look, view):
+def test_positions_without_a_finite_value_are_a_checkerboard_and_ignored(tmp_path, look, view):
     path = paint(tmp_path / "a.png")
     unit = look([path], Broken(), views=view, style=Style(alpha=1.0, colormap="gray")).directory / "a.png"
     raw = reduce(hooked(path, Broken())["second"], view)
@@ -292,7 +292,7 @@ class Holes(nn.Module):
 
 
 @pytest.mark.parametrize("labels", [None, True])
-def test_what_is_not_finite_is_told_wherever_it_is_drawn(tmp_path, look, labels):
+def test_values_that_are_not_finite_are_reported_in_each_view(tmp_path, look, labels):
     path = paint(tmp_path / "a.png")
     views = ["maps", "mean", "max", "contact", "pca", "histogram"]
     unit = look([path], Holes(), views=views, types="Identity", style=Style(labels=labels)).directory / "a.png"
@@ -317,7 +317,7 @@ def test_what_is_not_finite_is_told_wherever_it_is_drawn(tmp_path, look, labels)
     assert (largest["min"], largest["max"]) == pytest.approx((float(finite[finite > -9].min()), float(finite.max())))
 
 
-def test_where_all_values_are_finite_nothing_is_told(tmp_path, look):
+def test_finite_values_are_not_reported(tmp_path, look):
     path = paint(tmp_path / "a.png")
     sound = look([path], Net(), views=["mean", "contact", "pca"]).directory / "a.png"
     assert not any("Not finite" in text_of(file) for file in sound.glob("*.png"))
@@ -353,7 +353,7 @@ def test_components_are_enlarged_as_grids_are(tmp_path, look, scale):
     assert np.array_equal(large, plain.repeat(scale, 0).repeat(scale, 1))
 
 
-def test_what_is_said_of_a_map_is_said_of_its_finite_values(tmp_path, look):
+def test_the_range_of_a_map_is_that_of_its_finite_values(tmp_path, look):
     path = paint(tmp_path / "a.png")
     unit = look([path], Broken(), views=["mean"]).directory / "a.png"
     raw = hooked(path, Broken())["second"].mean(0)
@@ -409,7 +409,7 @@ def test_a_contact_sheet_shows_the_input_and_each_layer_in_order(tmp_path, look)
 
 
 @pytest.mark.parametrize("norm", ["fixed:-9,9", "run"])
-def test_the_sheet_says_how_its_cells_are_scaled(tmp_path, look, norm):
+def test_the_contact_sheet_names_the_scaling_of_its_cells(tmp_path, look, norm):
     """The cells do not reach from each one's smallest value to its largest then, so the sheet must not say that they do."""
     paint(tmp_path / "in/a.png")
     paint(tmp_path / "in/b.png", seed=1)
@@ -421,7 +421,7 @@ def test_the_sheet_says_how_its_cells_are_scaled(tmp_path, look, norm):
     assert not np.array_equal(*notes)
 
 
-def test_a_sheet_of_the_same_layers_is_the_same_whatever_else_is_drawn(tmp_path, look):
+def test_a_contact_sheet_does_not_depend_on_other_views(tmp_path, look):
     path = paint(tmp_path / "a.png")
     alone = look([path], views="contact").directory / "a.png/contact.png"
     among = look([path], views=["maps", "contact", "mean"], style=Style(labels=True, colorbar=True)).directory
@@ -453,7 +453,7 @@ def test_equal_vectors_have_equal_colours_in_all_images_if_the_basis_is_shared(t
     assert not np.array_equal(a[:, :10], b[:, :10])
 
 
-def test_a_shared_basis_is_numpys_of_all_images(tmp_path, look):
+def test_a_shared_basis_equals_numpys_of_all_images(tmp_path, look):
     paths = [paint(tmp_path / "in" / f"{name}.png", seed) for seed, name in enumerate("abc")]
     run = look([tmp_path / "in"], views="pca", style=Style(pca="shared"), layers="second").directory
     maps = [hooked(path)["second"].double().numpy() for path in paths]
@@ -521,7 +521,7 @@ class Picky(Net):
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("batch", [1, 8])
-def test_an_image_that_fails_has_no_say_in_the_basis(tmp_path, batch):
+def test_a_failing_image_does_not_affect_the_basis(tmp_path, batch):
     for seed in range(7):
         paint(tmp_path / "in" / f"{seed}.png", seed)
     common = {"views": "pca", "to": "png", "style": Style(pca="shared"), "preprocessing": AS_IT_IS, "workers": 1}
@@ -541,7 +541,7 @@ def _floats(text):
 
 
 @pytest.mark.thorough
-def test_what_else_is_drawn_has_no_say_in_the_basis(tmp_path, look):
+def test_other_views_do_not_affect_the_basis(tmp_path, look):
     """Heat maps may take several passes over an image, which counts once all the same."""
     for seed in range(3):
         paint(tmp_path / "in" / f"{seed}.png", seed, size=(12 + 4 * seed, 20))
@@ -595,7 +595,7 @@ def test_tensorboard_reads_histograms_and_pictures(tmp_path, look, channels):
 
 
 @pytest.mark.parametrize("everything", [False, True])
-def test_values_that_are_not_finite_are_in_no_bin(tmp_path, look, monkeypatch, everything):
+def test_values_that_are_not_finite_are_not_counted_in_bins(tmp_path, look, monkeypatch, everything):
     monkeypatch.setattr(Broken, "everything", everything)
     path = paint(tmp_path / "a.png")
     unit = look([path], Broken(), views="histogram", to=["tensorboard"]).directory / "a.png"
@@ -625,7 +625,7 @@ def test_no_view_is_stopped_by_nan(tmp_path, look, monkeypatch, everything, norm
 
 
 @pytest.mark.parametrize("view", ["maps", "mean"])
-def test_no_scale_of_infinities_is_told(tmp_path, look, monkeypatch, view):
+def test_a_scale_of_infinities_is_not_recorded(tmp_path, look, monkeypatch, view):
     monkeypatch.setattr(Broken, "everything", True)
     unit = look([paint(tmp_path / "a.png")], Broken(), views=view, style=Style(norm="run")).directory / "a.png"
     scaling = text_of(unit / f"01_second.{view}.png")["Scaling"]
@@ -653,7 +653,7 @@ def test_kernels_need_no_image_and_are_drawn_once(look):
     assert (third.pictures, (third.directory / "_model").stat().st_ino == before) == (2, False)
 
 
-def test_kernels_are_make_grids_of_the_weight(look):
+def test_kernels_equal_make_grid_of_the_weight(look):
     model = Net()
     summary = look(model=model, views="kernels", style=Style(columns=2))
     weight = model.first.weight.detach()
@@ -670,7 +670,7 @@ def test_kernels_are_make_grids_of_the_weight(look):
         assert np.array_equal(tile, small)
 
 
-def test_other_weights_of_the_same_module_are_other_kernels(look):
+def test_other_weights_of_the_same_module_have_other_kernels(look):
     model = Net()
     first = look(model=model, views="kernels")
     with torch.no_grad():
@@ -681,7 +681,7 @@ def test_other_weights_of_the_same_module_are_other_kernels(look):
     assert after["_model/01_second.kernels.png"] != before["_model/01_second.kernels.png"]
 
 
-def test_weights_that_were_changed_behind_a_models_back_are_drawn_in_place_of_the_old(look):
+def test_kernels_of_changed_weights_replace_the_old_ones(look):
     model = load_model("shapesnet")
     first = look(model=model, views="kernels")
     before = bytes_of(first.directory)
@@ -696,7 +696,7 @@ def test_weights_that_were_changed_behind_a_models_back_are_drawn_in_place_of_th
     assert [name for name in after if after[name] != before[name]] == ["_model/" + kernel_files(second)[0]]
 
 
-def test_they_are_drawn_beside_images(tmp_path, look):
+def test_kernels_are_drawn_beside_images(tmp_path, look):
     paint(tmp_path / "in/a.png")
     summary = look([tmp_path / "in"], views=["kernels", "maps", "mean"])
     assert (summary.done, summary.pictures) == (1, 1 + 2 + 2 + 2)
@@ -709,7 +709,7 @@ def test_they_are_drawn_beside_images(tmp_path, look):
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["_model", "_model/a.png", "_model/x/a.png"])
 @pytest.mark.parametrize("kernels_first", [False, True])
-def test_an_image_or_a_folder_of_that_name_loses_nothing(tmp_path, look, name, kernels_first):
+def test_an_image_or_a_folder_named_like_the_unit_of_kernels_is_kept(tmp_path, look, name, kernels_first):
     model = Net()
     path = paint(tmp_path / "in" / name)
     given = [path] if name == "_model" else [tmp_path / "in"]
@@ -723,7 +723,7 @@ def test_an_image_or_a_folder_of_that_name_loses_nothing(tmp_path, look, name, k
     assert sum(name.endswith("kernels.png") for name in bytes_of(summary.directory)) == 2
 
 
-def test_layers_without_kernels_are_told(tmp_path, look):
+def test_layers_without_kernels_are_reported(tmp_path, look):
     path = paint(tmp_path / "a.png")
     summary = look([path], views=["kernels", "maps"], types=["Conv2d", "Linear"])
     assert summary.undrawn == {"head": "has no kernels"}
@@ -731,7 +731,7 @@ def test_layers_without_kernels_are_told(tmp_path, look):
     assert again.undrawn == {"head": "has no kernels"}
 
 
-def test_filters_that_are_not_there_are_told_every_time(look):
+def test_filters_that_do_not_exist_are_reported_each_time(look):
     model = Net()
     first, second = (look(model=model, views="kernels", style=Style(channels="5")) for _ in range(2))
     assert (first.pictures, second.pictures) == (1, 0)
@@ -739,7 +739,7 @@ def test_filters_that_are_not_there_are_told_every_time(look):
     assert second.undrawn == first.undrawn
 
 
-def test_a_run_in_which_nothing_could_be_drawn_does_not_end_well(look):
+def test_a_run_without_pictures_fails(look):
     summary = look(model=Net(), views="kernels", types="Linear")
     assert (summary.pictures, summary.undrawn) == (0, {"head": "has no kernels"})
     assert summary.exit_code != 0
@@ -759,7 +759,7 @@ def test_the_largest_filters_are_drawn_and_numbered(look, labels, layer):
     assert (sizes[0] == sizes[1]) is (labels is False)
 
 
-def test_colour_maps_are_for_what_has_one_value_per_pixel(tmp_path, look):
+def test_colormaps_apply_to_kernels_of_one_value_per_pixel(tmp_path, look):
     from extras import matplotlib as mpl
 
     path = paint(tmp_path / "a.png")
@@ -806,7 +806,7 @@ def drawn_kernels(tmp_path, model, style):
         "0,2",
     ],
 )
-def test_the_ends_of_their_scale_are_those_of_all_filters_whichever_are_drawn(tmp_path, norm, channels):
+def test_the_scale_of_kernels_covers_all_filters_regardless_of_channels(tmp_path, norm, channels):
     model = Net()
     pictures = drawn_kernels(tmp_path, model, Style(norm=norm, channels=channels))
     for picture, layer in zip(pictures, (model.first, model.second), strict=True):
@@ -833,7 +833,7 @@ def test_colours_of_kernels_have_no_bar_in_other_colours(look, norm):
     assert sizes[0] == sizes[1]
 
 
-def test_what_is_said_of_their_scaling_is_true(look):
+def test_the_described_scaling_of_kernels_is_right(look):
     said = {}
     for norm in ("layer", "run"):
         summary = look(model=Net(), views="kernels", style=Style(norm=norm))
@@ -843,7 +843,7 @@ def test_what_is_said_of_their_scaling_is_true(look):
     assert "weight's minimum" not in said["layer"][0]
 
 
-def test_a_module_stays_as_it_was(look):
+def test_drawing_kernels_does_not_change_the_module(look):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Sequential(nn.Conv2d(4, 2, 1), nn.BatchNorm2d(2)).eval(), nn.Dropout())
     model.train()
@@ -864,7 +864,7 @@ def test_a_module_stays_as_it_was(look):
         True,
     ],
 )
-def test_a_weight_that_is_computed_changes_nothing(look, training):
+def test_a_parametrized_weight_is_drawn_without_a_change(look, training):
     """Spectral normalization takes a step of a power iteration whenever the weight is read while training."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.utils.parametrizations.spectral_norm(nn.Conv2d(3, 4, 3))).train(training)

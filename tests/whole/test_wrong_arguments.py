@@ -153,14 +153,14 @@ def test_a_function_refuses_what_it_does_not_take(function, name):
     each_value(CALLS[function], name, TAKEN[function][name])
 
 
-def test_all_functions_and_parameters_are_tried():
+def test_the_cases_cover_all_functions_and_parameters():
     functions = {name for name in HOMES if inspect.isfunction(getattr(fmapviz, name))} - {"visualize"}
     assert functions == TAKEN.keys() == CALLS.keys()
     for name, names in TAKEN.items():
         assert inspect.signature(getattr(fmapviz, name)).parameters.keys() == names.keys()
 
 
-def test_without_a_change_nothing_is_refused():
+def test_valid_arguments_are_accepted():
     for call in CALLS.values():
         assert refused(call) is None
 
@@ -208,7 +208,7 @@ def test_visualize_refuses_what_an_option_does_not_take(name, tmp_path):
 
 
 @pytest.mark.parametrize(("name", "taken"), [("model", ""), ("inputs", "array picture")])
-def test_visualize_refuses_what_is_no_model_or_no_image(name, taken, tmp_path):
+def test_visualize_refuses_values_that_are_no_model_or_image(name, taken, tmp_path):
     def call(**changed):
         summary = fmapviz.visualize(**{"model": NET, "inputs": STAR, "out": tmp_path, **changed})
         shutil.rmtree(summary.directory)
@@ -225,7 +225,7 @@ def test_a_group_of_options_refuses_what_an_option_does_not_take(kind, name):
     each_value(call, name, OPTIONS[kind][name])
 
 
-def test_all_options_are_tried():
+def test_the_cases_cover_all_options():
     assert VISUALIZE.keys() | {"model", "inputs"} == inspect.signature(fmapviz.visualize).parameters.keys()
     for kind, names in OPTIONS.items():
         assert inspect.signature(kind).parameters.keys() == names.keys()
@@ -247,7 +247,7 @@ def test_all_options_are_tried():
         ("zzzz", "help(fmapviz.visualize)"),
     ],
 )
-def test_an_argument_that_visualize_does_not_have_is_refused_with_the_one_meant(argument, hint):
+def test_an_unknown_argument_of_visualize_is_refused_with_the_likely_one(argument, hint):
     error = refused(fmapviz.visualize, NET, STAR, **{argument: 1})
     assert isinstance(error, TypeError)
     assert f"'{argument}'" in str(error)
@@ -296,7 +296,7 @@ def test_any_function_refuses_an_argument_that_it_does_not_have(function, argume
     assert error.hint == hint
 
 
-def test_a_type_error_within_a_function_comes_out_as_it_is():
+def test_a_type_error_inside_a_function_is_not_changed():
     class Fails(nn.Conv2d):
         def forward(self, x):
             raise TypeError(tuple(x.shape))
@@ -350,7 +350,7 @@ def test_a_value_that_visualize_cannot_use_is_refused_with_a_hint(changed, tmp_p
         (None, "a torch.nn.Module"),
     ],
 )
-def test_what_is_no_model_is_refused_with_what_to_pass_instead(model, hint):
+def test_a_value_that_is_no_model_is_refused_with_a_hint(model, hint):
     for call in (CALLS["capture"], CALLS["cam"], CALLS["list_layers"]):
         assert hint in refused(call, model=model).hint
 
@@ -391,7 +391,7 @@ def test_one_rank_is_one_class_in_cam():
     assert third.score < best.score
 
 
-def test_what_is_no_image_is_refused_with_what_is_one(tmp_path):
+def test_a_value_that_is_no_image_is_refused_with_a_hint(tmp_path):
     for given in (None, b"photo.jpg", [3]):
         for call in (lambda x: fmapviz.cam(MODEL, x), lambda x: fmapviz.visualize(NET, x, out=tmp_path)):
             assert "a Pillow picture, a NumPy array (H, W, C), a uint8 tensor (C, H, W)" in refused(call, given).hint
@@ -474,7 +474,7 @@ def test_numbers_of_numpy_are_taken_as_numbers():
     assert fmapviz.InputOptions(size=np.array([8, 9]), mean=[0.5]) == fmapviz.InputOptions(size=(8, 9), mean=(0.5,))
 
 
-def test_values_of_another_type_are_refused_with_what_to_write():
+def test_values_of_another_type_are_refused_with_a_correction():
     member = torchvision.models.ResNet18_Weights.IMAGENET1K_V1
     for value in (member, Path("net.pth")):
         assert refused(fmapviz.Style, columns=value).hint == "columns: Tiles per row."
@@ -482,7 +482,7 @@ def test_values_of_another_type_are_refused_with_what_to_write():
     assert refused(fmapviz.load_model, "resnet18", weights=Path("net.pth")).hint == "weights='net.pth'"
 
 
-def test_inputs_that_fail_are_a_warning_unless_events_are_watched(tmp_path):
+def test_failed_inputs_warn_unless_events_are_handled(tmp_path):
     inputs = [STAR, tmp_path / "none.png"]
     with pytest.warns(UserWarning, match=r"^1 of 2 inputs failed, .* no such file: '.*none.png' \[E_MISSING\]$") as told:
         summary = fmapviz.visualize(MODEL, inputs, out=tmp_path, to="png")

@@ -112,7 +112,7 @@ def image(folder):
 @pytest.mark.parametrize(
     ("query", "rows"), [(None, slice(0, 1)), ("mean", slice(1, None)), ("20,95", slice(1 + 1 * 6 + 5, 1 + 1 * 6 + 6))]
 )
-def test_attention_and_rollout_are_those_of_the_weights(image, tmp_path, query, rows):
+def test_attention_and_rollout_follow_from_the_weights(image, tmp_path, query, rows):
     net = network()
     weights, _ = explicit(net, prepared(image))
     raw = raw_of(draw(net, image, tmp_path, style=Style(query=query)))
@@ -143,7 +143,7 @@ def test_rollout_of_a_class_is_weighted_by_its_gradients(image, tmp_path, query,
     assert all(value.grad is None or not value.grad.any() for value in net.parameters())
 
 
-def test_uniform_attention_gives_a_uniform_rollout(image, tmp_path):
+def test_uniform_attention_has_a_uniform_rollout(image, tmp_path):
     net = network(class_token=False, global_pool="avg")
     for block in net.blocks:
         nn.init.zeros_(block.attn.qkv.weight)
@@ -153,7 +153,7 @@ def test_uniform_attention_gives_a_uniform_rollout(image, tmp_path):
     assert np.allclose(raw["attention/blocks.0.attn"], 1 / 24, atol=1e-7)
 
 
-def test_the_formulas_on_small_matrices():
+def test_formulas_of_rollout_hold_on_small_matrices():
     blocks = torch.rand(3, 1, 1, 5, 5).softmax(-1)
     query = torch.eye(5)[None, 1:2]
     assert torch.allclose(flow(query, [block[0] for block in blocks.flip(0)])[0, 0], multiplied(blocks)[1], atol=1e-6)
@@ -163,7 +163,7 @@ def test_the_formulas_on_small_matrices():
 
 
 @pytest.mark.thorough
-def test_batches_workers_and_repetitions_give_the_same(folder, tmp_path):
+def test_batches_workers_and_repetitions_change_nothing(folder, tmp_path):
     net = network()
     runs = {
         "one": {"batch_size": 1, "workers": 1},
@@ -229,7 +229,7 @@ def test_only_chosen_layers_are_drawn(image, tmp_path):
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("targets", [(), (2, 4)])
 @pytest.mark.parametrize(("layers", "chosen"), [("blocks.2*", [2]), ("blocks.[12]*", [1, 2]), ("*", [0, 1, 2])])
-def test_rollout_through_chosen_layers_is_of_these_and_says_so(image, tmp_path, layers, chosen, targets):
+def test_rollout_through_chosen_layers_names_them(image, tmp_path, layers, chosen, targets):
     net = network()
     weights, gradients = explicit(net, prepared(image), target=4)
     summary = draw(net, image, tmp_path, views="rollout", layers=layers, targets=targets, to=["raw", "png"])
@@ -296,7 +296,7 @@ def test_a_hint_names_no_other_layers_where_they_would_not_help(image, tmp_path)
     assert failure.hint is None
 
 
-def test_a_class_without_any_gradient_is_told(image, tmp_path):
+def test_a_class_without_a_gradient_is_reported(image, tmp_path):
     net = network()
     nn.init.zeros_(net.head.weight)
     summary = draw(net, image, tmp_path, views="rollout", targets=2, to=["png"])

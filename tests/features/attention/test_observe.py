@@ -65,7 +65,7 @@ def test_outputs_are_the_same_bit_by_bit_and_rows_sum_to_one(name):
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["vit", "timm vit", "timm beit"])
-def test_weights_times_values_are_what_the_fused_operation_returned(name):
+def test_weights_times_values_equal_the_fused_operation(name):
     found, *_ = observed(NETWORKS[name](), torch.randn(2, 3, 224, 224))
     assert len(found) == (3 if name == "vit" else 12)
     for attention in found:
@@ -78,7 +78,7 @@ def test_weights_times_values_are_what_the_fused_operation_returned(name):
 @pytest.mark.parametrize("batch_first", [True, False])
 @pytest.mark.parametrize("need_weights", [True, False])
 @pytest.mark.parametrize("kind", ["plain", "causal", "mask", "padding", "bias", "cross"])
-def test_the_weights_of_multi_head_attention_are_those_that_it_returns_if_asked(kind, need_weights, batch_first):
+def test_captured_weights_equal_those_that_multi_head_attention_returns(kind, need_weights, batch_first):
     torch.manual_seed(1)
     attention = nn.MultiheadAttention(
         16, 4, batch_first=batch_first, add_bias_kv=kind == "bias", kdim=8 if kind == "cross" else None,
@@ -136,7 +136,7 @@ def test_heads_may_share_keys_and_masks_may_be_boolean():
 
 
 @pytest.mark.thorough
-def test_the_weights_of_timm_are_those_of_its_explicit_attention():
+def test_captured_weights_equal_those_of_timms_explicit_attention():
     network, x = extras.timm.create_model("vit_tiny_patch16_224"), torch.randn(2, 3, 224, 224)
     fused, *_ = observed(network, x)
     for block in network.blocks:
@@ -149,7 +149,7 @@ def test_the_weights_of_timm_are_those_of_its_explicit_attention():
         assert (whole(one) - whole(other)).abs().max() < 1e-5
 
 
-def test_softmax_over_channels_or_of_logits_is_no_attention():
+def test_softmax_over_channels_or_logits_is_not_captured():
     net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Softmax(1), nn.Flatten(), nn.LazyLinear(5), nn.Softmax(-1))
     found, *_ = observed(net, torch.randn(1, 3, 8, 8))
     assert not found
@@ -181,7 +181,7 @@ def test_the_owner_is_the_innermost_module_that_is_not_a_softmax():
     ]  # fmt: skip
 
 
-def test_an_exception_within_the_network_leaves_no_hook_and_no_mode():
+def test_an_exception_in_the_network_leaves_no_hook_and_no_mode():
     class Net(nn.Module):
         def __init__(self):
             super().__init__()
@@ -290,7 +290,7 @@ def three_implementations():
     return theirs, own, third
 
 
-def test_torchvision_timm_and_transformers_attend_alike():
+def test_torchvision_timm_and_transformers_have_equal_weights():
     """One architecture with the same weights, by three libraries, the third also by its explicit attention."""
     theirs, own, third = three_implementations()
     x = torch.randn(2, 3, 64, 64)
@@ -312,7 +312,7 @@ def test_torchvision_timm_and_transformers_attend_alike():
             assert (one - other).abs().max() < 1e-5
 
 
-def test_captures_within_each_other_see_the_same():
+def test_nested_captures_have_equal_weights():
     network = torchvision.models.VisionTransformer(32, 16, 2, 4, 48, 96)
     with fmapviz.capture_attention(network) as outer, fmapviz.capture_attention(network) as inner:
         network(torch.randn(1, 3, 32, 32))

@@ -106,7 +106,7 @@ class Inner(nn.Module):
 @pytest.mark.parametrize("window", [(4, 4), (3, 5), (7, 2)])
 @pytest.mark.parametrize("shift", [(0, 0), (2, 1), (1, 0)])
 @pytest.mark.parametrize("grid", [(8, 12), (9, 11)])
-def test_windows_are_put_back_where_the_modules_say(window, shift, grid):
+def test_windows_are_reassembled_as_the_modules_declare(window, shift, grid):
     """Every patch has a vector of its own, so that it looks at itself only: its map is 1 at its position."""
     height, width = grid
     shift = tuple(by if side > size else 0 for by, side, size in zip(shift, grid, window, strict=True))
@@ -126,7 +126,7 @@ def test_windows_are_put_back_where_the_modules_say(window, shift, grid):
     "network", [torchvision.models.swin_t, torchvision.models.swin_v2_t, "swin_tiny_patch4_window7_224"]
 )
 @pytest.mark.parametrize("size", [(224, 224), (160, 288)])
-def test_swin_windows_of_torchvision_and_timm_are_put_back(network, size):
+def test_swin_windows_of_torchvision_and_timm_are_reassembled(network, size):
     built = extras.timm.create_model(network, img_size=size) if isinstance(network, str) else network()
     x = torch.randn(2, 3, *size)
     found, weights = placed(built, x), weights_of(built, x)
@@ -179,7 +179,7 @@ class Grids(nn.Module):
         ]
 
 
-def test_attention_of_other_parts_of_the_picture_is_put_back_too():
+def test_attention_of_other_partitions_is_reassembled():
     x = torch.eye(6 * 4).view(1, 24, 6, 4).repeat(2, 1, 1, 1)
     found = placed(Grids(), x, Query((3, 1)))
     assert len(found) == 2

@@ -54,7 +54,7 @@ class Cropped(Patches):
 
 
 @pytest.mark.parametrize("before", [7, 14, 24, 33])
-def test_a_rollout_lies_where_its_patches_are_and_marks_what_none_of_them_sees(tmp_path, monkeypatch, before):
+def test_a_rollout_lies_at_its_patches_and_marks_uncovered_pixels(tmp_path, monkeypatch, before):
     drawn = []
     plain = observer.draw_map
     monkeypatch.setattr(

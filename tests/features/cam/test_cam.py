@@ -65,7 +65,7 @@ def of_captum(network, layer, batch, classes=CLASSES):
 @pytest.mark.thorough
 @pytest.mark.parametrize("layer", ["layer4", "layer2"])
 @pytest.mark.parametrize("method", GRAD_CAM)
-def test_maps_are_pytorch_grad_cams(network, batch, layer, method):
+def test_maps_equal_those_of_pytorch_grad_cam(network, batch, layer, method):
     if method in {"gradcam++", "xgradcam"}:  # for gradients beside which the 1e-6 and 1e-7 that theirs adds are nothing
         network = deepcopy(network)
         with torch.no_grad():
@@ -79,7 +79,7 @@ def test_maps_are_pytorch_grad_cams(network, batch, layer, method):
 
 
 @pytest.mark.thorough
-def test_eigencam_is_pytorch_grad_cams_up_to_the_sign(network, batch):
+def test_eigencam_equals_that_of_pytorch_grad_cam_up_to_the_sign(network, batch):
     found = fmapviz.cam(network, batch, method="eigencam")
     theirs = of_grad_cam("EigenCAM", network, "layer4", batch, CLASSES)
     assert found.layer == "layer4"
@@ -107,7 +107,7 @@ def test_eigencam_marks_the_shape_and_not_the_background(samples, shape):
     assert np.corrcoef(raw, evidence)[0, 1] > 0.8
 
 
-def test_cam_is_torchcams(network, batch):
+def test_cam_equals_torchcams(network, batch):
     from extras import torchcam
 
     with torchcam.CAM(network, "layer4", "fc") as extract:
@@ -118,7 +118,7 @@ def test_cam_is_torchcams(network, batch):
     torch.testing.assert_close(found.raw, theirs, rtol=1e-5, atol=1e-6)
 
 
-def test_saliency_is_captums(network, batch):
+def test_saliency_equals_captums(network, batch):
     from extras import captum
 
     theirs = captum.Saliency(network).attribute(batch.clone().requires_grad_(), CLASSES).amax(1)
@@ -155,7 +155,7 @@ def without_inplace(network):
 
 
 @pytest.mark.sampled(1)
-def test_layers_that_are_overwritten_give_the_map_of_what_they_returned(overwriting):
+def test_overwritten_layers_have_the_map_of_their_output(overwriting):
     batch, copy = images(64, 80), without_inplace(overwriting)
     for layer in convolutions(overwriting):
         found = fmapviz.cam(overwriting, batch, target=CLASSES, layer=layer)
@@ -172,7 +172,7 @@ def test_layers_that_are_overwritten_give_the_map_of_what_they_returned(overwrit
 @pytest.mark.parametrize(
     ("layer", "published"), [("conv1", [[11.25, 13.5], [20.25, 22.5]]), ("relu1", [[0, 4], [28, 32.5]])]
 )
-def test_captums_published_example_comes_out(layer, published, inplace):
+def test_the_published_example_of_captum_is_reproduced(layer, published, inplace):
     # From captum's own tests of LayerGradCam.
     from extras import captum_networks
 
@@ -267,7 +267,7 @@ def test_gradcam_peaks_in_the_shape(fresh):
 
 
 @pytest.mark.thorough
-def test_gradcam_of_random_weights_does_not(fresh):
+def test_gradcam_of_random_weights_does_not_peak_in_the_shape(fresh):
     shares = []
     for seed in range(5):
         torch.manual_seed(seed)
@@ -357,7 +357,7 @@ class Switched(nn.Module):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_what_the_outputs_are_is_found_out_at_every_call():
+def test_the_kind_of_outputs_is_detected_at_each_call():
     network, pixels = Switched().eval(), torch.rand(1, 3, 9, 9)
     logits = fmapviz.cam(network, pixels, target=1, layer="body")
     network.soft = True
@@ -375,7 +375,7 @@ class Both(Switched):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_what_one_output_is_says_nothing_of_another():
+def test_each_output_has_its_own_kind():
     network, pixels = Both().eval(), torch.rand(1, 3, 9, 9)
     for output in ("logits", "soft", "logits", "logits", "soft"):
         known, fresh = (
@@ -419,13 +419,13 @@ def test_operations_are_recorded_only_where_the_graph_does_not_show_the_ending(e
     assert (len(passes), len(started)) == (3, recorded)
 
 
-def test_a_score_of_ones_own_is_answered_with_capture(network):
+def test_a_custom_score_is_refused_with_a_hint_to_capture(network):
     with pytest.raises(RequestError, match="no such target") as caught:
         fmapviz.cam(network, images(64, 64), target=lambda scores: scores[:, 0] - scores[:, 1])
     assert "maps.backward(score)" in caught.value.hint
 
 
-def test_a_hint_does_not_name_what_was_done():
+def test_a_hint_does_not_suggest_the_current_options():
     with pytest.raises(RequestError, match="no class activation map of 'auto'") as caught:
         fmapviz.cam(nn.Conv2d(3, 4, 3), torch.randn(1, 3, 16, 16), target=1)
     assert "auto" not in caught.value.hint
@@ -452,7 +452,7 @@ class Classifies(Segments):
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("network", [Segments, Classifies])
 @pytest.mark.parametrize("target", [0, 2, "top1"])
-def test_scores_that_are_not_finite_are_the_reason(network, target, tmp_path):
+def test_scores_that_are_not_finite_are_reported_as_the_reason(network, target, tmp_path):
     network, pixels = network().eval(), torch.rand(2, 3, 12, 12)
     pixels[1] = torch.nan
     for given in (pixels[1:], pixels[1:].expand(3, -1, -1, -1), *([pixels] if target == "top1" else [])):
@@ -465,7 +465,7 @@ def test_scores_that_are_not_finite_are_the_reason(network, target, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_class_may_be_where_scores_are_not_finite():
+def test_a_finite_class_is_drawn_beside_scores_that_are_not_finite():
     network, pixels = Segments().eval(), torch.rand(1, 3, 12, 12)
     with torch.no_grad():
         network.head.bias.copy_(torch.tensor([9.0, 0.0, -9.0]))
@@ -494,7 +494,7 @@ class OfPixels(nn.Module):
 @pytest.mark.parametrize("soft", [False, True])
 @pytest.mark.parametrize("classes", [1, 4, 8])
 @pytest.mark.parametrize("order", ["NHWC", "NWHC", "NWCH", "NCWH"])
-def test_classes_of_pixels_are_on_the_axis_that_the_network_gives_them(order, classes, soft, tmp_path):
+def test_the_axis_of_pixel_classes_is_detected(order, classes, soft, tmp_path):
     images = torch.randn(2, 3, 8, 4, generator=torch.Generator().manual_seed(0))
     known = OfPixels(classes, "NCHW", soft=soft).eval()
     with torch.no_grad():
@@ -520,7 +520,7 @@ def test_classes_of_pixels_are_on_the_axis_that_the_network_gives_them(order, cl
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_an_axis_of_classes_that_is_not_known_is_said_to_be_assumed():
+def test_an_unknown_axis_of_classes_is_assumed_with_a_notice():
     class Odd(OfPixels):
         def forward(self, images):
             return torch.fft.ifft2(torch.fft.fft2(super().forward(images))).real
@@ -538,7 +538,7 @@ class TwoOrders(OfPixels):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_each_part_of_an_output_has_axes_of_its_own():
+def test_each_part_of_an_output_has_its_own_axes():
     network, pixels = TwoOrders(4, "NCHW").eval(), torch.randn(1, 3, 8, 4, generator=torch.Generator().manual_seed(0))
     found = [
         fmapviz.cam(network, pixels, target="top1", layer="body", output=output) for output in ("first", "last", "first")

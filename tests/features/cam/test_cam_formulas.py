@@ -93,7 +93,7 @@ def of_torchcam(method, network, layer, batch, *more):
 
 
 @pytest.mark.parametrize("relu", [False, True])
-def test_gradcam_is_captums(network, batch, layer, captured, relu):
+def test_gradcam_equals_captums(network, batch, layer, captured, relu):
     from extras import captum
 
     theirs = captum.LayerGradCam(network, network.get_submodule(layer)).attribute(batch, CLASSES, relu_attributions=relu)
@@ -104,7 +104,7 @@ def test_gradcam_is_captums(network, batch, layer, captured, relu):
 
 @pytest.mark.parametrize("view", OF_GRADIENTS, ids=named)
 @pytest.mark.thorough
-def test_final_maps_are_pytorch_grad_cams(network, batch, layer, captured, view):
+def test_final_maps_equal_those_of_pytorch_grad_cam(network, batch, layer, captured, view):
     # For gradients beside which the 1e-6 and 1e-7 that it adds are nothing.
     louder = deepcopy(network)
     with torch.no_grad():
@@ -116,12 +116,12 @@ def test_final_maps_are_pytorch_grad_cams(network, batch, layer, captured, view)
 
 
 @pytest.mark.parametrize("view", TORCHCAM, ids=named)
-def test_maps_at_the_layers_resolution_are_torchcams(network, batch, layer, captured, view):
+def test_maps_at_the_layers_resolution_equal_torchcams(network, batch, layer, captured, view):
     theirs = of_torchcam(TORCHCAM[view], network, layer, batch)
     torch.testing.assert_close(view(*captured).relu(), theirs, rtol=1e-5, atol=1e-7)
 
 
-def test_the_formulas_differ_but_where_a_mean_follows(layer, captured):
+def test_the_formulas_agree_only_before_a_mean(layer, captured):
     # Else no reference could tell one from another. A gradient that is the same at all places leaves three of them alike.
     heats = {view: heat_and_ends(view(*captured), SIZE)[0] for view in OF_GRADIENTS}
     for one, other in combinations(OF_GRADIENTS, 2):
@@ -163,7 +163,7 @@ SOME = {
 @pytest.mark.parametrize("view", OF_GRADIENTS, ids=named)
 @pytest.mark.parametrize("size", [1e-12, 1e-8, 1e-3, 1.0, 1e8, 1e12])
 @pytest.mark.parametrize("kind", SOME)
-def test_maps_are_those_of_the_papers_for_gradients_of_any_size(view, size, kind):
+def test_maps_follow_the_papers_for_gradients_of_any_size(view, size, kind):
     activations = SOME[kind]()
     gradients = torch.randn(activations.shape, generator=torch.Generator().manual_seed(7)) * size
     gradients[:, :, 0, 0] = 0
@@ -193,7 +193,7 @@ def test_channels_whose_values_cancel_have_no_weight_of_rounding_errors():
     assert gradcam_pp(values, gradients).abs().max() < 1e3
 
 
-def test_cam_is_torchcams_and_adds_up_to_the_logit(network, batch):
+def test_cam_equals_torchcams_and_adds_up_to_the_logit(network, batch):
     kept = []
     with network.layer4.register_forward_hook(lambda _module, _args, output: kept.append(output.detach().clone())):
         logits = network(batch).detach()
@@ -203,7 +203,7 @@ def test_cam_is_torchcams_and_adds_up_to_the_logit(network, batch):
     torch.testing.assert_close(ours.mean((1, 2)) + network.fc.bias.detach()[CLASSES], logits[range(2), CLASSES])
 
 
-def test_eigencam_is_pytorch_grad_cams_up_to_the_sign(network, batch, layer, captured):
+def test_eigencam_equals_that_of_pytorch_grad_cam_up_to_the_sign(network, batch, layer, captured):
     theirs = of_grad_cam("EigenCAM", network, layer, batch, CLASSES)
     raw = eigencam(captured.activations)
     for image, one in enumerate(raw):
@@ -212,7 +212,7 @@ def test_eigencam_is_pytorch_grad_cams_up_to_the_sign(network, batch, layer, cap
         assert max(off) > 0.1
 
 
-def test_saliency_is_captums(network, batch):
+def test_saliency_equals_captums(network, batch):
     pixels = batch.clone().requires_grad_()
     (gradients,) = torch.autograd.grad(network(pixels)[range(2), CLASSES].sum(), pixels)
     from extras import captum
@@ -222,7 +222,7 @@ def test_saliency_is_captums(network, batch):
     assert saliency(gradients).shape == (2, *SIZE)
 
 
-def test_saliency_of_a_clip_is_the_largest_of_its_frames():
+def test_saliency_of_a_clip_is_the_maximum_over_its_frames():
     gradients = torch.randn(2, 3, 5, 7, 6, generator=torch.Generator().manual_seed(0))
     frames = [saliency(frame) for frame in gradients.unbind(2)]
     assert torch.equal(saliency(gradients), torch.stack(frames).amax(0))
@@ -247,7 +247,7 @@ def enlarged(raw, mode, **options):
 
 @pytest.mark.parametrize("control", CONTROLS)
 @pytest.mark.thorough
-def test_pytorch_grad_cam_tells_every_other_way_of_enlarging_apart(network, batch, layer, captured, control):
+def test_pytorch_grad_cam_differs_with_any_other_enlargement(network, batch, layer, captured, control):
     other = CONTROLS[control](gradcam(*captured))
     other = other - other.amin((1, 2), keepdim=True)
     other = other / (1e-7 + other.amax((1, 2), keepdim=True))
@@ -301,11 +301,11 @@ def test_eigencam_is_the_first_principal_component_of_scikit_learn():
     ],
     ids=["zeros", "constant", "one place", "one channel", "one negative channel", "not finite", "nan"],
 )
-def test_eigencam_copes_with_little(activations, expected):
+def test_eigencam_accepts_small_maps(activations, expected):
     torch.testing.assert_close(eigencam(activations), expected)
 
 
-def test_eigencam_copes_with_values_near_the_end_of_float32():
+def test_eigencam_accepts_values_near_the_limits_of_float32():
     assert eigencam(torch.randn(1, 3, 8, 8).sign() * 3e38).shape == (1, 8, 8)
 
 
@@ -313,7 +313,7 @@ def test_eigencam_copes_with_values_near_the_end_of_float32():
 
 
 @pytest.mark.parametrize("view", [view for view in registry.views().values() if isinstance(view, CamView)])
-def test_a_view_says_what_its_formula_needs(view):
+def test_a_view_declares_the_needs_of_its_formula(view):
     assert list(view.needs) == list(inspect.signature(load(view.formula)).parameters)
 
 
@@ -330,7 +330,7 @@ def test_maps_are_computed_in_float32(captured, view, dtype):
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float64], ids=str)
-def test_the_others_are_computed_in_float32_too(dtype):
+def test_cam_and_saliency_are_computed_in_float32(dtype):
     values = torch.randn(2, 3, 4, 5, generator=torch.Generator().manual_seed(0)).to(dtype)
     for view, given in ((cam, (values, values[:, :, 0, 0])), (eigencam, (values,)), (saliency, (values,))):
         ours = view(*given)
@@ -341,7 +341,7 @@ def test_the_others_are_computed_in_float32_too(dtype):
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("view", OF_GRADIENTS, ids=named)
-def test_no_gradient_gives_a_zero_map(captured, view):
+def test_a_missing_gradient_has_a_zero_map(captured, view):
     assert not view(captured.activations, torch.zeros_like(captured.gradients)).any()
 
 
@@ -349,7 +349,7 @@ def mean_gradient(gradients):
     return gradients.mean(1)
 
 
-def test_a_method_is_given_what_it_needs_and_nothing_else():
+def test_a_method_receives_only_what_it_needs():
     view = CamView(name="mean", help="", needs=("gradients",), formula=f"{__name__}:mean_gradient")
     method = Method.of(view)
     given = torch.rand(2, 3, 4, 5)

@@ -56,7 +56,7 @@ MORE = {"densenet121": ("features", None), "mobilenet_v3_small": ("features", No
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", [*FAMILIES, *thorough(*MORE)])
-def test_the_layer_is_the_last_map_that_the_class_depends_on(name):
+def test_the_default_layer_is_the_last_map_that_the_class_depends_on(name):
     options = {"googlenet": {"init_weights": False, "aux_logits": False}}
     network = make(name, **options.get(name, {}))
     layer, rows = (FAMILIES | MORE)[name]
@@ -68,7 +68,7 @@ def test_the_layer_is_the_last_map_that_the_class_depends_on(name):
     assert len(set(found)) == len(found)
 
 
-def test_of_a_vision_transformer_it_is_the_first_layer_of_the_last_block():
+def test_the_default_layer_of_a_vision_transformer_is_the_first_of_the_last_block():
     """What comes after its attention has a gradient at the class token only."""
     network = vision_transformer()
     found = fmapviz.cam(network, images(1, 32))
@@ -80,7 +80,7 @@ def test_of_a_vision_transformer_it_is_the_first_layer_of_the_last_block():
     assert "encoder.layers.encoder_layer_1.ln_1" in str(caught.value)
 
 
-def test_of_a_segmentation_it_is_what_the_class_scores_are_made_of():
+def test_the_default_layer_of_a_segmentation_is_the_input_of_the_class_scores():
     torch.manual_seed(0)
     network = models.segmentation.deeplabv3_mobilenet_v3_large(weights=None, weights_backbone=None).eval()
     found = fmapviz.cam(network, WIDE)
@@ -114,7 +114,7 @@ class FunctionalInPlace(Head):
         return functional.relu(self.norm(self.conv(x)), inplace=True)
 
 
-def test_a_norm_that_a_function_overwrites_is_still_known():
+def test_a_norm_that_a_function_overwrites_is_still_chosen():
     network = FunctionalInPlace(conv=nn.Conv2d(3, 4, 32, 32), norm=nn.BatchNorm2d(4))
     with torch.no_grad():
         activated = network.norm(network.conv(images(1, 64))).relu()
@@ -129,7 +129,7 @@ class OnlyFunctionalInPlace(Head):
         return functional.relu_(self.second(functional.relu_(self.first(x))))
 
 
-def test_convolutions_that_a_function_overwrites_are_still_known():
+def test_convolutions_that_a_function_overwrites_are_still_chosen():
     network = OnlyFunctionalInPlace(first=nn.Conv2d(3, 4, 3), second=nn.Conv2d(4, 6, 3))
     assert fmapviz.cam(network, images(1), layer="second").raw.shape == (1, 12, 12)
     assert fmapviz.cam(network, images(1)).layer == "second"
@@ -141,7 +141,7 @@ class Branches(Head):
         return self.join(joined) if hasattr(self, "join") else joined
 
 
-def test_where_branches_meet_it_is_the_meeting_point_and_else_the_last_branch():
+def test_the_default_layer_of_branches_is_where_they_meet_or_the_last_one():
     branches = {"left": nn.Conv2d(3, 4, 3), "right": nn.Conv2d(3, 6, 3)}
     assert fmapviz.cam(Branches(**branches), images(1)).layer == "right"
     assert fmapviz.cam(Branches(**branches, join=nn.ReLU()), images(1)).layer == "join"
@@ -154,14 +154,14 @@ class Aside(Head):
         return x
 
 
-def test_what_the_class_does_not_depend_on_is_not_chosen():
+def test_layers_that_the_class_does_not_depend_on_are_not_chosen():
     network = Aside(main=nn.Conv2d(3, 4, 3), aside=nn.Conv2d(4, 4, 3))
     assert fmapviz.cam(network, images(1)).layer == "main"
     with pytest.raises(RequestError, match="of 'aside': the class score does not depend on it"):
         fmapviz.cam(network, images(1), layer="aside")
 
 
-def test_modules_that_return_one_tensor_are_called_by_the_outermost():
+def test_modules_that_return_the_same_tensor_are_named_by_the_outermost():
     torch.manual_seed(0)
     network = nn.Sequential()
     network.add_module("stem", nn.Conv2d(3, 4, 3))
@@ -175,7 +175,7 @@ def test_a_network_without_maps_is_refused():
         fmapviz.cam(nn.Sequential(nn.Flatten(), nn.Linear(768, 5)), images(1))
 
 
-def test_an_image_that_tells_nothing_decides_nothing():
+def test_an_image_without_gradients_chooses_no_layer():
     """All gradients are zero for a black picture; the next one is looked at anew."""
     torch.manual_seed(0)
     network = nn.Sequential(
@@ -201,13 +201,13 @@ def strided(count):
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 5))
 
 
-def test_rows_are_the_last_of_each_resolution_and_never_more_than_six():
+def test_rows_of_a_sheet_are_the_last_of_each_resolution_and_at_most_six():
     assert rows_of(strided(4), images(1, 64)) == ["0", "1", "2", "3"]
     assert rows_of(strided(8), images(1, 512)) == ["2", "3", "4", "5", "6", "7"]
 
 
 @pytest.mark.parametrize("layers", [1, 3, 12])
-def test_rows_of_a_network_of_one_resolution_are_filled_up_with_its_blocks(layers):
+def test_rows_of_a_network_of_one_resolution_are_its_blocks(layers):
     rows = rows_of(vision_transformer(layers), images(1, 32))
     last = f"encoder.layers.encoder_layer_{layers - 1}.ln_1"
     assert rows[-1] == last
@@ -250,7 +250,7 @@ def test_layers_that_the_class_does_not_depend_on_are_passed_over_however_many_t
     assert fmapviz.cam(LongAside(length), torch.randn(1, 3, 16, 16)).layer == "conv"
 
 
-def test_what_does_not_look_like_a_map_is_put_back():
+def test_outputs_that_are_unlikely_maps_are_chosen_last():
     """Parts of a picture of 24 x 24 positions, by their shape maps of 9 x 64 pixels."""
 
     class Windows(nn.Module):
@@ -272,7 +272,7 @@ def test_what_does_not_look_like_a_map_is_put_back():
 
 
 @pytest.mark.thorough
-def test_of_a_detector_it_is_a_layer_of_its_backbone():
+def test_the_default_layer_of_a_detector_is_in_its_backbone():
     torch.manual_seed(0)
     network = models.detection.ssdlite320_mobilenet_v3_large(
         weights=None, weights_backbone=None, num_classes=3, score_thresh=0.0
@@ -282,14 +282,14 @@ def test_of_a_detector_it_is_a_layer_of_its_backbone():
     assert found.layer.startswith("backbone")
 
 
-def test_of_a_vision_transformer_whose_head_is_zero_it_is_the_same_layer():
+def test_the_default_layer_of_a_vision_transformer_with_a_zero_head_is_the_same():
     network = vision_transformer()
     nn.init.zeros_(network.heads.head.weight)
     assert fmapviz.cam(network, torch.randn(1, 3, 32, 32)).layer.endswith("ln_1")
 
 
 @pytest.mark.thorough
-def test_of_timms_vision_transformers_it_is_the_first_norm_of_the_last_block():
+def test_the_default_layer_of_timms_vision_transformers_is_the_first_norm_of_the_last_block():
     from extras import timm
 
     torch.manual_seed(0)

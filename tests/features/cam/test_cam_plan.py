@@ -19,7 +19,7 @@ def test_each_method_has_its_classes():
         assert method.sheet == (name == "sheet")
 
 
-def test_only_a_sheet_has_more_than_one_class_unasked():
+def test_only_a_sheet_has_several_classes_by_default():
     plan = make_plan(NAMES, targets=(), classes=(), output=None, automatic=True)
     assert [each.label for each in plan.targets] == ["top1"]
     cams = plan.observations[0]

@@ -133,7 +133,7 @@ def test_every_picture_has_the_name_of_its_layer_class_and_view(everything):
     assert [problem.path for place in verify(summary.directory.parent) for problem in place.problems] == []
 
 
-def test_the_record_tells_every_heat_map_and_what_each_layer_is_drawn_of(everything):
+def test_the_record_lists_each_heat_map(everything):
     summary, _ = everything
     record = unit_of(summary)
     top1, star = (
@@ -171,7 +171,7 @@ def test_the_record_tells_every_heat_map_and_what_each_layer_is_drawn_of(everyth
     assert record["undrawn"] == {"cam of features.0.conv": "the class scores are not averages of its maps"}
 
 
-def test_every_picture_says_what_it_shows(everything):
+def test_each_picture_describes_its_content(everything):
     summary, _ = everything
     record, pictures = unit_of(summary), pictures_of(summary)
     for name, path in pictures.items():
@@ -200,7 +200,7 @@ def test_every_picture_says_what_it_shows(everything):
     assert "star (number 3), probability" in sheet["Columns"]
 
 
-def test_heat_maps_lie_over_the_picture_that_the_network_saw(everything):
+def test_heat_maps_lie_over_the_preprocessed_input(everything):
     summary, _ = everything
     for name, path in pictures_of(summary).items():
         if name.endswith(("cam.png", "saliency.png")):
@@ -229,7 +229,7 @@ def test_tensorboard_shows_the_same_pictures_under_titles_with_the_class(everyth
     assert len(found) == summary.pictures
 
 
-def test_the_class_and_its_probability_are_below_each_heat_map_unless_it_is_to_be_alone(look):
+def test_the_class_and_its_probability_are_below_each_heat_map_by_default(look):
     pictures = {}
     for labels in (None, False, True):
         summary, _ = look(small(), views=["gradcam", "eigencam"], layers=["2"], targets=[4], style=Style(labels=labels))
@@ -262,7 +262,7 @@ def test_an_automatic_choice_is_reported_once_and_in_every_picture(look, folder)
     assert unit_of(summary, "img2.png")["layers"] == []
 
 
-def test_one_picture_for_each_class(look):
+def test_each_class_has_a_picture(look):
     summary, _ = look(small(), views=["gradcam", "grads"], layers=["2"], targets=["top2", 4, 0])
     labels = ["top1", "top2", "class4", "class0"]
     assert pictures_of(summary).keys() == {f"00_2.{label}.{view}.png" for label in labels for view in ("gradcam", "grads")}
@@ -273,7 +273,7 @@ def test_one_picture_for_each_class(look):
     assert {heat["class_name"] for heat in heats} == {None}
 
 
-def test_a_class_may_be_called_whatever_it_likes(look):
+def test_a_class_may_have_any_name(look):
     model = replace(as_model(small()), classes=("../a", "tench, Tinca tinca", "ü", "top1", "class3"))
     summary, _ = look(model, views=["saliency"], targets=["tench, tinca Tinca", "../a", 2, 4])
     stems = {"tench%2C%20Tinca%20tinca": 1, "..%2Fa": 0, "class2": 2, "class4": 4}
@@ -283,7 +283,7 @@ def test_a_class_may_be_called_whatever_it_likes(look):
         assert shown.startswith(f"{model.classes[number]} (number {number}), ")
 
 
-def test_what_is_finished_is_skipped(look):
+def test_finished_images_are_skipped(look):
     options = {"views": GRADIENTS, "layers": ["0", "2"], "targets": "top2"}
     first, _ = look(small(), **options)
     before = {name: path.stat().st_mtime_ns for name, path in pictures_of(first).items()}
@@ -458,7 +458,7 @@ def test_gradients_are_those_of_evaluation_mode_whatever_the_flags():
         assert torch.allclose(found[0].score, network(images())[:, 1])
 
 
-def test_a_gradient_that_was_asked_for_earlier_goes_on():
+def test_an_earlier_request_for_a_gradient_stays_in_effect():
     """A run in the middle of a training step takes nothing away from it."""
     network = small()
     loss = network(images()).square().mean()
@@ -472,7 +472,7 @@ def test_a_gradient_that_was_asked_for_earlier_goes_on():
 
 @pytest.mark.parametrize("off", [torch.no_grad, torch.inference_mode])
 @pytest.mark.parametrize("method", ["gradcam", "cam", "eigencam", "saliency"])
-def test_cam_works_whatever_is_switched_off_around(off, method):
+def test_cam_works_inside_no_grad_and_inference_mode(off, method):
     network, x = small().eval(), images()
     expected = fmapviz.cam(network, x, method=method)
     with off():
@@ -488,7 +488,7 @@ def test_cam_works_whatever_is_switched_off_around(off, method):
 
 
 @pytest.mark.parametrize("off", [torch.no_grad, torch.inference_mode])
-def test_a_run_works_whatever_is_switched_off_around(off, look, tmp_path):
+def test_a_run_works_inside_no_grad_and_inference_mode(off, look, tmp_path):
     network = small()
     outside, _ = look(network, views=["gradcam", "saliency"], out=tmp_path / "outside")
     with off():
@@ -534,7 +534,7 @@ def drawer_of(network, views, *, layers=(), targets="top3", automatic=False):
     return Drawer(as_model(network), chosen, plan, Style())
 
 
-def test_however_much_is_asked_for_there_is_one_forward_and_one_backward_pass_per_class():
+def test_a_run_takes_one_forward_pass_and_one_backward_pass_per_class():
     counts()
     for views in (GRADIENTS, ["gradcam"], [*GRADIENTS, "cam", "eigencam", "gradcam++", "hirescam", "xgradcam"]):
         with drawer_of(Counted(), views, layers=["network.0", "network.2"]) as drawer:
@@ -545,7 +545,7 @@ def test_however_much_is_asked_for_there_is_one_forward_and_one_backward_pass_pe
         assert counts() == (1, 0)
 
 
-def test_one_class_asked_for_in_two_ways_is_differentiated_once():
+def test_a_class_requested_in_two_ways_is_differentiated_once():
     counts()
     with drawer_of(Counted(), GRADIENTS, layers=["network.0"], targets="top3,0,1,2,3,4") as drawer:
         (drawn,) = drawer.draw(images(1))
@@ -710,7 +710,7 @@ def test_the_first_of_two_names_of_one_output_has_the_map_of_the_other_sign(look
     assert any("'malignant' (sigmoid)" in notice for notice in said)
 
 
-def test_a_wrong_request_that_only_the_first_image_shows_writes_nothing(look, tmp_path):
+def test_a_wrong_request_detected_with_the_first_image_writes_nothing(look, tmp_path):
     with pytest.raises(RequestError):
         look(small(), views=["gradcam"], targets=[7])
     assert not (tmp_path / "out").exists()
@@ -769,7 +769,7 @@ def test_a_layer_of_integers_is_named_with_the_reason(look):
     assert pictures_of(summary).keys() == {"01_network.2.top1.gradcam.png", "01_network.2.top1.grads.png"}
 
 
-def test_what_lies_behind_integers_still_has_its_gradient(look):
+def test_layers_behind_integers_have_gradients(look):
     summary, _ = look(Rounded(through=True), views=["gradcam", "saliency"], layers=["network.2"])
     assert pictures_of(summary).keys() == {"00_network.2.top1.gradcam.png"}
     assert summary.undrawn["saliency"].startswith("the class score does not depend on the input")
@@ -828,7 +828,7 @@ def test_a_network_that_records_no_gradients_is_refused(look):
     assert pictures_of(summary).keys() == {"00_network.2.eigencam.png"}
 
 
-def test_of_a_vision_transformers_last_block_it_is_said_which_layer_has_a_map(look):
+def test_the_last_block_of_a_vision_transformer_is_refused_with_a_layer_that_has_a_map(look):
     torch.manual_seed(0)
     network = models.VisionTransformer(32, 8, 2, 2, 16, 32, num_classes=5).eval()
     nn.init.normal_(network.heads.head.weight)
@@ -874,7 +874,7 @@ class Segments(nn.Module):
         return {"out": self.scores(self.conv(x)), "aux": self.conv(x)}
 
 
-def test_a_class_that_no_pixel_has_is_told_and_not_drawn(look):
+def test_a_class_of_no_pixel_is_reported_and_not_drawn(look):
     summary, events = look(Segments(), views=["gradcam", "grads"], layers=["conv"], targets=["top1", 2])
     assert pictures_of(summary).keys() == {"00_conv.top1.gradcam.png", "00_conv.top1.grads.png"}
     assert "nothing is drawn for class2: no pixel is predicted as that class" in notices(events)
@@ -883,7 +883,7 @@ def test_a_class_that_no_pixel_has_is_told_and_not_drawn(look):
     assert "no pixel is predicted as that class" in summary.failures[0].message
 
 
-def test_a_map_of_nothing_is_drawn_and_told_with_its_range(look, picture):
+def test_an_empty_map_is_drawn_and_reported_with_its_range(look, picture):
     network = small()
     with torch.no_grad():
         network[5].weight.copy_(-network[5].weight.abs())
@@ -921,7 +921,7 @@ class Finds(nn.Module):
 
 @pytest.mark.parametrize("dark_first", [False, True])
 @pytest.mark.parametrize("layers", [(), ("conv",)])
-def test_a_detector_that_finds_nothing_says_so_and_goes_on(layers, dark_first, look, tmp_path):
+def test_a_detector_without_detections_is_reported_and_the_run_continues(layers, dark_first, look, tmp_path):
     for name, value in (("a.png", 0 if dark_first else 255), ("b.png", 255 if dark_first else 0)):
         Image.new("RGB", (24, 16), (value,) * 3).save(tmp_path / name)
     summary, _ = look(Finds(), inputs=[tmp_path / "a.png", tmp_path / "b.png"], views=["gradcam"], layers=layers)
@@ -934,7 +934,7 @@ def test_a_detector_that_finds_nothing_says_so_and_goes_on(layers, dark_first, l
 
 
 @pytest.mark.thorough
-def test_torchvisions_detector_finds_nothing_with_random_weights(look):
+def test_torchvisions_detector_has_no_detections_with_random_weights(look):
     summary, _ = look(
         "fasterrcnn_mobilenet_v3_large_320_fpn",
         weights="random",
@@ -954,7 +954,7 @@ def test_a_network_without_classes_is_refused_with_what_it_returns(look):
         look(tokens, views=["gradcam"], preprocessing=InputOptions(size=(16, 16)))
 
 
-def test_a_layer_chosen_automatically_is_numbered_among_those_that_are_drawn(look):
+def test_a_layer_chosen_automatically_is_numbered_among_the_drawn_ones(look):
     summary, _ = look("shapesnet", views=["gradcam", "maps"])
     names = sorted(pictures_of(summary))
     assert names[-2:] == ["07_features.7.conv.maps.png", "08_features.top1.gradcam.png"]
@@ -976,7 +976,7 @@ def test_a_network_of_clips_has_one_heat_map(look):
 
 
 @pytest.mark.parametrize("kind", [RuntimeError, ValueError])
-def test_a_backward_pass_that_fails_is_that_images_failure(kind, look):
+def test_a_failing_backward_pass_fails_its_image(kind, look):
     class Fails(torch.autograd.Function):
         @staticmethod
         def forward(_ctx, x):
@@ -993,7 +993,7 @@ def test_a_backward_pass_that_fails_is_that_images_failure(kind, look):
     assert "no way back" in failure.message
 
 
-def test_scores_that_are_no_numbers_are_told_and_break_nothing(look):
+def test_scores_that_are_no_numbers_are_reported(look):
     network = small()
     with torch.no_grad():
         network[5].bias[:] = torch.nan
@@ -1002,7 +1002,7 @@ def test_scores_that_are_no_numbers_are_told_and_break_nothing(look):
 
 
 @pytest.mark.parametrize("order", [["dark.png", "picture.png"], ["picture.png", "dark.png"]])
-def test_scores_of_one_image_that_are_no_numbers_are_its_own_affair(order, look, picture):
+def test_scores_that_are_no_numbers_affect_only_their_image(order, look, picture):
     dark = picture.with_name("dark.png")
     Image.new("RGB", (24, 16)).save(dark)
 
@@ -1041,7 +1041,7 @@ class Recomputes(nn.Module):
         return self.network[3:](x)
 
 
-def test_what_runs_again_in_the_backward_pass_is_not_drawn_again(look, tmp_path):
+def test_layers_that_run_again_in_the_backward_pass_are_drawn_once(look, tmp_path):
     options = {"views": ["maps", "inputs", "grads", "grad-inputs"], "targets": "top2"}
     summary, _ = look(Recomputes(), **options)
     plain, _ = look(Says(), out=tmp_path / "plain", **options)
@@ -1049,7 +1049,7 @@ def test_what_runs_again_in_the_backward_pass_is_not_drawn_again(look, tmp_path)
     assert summary.undrawn == {}
 
 
-def test_what_runs_again_in_the_backward_pass_is_not_captured_again():
+def test_layers_that_run_again_in_the_backward_pass_are_captured_once():
     found = []
     for network in (Recomputes(), Says()):
         with capture(network, gradients=True) as maps:
@@ -1067,14 +1067,14 @@ class Inferring(Says):
             return super().forward(x)
 
 
-def test_a_network_in_inference_mode_has_no_gradients_but_what_needs_none(look):
+def test_a_network_in_inference_mode_has_only_maps_without_gradients(look):
     summary, _ = look(Inferring(), views=["gradcam"], layers=["network.2"])
     assert "no gradient" in summary.failures[0].message
     summary, _ = look(Inferring(), views=["eigencam"], layers=["network.2"])
     assert pictures_of(summary).keys() == {"00_network.2.eigencam.png"}
 
 
-def test_a_picture_without_a_map_keeps_what_else_there_is_of_it_and_ends_nothing(look, tmp_path):
+def test_an_image_without_a_map_keeps_its_other_pictures(look, tmp_path):
     """After the layers of a picture of 4 x 4 pixels there is a single pixel left."""
     network = nn.Sequential(nn.Conv2d(3, 4, 4), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 5))
     for name, side in (("a.png", 4), ("b.png", 16)):
@@ -1086,7 +1086,7 @@ def test_a_picture_without_a_map_keeps_what_else_there_is_of_it_and_ends_nothing
     assert {path.name for path in (summary.directory / "b.png").glob("0*.png")} == {"00_0.maps.png", "00_0.top1.gradcam.png"}
 
 
-def test_each_choice_of_layers_is_told(look, tmp_path):
+def test_each_choice_of_layers_is_reported(look, tmp_path):
     """At the smaller size the second convolution leaves a single pixel."""
     network = nn.Sequential(nn.Conv2d(3, 4, 5), nn.Conv2d(4, 4, 4), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 5))
     for name, side in (("a.png", 8), ("b.png", 16)):
@@ -1111,7 +1111,7 @@ class Ends(nn.Module):
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("end", [nn.Softmax(1), nn.LogSoftmax(1), nn.Sigmoid(), lambda logits: logits.softmax(-1)])
-def test_what_is_differentiated_is_the_logit_before_a_softmax(end, look):
+def test_the_logit_before_a_softmax_is_differentiated(end, look):
     expected = fmapviz.cam(Ends(nn.Identity()), images(2), target=[1, 2])
     found = fmapviz.cam(Ends(end), images(2), target=[1, 2])
     assert found.layer == expected.layer
@@ -1127,13 +1127,13 @@ def test_what_is_differentiated_is_the_logit_before_a_softmax(end, look):
     assert not any("ends with" in notice or "probabilities" in notice for notice in notices(events))
 
 
-def test_probabilities_of_other_makes_are_told(look):
+def test_other_probabilities_are_reported(look):
     network = Ends(lambda logits: logits.exp() / logits.exp().sum(1, keepdim=True))
     _, events = look(network, views=["gradcam"])
     assert any("returns probabilities" in notice for notice in notices(events))
 
 
-def test_more_classes_than_there_are_are_told_in_one_notice(look):
+def test_more_classes_than_exist_are_reported_in_one_notice(look):
     network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
     summary, events = look(network, views=["gradcam"], targets="top9")
     assert len(pictures_of(summary)) == 4
@@ -1182,13 +1182,13 @@ def test_a_target_may_be_of_torch_or_numpy_and_a_layer_the_module_itself():
         {"x": torch.zeros(2, 3, 8, 8, dtype=torch.int64)}, {"x": torch.zeros(3)},
     ],
 )  # fmt: skip
-def test_what_cam_cannot_be_given_is_a_wrong_request_with_a_hint(wrong):
+def test_wrong_arguments_of_cam_are_refused_with_a_hint(wrong):
     with pytest.raises(RequestError) as caught:
         fmapviz.cam(small(), **{"x": images(2), **wrong})
     assert caught.value.hint
 
 
-def test_a_score_that_no_captured_layer_has_to_do_with_is_refused():
+def test_a_score_that_depends_on_no_captured_layer_is_refused():
     network = small()
     with capture(network, gradients=True) as maps:
         old = network(images(1)).sum()
@@ -1209,7 +1209,7 @@ def test_a_second_backward_pass_needs_the_graph():
     assert "retain_graph=True" in caught.value.hint
 
 
-def test_what_cam_gives_shows_itself_in_a_notebook_side_by_side():
+def test_results_of_cam_are_shown_side_by_side_in_a_notebook():
     found = fmapviz.cam(small(), images(2), target=[1, 2], style=Style(colormap="viridis", alpha=0.25))
     assert found.overlay.shape == (2, 16, 16, 3)
     with Image.open(io.BytesIO(found._repr_png_())) as shown:
@@ -1220,7 +1220,7 @@ def test_what_cam_gives_shows_itself_in_a_notebook_side_by_side():
     assert np.array_equal(alone.overlay[0], plain.overlay[1])  # alpha 0 is the picture itself
 
 
-def test_the_report_lists_a_quantity_with_its_unit_and_not_in_percent(look):
+def test_the_report_shows_a_quantity_with_its_unit_and_not_in_percent(look):
     model = replace(as_model(nn.Sequential(*small()[:5], nn.Linear(6, 1))), classes=("age",), scores="value:years", own=True)
     summary, _ = look(model, to=["html"], views=["gradcam"])
     (prediction,) = unit_of(summary)["predictions"]

@@ -77,7 +77,7 @@ class Functional(nn.Module):
         return self.head(functional.adaptive_avg_pool2d(maps, 1)).flatten(1)
 
 
-def test_what_a_relu_leaves_of_a_layers_maps_may_be_what_is_averaged():
+def test_the_averaged_maps_may_follow_a_relu():
     network = Functional()
     found = fmapviz.cam(network, images(), target=[1, 2], method="cam")
     with torch.no_grad():
@@ -100,7 +100,7 @@ def test_each_image_has_the_weights_of_its_own_class():
 
 @pytest.mark.parametrize("name", ["alexnet", "mobilenet_v3_small", "squeezenet1_1", "convnext_tiny"])
 @pytest.mark.thorough
-def test_other_networks_are_refused(name):
+def test_networks_without_global_average_pooling_are_refused(name):
     with pytest.raises(RequestError, match=r"^cam ") as caught:
         fmapviz.cam(make(name), WIDE, method="cam")
     assert "gradcam works" in caught.value.hint
@@ -116,7 +116,7 @@ NOT_POOLED = {
 
 
 @pytest.mark.parametrize(("pool", "width", "last"), NOT_POOLED.values(), ids=NOT_POOLED)
-def test_whatever_else_the_linear_layer_sees_is_refused_by_name(pool, width, last):
+def test_other_inputs_of_the_linear_layer_are_refused_by_name(pool, width, last):
     with pytest.raises(RequestError, match=f"of the maps of '{last}'"):
         fmapviz.cam(small(pool, width=width), images(), method="cam")
     with pytest.raises(RequestError, match="of the maps of '0'"):
@@ -171,7 +171,7 @@ def test_a_run_with_cam_that_is_refused_leaves_nothing(layers, tmp_path):
     assert list((tmp_path / "out").rglob("*")) == []
 
 
-def test_of_several_chosen_layers_the_others_are_named(tmp_path):
+def test_chosen_layers_without_a_map_are_named(tmp_path):
     save_picture(tmp_path / "picture.png")
     summary = fmapviz.visualize(
         small(nn.AdaptiveAvgPool2d(1)),
@@ -212,7 +212,7 @@ def test_the_classifier_is_the_last_layer_that_returned_the_logits():
             find_classifier(none, first(x))
 
 
-def test_maps_fit_as_they_are_or_without_what_is_negative():
+def test_maps_match_with_or_without_their_negative_part():
     linear = nn.Linear(4, 3)
     maps = torch.randn(2, 4, 5, 6)
     for entering in (maps, maps.relu()):

@@ -22,7 +22,7 @@ class Pools(nn.Module):
         return self.last(self.first(x)).square().mean((2, 3))
 
 
-def test_heat_maps_are_kept_signed_at_the_layers_resolution(tmp_path):
+def test_heat_maps_are_stored_signed_at_the_layers_resolution(tmp_path):
     model, path = Pools().eval(), paint(tmp_path / "a.png")
     options = {"layers": "last", "views": "gradcam", "targets": [1], "to": "raw", "preprocessing": AS_IT_IS}
     run = visualize(model, path, out=tmp_path / "out", **options).directory

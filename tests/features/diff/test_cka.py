@@ -28,7 +28,7 @@ def features(images, channels, seed=0):
     return np.random.default_rng(seed).normal(size=(images, channels))
 
 
-def test_it_is_the_u_statistic():
+def test_cka_is_the_u_statistic():
     x, y = features(6, 3), features(6, 4, seed=1)
     hsic = (gram_of(x) * gram_of(y)).sum() / (6 * 3)
     assert hsic == pytest.approx(u_statistic(x, y), rel=1e-10)
@@ -36,7 +36,7 @@ def test_it_is_the_u_statistic():
     assert aligned(x, y) == pytest.approx(expected, rel=1e-10)
 
 
-def test_what_is_the_same_up_to_rotation_scale_and_mean_is_aligned():
+def test_layers_equal_up_to_rotation_scale_and_mean_are_aligned():
     x = features(30, 8)
     rotation, _ = np.linalg.qr(features(8, 8, seed=1))
     for other in (x, 3 * x @ rotation + 100, x[:, ::-1]):
@@ -45,7 +45,7 @@ def test_what_is_the_same_up_to_rotation_scale_and_mean_is_aligned():
     assert aligned(x, stretched) < 0.9  # no linear map at all
 
 
-def test_more_channels_than_images_do_not_look_aligned():
+def test_more_channels_than_images_are_not_aligned():
     x, y = features(200, 2048), features(200, 2048, seed=1)
     centre = np.eye(200) - 1 / 200
     k, l = centre @ (x @ x.T) @ centre, centre @ (y @ y.T) @ centre  # noqa: E741
@@ -54,7 +54,7 @@ def test_more_channels_than_images_do_not_look_aligned():
     assert abs(aligned(x, y)) < 0.05
 
 
-def test_several_batches_estimate_what_one_does():
+def test_several_batches_have_the_estimate_of_one():
     x = features(512, 6)
     y = np.tanh(x @ features(6, 10, seed=1)) + features(512, 10, seed=2)
     batches = Alignment(1, 1)
@@ -64,14 +64,14 @@ def test_several_batches_estimate_what_one_does():
     assert 0.1 < aligned(x, y) < 0.9
 
 
-def test_columns_without_a_number_take_no_part_and_a_constant_layer_has_none():
+def test_columns_that_are_not_finite_are_ignored_and_a_constant_layer_has_no_cka():
     x = features(10, 4)
     holed = np.column_stack([x, np.full(10, np.nan)])
     assert aligned(holed, x) == pytest.approx(1, abs=1e-9)
     assert np.isnan(aligned(np.ones((10, 3)), x))
 
 
-def test_each_pair_of_layers_has_its_own():
+def test_each_pair_of_layers_has_its_own_cka():
     layers = [features(20, 5, seed=seed) for seed in range(3)]
     alignment = Alignment(3, 2)
     alignment.add(layers, layers[1:])

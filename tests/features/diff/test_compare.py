@@ -73,14 +73,14 @@ def test_a_network_does_not_differ_from_itself():
     assert not any(module._forward_hooks for module in net.modules())
 
 
-def test_the_other_way_round_it_is_the_negative_bit_for_bit():
+def test_the_reversed_difference_is_the_negative_bit_for_bit():
     one, other = network(), changed(lambda net: net[0].weight.mul_(1.1))
     there, back = (list(fmapviz.diff(*pair, X)) for pair in ((one, other), (other, one)))
     assert all(torch.equal(first.delta, -second.delta) for first, second in zip(there, back, strict=True))
     assert there[0].delta.any()
 
 
-def test_values_are_those_of_the_networks():
+def test_differences_equal_those_of_the_outputs():
     one, other = network(), network(seed=1)
     expected = [captured(net, X[None]) for net in (one, other)]
     for each in fmapviz.diff(one, other, X):
@@ -89,7 +89,7 @@ def test_values_are_those_of_the_networks():
         assert torch.equal(each.delta, each.b - each.a)
 
 
-def test_a_changed_convolution_leaves_those_before_it_and_adds_what_its_change_returns():
+def test_a_changed_convolution_does_not_change_earlier_layers():
     d = 0.01 * torch.randn(6, 8, 3, 3, generator=torch.Generator().manual_seed(1))
     found = {each.layer: each for each in fmapviz.diff(network(), changed(lambda net: net[2].weight.add_(d)), X)}
     assert not found["0"].delta.any()
@@ -98,7 +98,7 @@ def test_a_changed_convolution_leaves_those_before_it_and_adds_what_its_change_r
     assert found["4"].delta.any()
 
 
-def test_without_copies_an_activation_in_place_would_be_compared(monkeypatch):
+def test_outputs_are_copied_before_an_activation_in_place(monkeypatch):
     d = 0.01 * torch.randn(6, 8, 3, 3, generator=torch.Generator().manual_seed(1))
     other = changed(lambda net: net[2].weight.add_(d))
     keep = drawer.PairDrawer._keep
@@ -112,7 +112,7 @@ def test_without_copies_an_activation_in_place_would_be_compared(monkeypatch):
     assert found["0"].numbers["sqnr"] < 60  # the mistake: the first layer seems to differ
 
 
-def test_a_bias_changes_its_channel_alone():
+def test_a_changed_bias_changes_only_its_channel():
     found = {each.layer: each for each in fmapviz.diff(network(), changed(lambda net: net[2].bias[3].add_(0.5)), X)}
     channels = found["2"].channels
     assert channels[3, 0] == pytest.approx(0.5, abs=1e-6)
@@ -129,7 +129,7 @@ def test_activations_that_are_one_percent_larger_are_at_40_decibels():
     assert first.numbers["sqnr"] == pytest.approx(40, abs=0.001)
 
 
-def test_another_type_is_compared_as_a_loop_of_ones_own_does(monkeypatch):
+def test_a_network_of_another_type_is_compared_as_in_a_plain_loop(monkeypatch):
     monkeypatch.setattr(torch.backends.mkldnn, "deterministic", True)
     net = network()
     low = captured(copy.deepcopy(net).bfloat16(), X[None].bfloat16())
@@ -153,7 +153,7 @@ def quantized(net):
 @pytest.mark.filterwarnings("ignore")  # of PyTorch: its quantization will move to another package
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", ["resnet18", "mobilenet_v2", "googlenet"])
-def test_variants_of_torchvisions_networks_are_compared_as_a_loop_of_ones_own_does(name):
+def test_variants_of_torchvisions_networks_are_compared_as_in_a_plain_loop(name):
     torch.manual_seed(0)
     options = {"init_weights": False, "aux_logits": False, "transform_input": False} if name == "googlenet" else {}
     net = getattr(models.quantization, name)(weights=None, quantize=False, **options).eval()
@@ -211,7 +211,7 @@ class Swallows(nn.Module):
         return x
 
 
-def test_an_error_of_ours_is_no_failure_of_a_network():
+def test_an_internal_error_is_no_failure_of_a_network():
     for net in (network(), Swallows()):
         own, theirs = compare_networks(describe_given(net, code=None), describe_given(copy.deepcopy(net), code=None)), []
 
@@ -275,7 +275,7 @@ def test_images_come_one_by_one_and_are_prepared_once_for_both(tmp_path):
         list(fmapviz.diff("shapesnet", "dtype:float64", tmp_path / "missing.png"))
 
 
-def test_names_and_files_of_weights_are_taken(tmp_path):
+def test_names_and_files_of_weights_are_accepted(tmp_path):
     state = fmapviz.load_model("shapesnet").module.state_dict()
     state["features.0.conv.weight"] = 1.01 * state["features.0.conv.weight"]
     torch.save(state, tmp_path / "tuned.pth")
@@ -284,7 +284,7 @@ def test_names_and_files_of_weights_are_taken(tmp_path):
         assert first.numbers["sqnr"] == pytest.approx(40, abs=1)
 
 
-def test_what_cannot_be_compared_is_refused():
+def test_networks_that_cannot_be_compared_are_refused():
     shapesnet, squeezenet = fmapviz.load_model("shapesnet"), fmapviz.load_model("squeezenet1_1", weights="random")
     with pytest.raises(RequestError, match="preprocessed in different ways") as caught:
         fmapviz.diff(shapesnet, squeezenet, X)
@@ -305,7 +305,7 @@ def test_what_cannot_be_compared_is_refused():
         fmapviz.diff(network(), network(), X, layers="nothing")
 
 
-def test_a_network_given_in_python_takes_other_weights_too(tmp_path):
+def test_a_network_in_python_is_compared_with_other_weights(tmp_path):
     net = network()
     before = {name: values.clone() for name, values in net.state_dict().items()}
     tuned = {name: 1.01 * values if name == "0.weight" else values for name, values in before.items()}
@@ -327,7 +327,7 @@ def test_nothing_to_compare_is_an_error():
         list(fmapviz.diff(network(), nn.Sequential(nn.Identity(), nn.Conv2d(3, 4, 3)), X))
 
 
-def test_weights_of_one_training_are_related_and_others_are_not():
+def test_only_weights_of_one_training_are_related():
     net = network()
     steps = [net]
     for seed in range(3):
@@ -349,6 +349,6 @@ def test_weights_of_one_training_are_related_and_others_are_not():
     assert are_related(nn.Sequential(nn.ReLU()), nn.Sequential(nn.ReLU()))
 
 
-def test_a_line_says_what_differs():
+def test_a_comparison_prints_what_differs():
     first = next(iter(fmapviz.diff(network(), network(), X)))
     assert repr(first) == "LayerDifference('0', 'image_0', max_abs=0, rms=0, cosine=1, sqnr=inf)"

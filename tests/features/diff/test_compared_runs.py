@@ -23,7 +23,7 @@ def images(tmp_path):
     return tmp_path / "in"
 
 
-def test_a_comparison_with_a_run_that_is_being_written_says_so(images, tmp_path):
+def test_a_comparison_with_a_run_that_is_being_written_reports_it(images, tmp_path):
     other = draw(images, out=tmp_path / "out", name="other").directory
     told, compared = [], []
 
@@ -46,7 +46,7 @@ def test_a_comparison_with_a_run_that_is_being_written_says_so(images, tmp_path)
     assert problems(run.directory) == []
 
 
-def test_a_comparison_of_runs_notices_that_its_files_are_gone(images, tmp_path):
+def test_a_comparison_of_runs_reports_that_its_files_are_gone(images, tmp_path):
     runs = [draw(images, out=tmp_path / "out", name=name).directory for name in ("a", "b")]
 
     def on_event(event):

@@ -113,7 +113,7 @@ def test_a_run_has_pictures_tables_and_the_alignment_of_layers(checkpoints, tmp_
 
 
 @pytest.mark.thorough
-def test_it_is_continued_and_a_change_of_the_other_weights_is_another_run(checkpoints, tmp_path):
+def test_a_comparison_continues_and_other_weights_make_another_run(checkpoints, tmp_path):
     file = tmp_path / "other.pt"
     shutil.copy(checkpoints / "epoch_10.pt", file)
     once = partial(compare, tmp_path / "out", against=str(file))
@@ -146,7 +146,7 @@ def test_the_same_weights_do_not_differ(tmp_path, checkpoints):
     assert {float(row["max_abs"]) for row in rows(summary.directory)} == {0}
 
 
-def test_values_that_are_not_finite_are_no_equality(tmp_path):
+def test_values_that_are_not_finite_are_not_equal(tmp_path):
     broken = state()
     broken["features.2.conv.weight"][0] = torch.nan
     torch.save(broken, tmp_path / "broken.pt")
@@ -170,7 +170,7 @@ def test_films_are_made_of_the_pictures_of_a_comparison(tmp_path):
     ]
 
 
-def test_networks_that_have_nothing_in_common_are_drawn_as_means(tmp_path):
+def test_networks_without_common_layers_are_drawn_as_means(tmp_path):
     summary, told = compare(
         tmp_path,
         model="squeezenet1_1",
@@ -226,7 +226,7 @@ def test_fewer_than_four_images_have_no_alignment(checkpoints, tmp_path):
     assert not (summary.directory / "_model").exists()
 
 
-def test_layers_that_only_one_network_has_are_told_once(tmp_path):
+def test_layers_of_one_network_only_are_reported_once(tmp_path):
     summary, told = compare(
         tmp_path, model="resnet18", weights="random", against="model:resnet34", preprocessing=InputOptions(size=(32, 32))
     )
@@ -257,14 +257,14 @@ def test_layers_that_only_one_network_has_are_told_once(tmp_path):
         ({"against": "model:nothing"}, "no such model"),
     ],
 )
-def test_what_is_wrong_is_refused_and_nothing_is_written(tmp_path, options, match):
+def test_wrong_arguments_are_refused_and_nothing_is_written(tmp_path, options, match):
     with pytest.raises(RequestError, match=match) as caught:
         compare(tmp_path / "out", **options)
     assert caught.value.hint
     assert not (tmp_path / "out").exists()
 
 
-def test_a_run_of_one_network_takes_no_view_or_format_of_two(tmp_path):
+def test_a_run_of_one_network_refuses_views_and_formats_of_two(tmp_path):
     for options in ({"views": "diff"}, {"to": "numbers"}, {"style": Style(channels="top:4:change")}):
         with pytest.raises(RequestError, match="two networks"):
             fmapviz.visualize("shapesnet", SHAPES, out=tmp_path, **options)
@@ -306,7 +306,7 @@ def test_the_panels_of_a_series_are_those_of_two_networks(checkpoints, tmp_path)
     assert set(curve) == {0, 10, 20}
 
 
-def test_a_network_is_gone_before_the_next_one_is_loaded(checkpoints, tmp_path, monkeypatch):
+def test_a_network_is_freed_before_the_next_one_is_loaded(checkpoints, tmp_path, monkeypatch):
     loaded, alive = [], []
     load = series.load_model
 
@@ -385,7 +385,7 @@ def test_the_first_step_that_differs_much_is_named(checkpoints, tmp_path):
     assert found.endswith("layers of 1 of 4 steps are")
 
 
-def test_entries_of_checkpoints(tmp_path):
+def test_entries_of_checkpoints_are_compared(tmp_path):
     for number, factor in enumerate((0, 0.3)):
         torch.save({"model": state(), "ema": state(factor)}, tmp_path / f"epoch_{number}.pt")
     plain, _ = compare(tmp_path / "plain", weights=str(tmp_path / "epoch_*.pt#model"), to="numbers")
@@ -444,7 +444,7 @@ def finished(request, checkpoints, tmp_path_factory):
 
 
 @pytest.mark.sampled(1)
-def test_two_finished_runs_give_the_numbers_of_their_networks(finished, checkpoints, tmp_path):
+def test_two_finished_runs_have_the_differences_of_their_networks(finished, checkpoints, tmp_path):
     summary, told = compare(tmp_path, model=str(finished / "e0"), inputs=[str(finished / "e20")])
     assert (summary.done, summary.exit_code) == (4, 0)
     assert any("first below 20 dB" in str(message) for message in told)
@@ -477,20 +477,20 @@ def test_the_page_of_two_runs_has_its_pictures(finished, tmp_path):
         ({"layers": "nothing"}, "none of the chosen layers"),
     ],
 )
-def test_options_of_networks_are_not_of_two_runs(finished, tmp_path, options, match):
+def test_options_of_networks_are_refused_for_two_runs(finished, tmp_path, options, match):
     first, second = finished / "e0", finished / "e20"
     with pytest.raises(RequestError, match=match):
         compare(tmp_path / "out", model=first, inputs=[second], **options)
     assert not (tmp_path / "out").exists()
 
 
-def test_a_run_beside_what_is_none(finished, tmp_path):
+def test_a_comparison_with_a_directory_that_is_no_run_is_refused(finished, tmp_path):
     with pytest.raises(RequestError, match="second network or run of the comparison is missing") as caught:
         compare(tmp_path / "out", model=finished / "e0", inputs=["nothing"])
     assert caught.value.hint == "no directory of a run: nothing"
 
 
-def test_runs_are_compared_as_far_as_they_are_finished(finished, tmp_path):
+def test_runs_are_compared_by_their_finished_images(finished, tmp_path):
     place = shutil.copytree(finished, tmp_path / "runs")
     shutil.rmtree(place / "e20" / "star.jpg")
     (place / "e20" / ".fmapviz-0-1-abcdef").mkdir()
@@ -569,7 +569,7 @@ class Decoder(nn.Module):
         (("body", "norm", "head"), {}, ""),  # heads and norms are not expected to be drawn
     ],
 )
-def test_what_is_not_compared_although_it_differs_is_said(changed, options, expected, tmp_path):
+def test_differences_that_are_not_compared_are_reported(changed, options, expected, tmp_path):
     torch.manual_seed(0)
     first = Decoder().eval()
     second = copy.deepcopy(first)
@@ -581,6 +581,6 @@ def test_what_is_not_compared_although_it_differs_is_said(changed, options, expe
     assert [each.partition("; ")[0] for each in found] == [expected] * bool(expected)
 
 
-def test_weights_of_another_type_are_not_said_to_be_the_same(tmp_path):
+def test_weights_of_another_type_are_not_reported_as_equal(tmp_path):
     said = compare(tmp_path, inputs=[torch.rand(3, 8, 8)], model=Decoder().eval(), against="dtype:bfloat16", to="numbers")[1]
     assert not any("same weights" in str(each) or "not compared" in str(each) for each in said)

@@ -32,7 +32,7 @@ def grey(values, low, high, columns):
 
 
 @pytest.mark.parametrize("norm", ["channel", "layer"])
-def test_both_networks_are_drawn_by_one_scale(norm):
+def test_both_networks_are_drawn_on_one_scale(norm):
     a, b = noise(1, 9, 7, 5), 3 * noise(1, 9, 7, 5, seed=1) + 1
     both = torch.cat([a, b])
     low, high = both.amin((0, 2, 3)), both.amax((0, 2, 3))
@@ -64,7 +64,7 @@ def test_the_difference_has_zero_in_the_middle_and_its_largest_magnitude_at_the_
     assert panels.captions[2] == f"B - A: {-panels.largest:.4g} to {panels.largest:.4g}"
 
 
-def test_the_other_way_round_the_colours_are_mirrored():
+def test_the_reversed_difference_has_mirrored_colours():
     a, b = noise(1, 4, 6, 6), noise(1, 4, 6, 6, seed=1)
     there, back = (draw(*maps).pixels[2].astype(int) for maps in ((a, b), (b, a)))
     inside = there > 0
@@ -79,7 +79,7 @@ def test_networks_that_do_not_differ_have_no_colour():
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_what_is_not_finite_is_a_checkerboard_in_the_difference_too(bad):
+def test_differences_that_are_not_finite_are_a_checkerboard(bad):
     a, b = noise(1, 1, 6, 6), noise(1, 1, 6, 6, seed=1)
     b[0, 0, :3] = bad
     panels = draw(a, b)
@@ -89,7 +89,7 @@ def test_what_is_not_finite_is_a_checkerboard_in_the_difference_too(bad):
     assert panels.largest == pytest.approx(float((b - a)[0, 0, 3:].abs().max()), rel=1e-7)
 
 
-def test_the_caption_says_that_nothing_is_finite():
+def test_the_caption_reports_that_no_value_is_finite():
     a = noise(1, 2, 6, 6)
     assert draw(a, torch.full_like(a, torch.nan)).captions[2] == "B - A: no finite difference"
     assert draw(a, a.clone()).captions[2] == "B - A: 0 everywhere"
@@ -100,7 +100,7 @@ def test_a_difference_that_float32_does_not_hold_is_a_checkerboard():
     assert set(np.unique(draw(a, b).pixels[2])) == {0, SHADES - 1}
 
 
-def test_chosen_channels_have_their_own_ends():
+def test_chosen_channels_have_their_own_range():
     a = noise(1, 6, 5, 5)
     b = a + torch.tensor([0.0, 5, 1, 0, 2, 0])[None, :, None, None]
     panels = draw(a, b, Style(channels="2,4"))
@@ -110,7 +110,7 @@ def test_chosen_channels_have_their_own_ends():
 
 
 @pytest.mark.parametrize("shift", [0, 1e3, 1e6, -1e6])
-def test_a_range_far_from_zero_is_drawn_as_well(shift):
+def test_a_range_far_from_zero_is_drawn(shift):
     a, b = noise(1, 4, 6, 6) + shift, noise(1, 4, 6, 6, seed=1) + shift
     low, high = torch.cat([a, b]).amin((0, 2, 3)), torch.cat([a, b]).amax((0, 2, 3))
     for pixels, values in zip(draw(a, b).pixels, (a, b), strict=False):
@@ -120,7 +120,7 @@ def test_a_range_far_from_zero_is_drawn_as_well(shift):
 
 @pytest.mark.parametrize("scale", [1, 2])
 @pytest.mark.parametrize("type_", [torch.float32, torch.bfloat16])
-def test_many_channels_are_drawn_as_few_are(scale, type_):
+def test_many_channels_are_drawn_like_few(scale, type_):
     """More than are drawn at a time, with an incomplete last row."""
     a, b = noise(1, 70, 40, 40).to(type_), (2 * noise(1, 70, 40, 40, seed=1)).to(type_)
     panels = draw(a, b, Style(scale=scale))

@@ -30,7 +30,7 @@ def noise(*shape, seed=0):
 
 
 @pytest.mark.parametrize("shape", [(1, 5, 9, 7), (3, 4, 6, 6), (1, 300, 21, 20), (1, 2, 300, 300), (1, 12), (2, 3, 4, 5, 6)])
-def test_numbers_are_those_of_their_definitions(shape):
+def test_differences_follow_their_definitions(shape):
     a, b = noise(*shape), noise(*shape, seed=1)
     b[..., :1] = a[..., :1]  # some positions do not differ
     found = compare(a, b)
@@ -46,7 +46,7 @@ def test_numbers_are_those_of_their_definitions(shape):
         assert means_of(values) == pytest.approx(mean, rel=1e-6, abs=1e-7)
 
 
-def test_equal_values_do_not_differ_at_all():
+def test_equal_values_have_no_difference():
     a = noise(1, 4, 8, 8)
     numbers = compare(a, a.clone()).numbers
     assert numbers == {
@@ -60,7 +60,7 @@ def test_one_percent_is_40_decibels():
     assert compare(a.double(), 1.01 * a.double()).numbers["sqnr"] == pytest.approx(40, abs=1e-12)
 
 
-def test_what_is_added_to_a_channel_is_the_difference_of_that_channel_alone():
+def test_an_offset_of_a_channel_is_the_difference_of_that_channel_only():
     a = noise(1, 6, 9, 9)
     b = a.clone()
     b[:, 2] += 0.25
@@ -71,7 +71,7 @@ def test_what_is_added_to_a_channel_is_the_difference_of_that_channel_alone():
     assert (others[:, 5] == np.inf).all()
 
 
-def test_a_large_mean_does_not_cost_the_correlation_its_digits():
+def test_the_correlation_is_accurate_for_large_means():
     a, b = noise(1, 2, 30, 30).double() + 1e6, noise(1, 2, 30, 30, seed=1).double() + 1e6
     found = compare(a, b)
     assert found.numbers["pearson"] == pytest.approx(np.corrcoef(a.numpy().ravel(), b.numpy().ravel())[0, 1], rel=1e-8)
@@ -79,7 +79,7 @@ def test_a_large_mean_does_not_cost_the_correlation_its_digits():
     assert found.channels[1, DIFFERENCES.index("pearson")] == pytest.approx(own, rel=1e-8)
 
 
-def test_values_that_are_not_finite_are_counted_and_take_no_other_part():
+def test_values_that_are_not_finite_are_counted_and_otherwise_ignored():
     a, b = noise(1, 3, 8, 8), noise(1, 3, 8, 8, seed=1)
     a[0, 0, 0, 0], b[0, 0, 0, 1], a[0, 2, 5, 5], b[0, 2, 5, 5] = np.nan, np.inf, np.nan, np.nan
     usable = (a.isfinite() & b.isfinite()).numpy()
@@ -133,7 +133,7 @@ def test_other_types_are_compared_by_value(dtype):
 
 
 @pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor")
-def test_quantized_values_are_compared_by_what_they_stand_for():
+def test_quantized_values_are_dequantized_for_comparison():
     a = noise(1, 3, 8, 8)
     b = torch.quantize_per_tensor(a, 0.1, 0, torch.qint8)
     numbers = compare(a, b).numbers

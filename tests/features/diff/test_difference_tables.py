@@ -49,7 +49,7 @@ def test_numbers_are_read_as_they_were(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["nan", "a,nan", 'say "x"', "1.0],[", "null", "3.4028235e+38", "two\nlines", "r\r", "é"])
-def test_names_are_not_taken_for_numbers(tmp_path, name):
+def test_names_that_look_like_numbers_stay_text(tmp_path, name):
     numbers = np.full((3, 8), np.nan)
     numbers[:, -1] = 4
     units = [(unit(tmp_path / str(step), {name: numbers, f"{name}2": numbers}), f"{name}.png", step) for step in (5, 10)]
@@ -63,5 +63,5 @@ def test_names_are_not_taken_for_numbers(tmp_path, name):
     assert all(np.isnan(numbers_of(row)[:-1]).all() and row["nonfinite"] == "4" for row in rows)
 
 
-def test_nothing_compared_is_a_heading(tmp_path):
+def test_an_empty_table_has_a_heading(tmp_path):
     assert read([(unit(tmp_path / "a", {}), "a.png", None)]) == []

@@ -26,7 +26,7 @@ def powers(pairs):
     return total
 
 
-def test_layers_are_ranked_by_the_relative_change_over_all_images_as_numpy_has_it():
+def test_layers_are_ranked_by_the_relative_change_over_all_images():
     random = np.random.default_rng(0)
     layers = {}
     for number in range(40):
@@ -48,7 +48,7 @@ def test_layers_are_ranked_by_the_relative_change_over_all_images_as_numpy_has_i
         assert each.images == 3
 
 
-def test_what_cannot_be_ranked_is_said_apart():
+def test_layers_that_cannot_be_ranked_are_listed_separately():
     one, two = np.float32([1, 2]), np.float32([1, 3])
     layers = {
         "changed": [(one, two)],
@@ -86,7 +86,7 @@ def test_what_cannot_be_ranked_is_said_apart():
     assert {each.step for each in found.values()} == {7}
 
 
-def test_over_a_series_each_layer_stands_at_its_largest_change():
+def test_layers_of_a_series_are_ranked_by_their_largest_change():
     one = np.float32([1, 2])
     steps = {0: {"a": one, "b": one}, 10: {"a": 3 * one, "b": 1.1 * one}, 20: {"a": 2 * one, "b": 1.5 * one}}
     changes = [
@@ -97,7 +97,7 @@ def test_over_a_series_each_layer_stands_at_its_largest_change():
     assert [(each.layer, each.step) for each in largest_changes(changes)] == [("a", 10), ("b", 20)]
 
 
-def test_python_has_the_ranking_too():
+def test_the_ranking_is_available_in_python():
     torch.manual_seed(0)
     net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 2, 3))
     other = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 2, 3))

@@ -31,12 +31,12 @@ def compare(first, second, out):
     return run_diff(RunConfig(first, out / "a.png", views="diff", out=out, to="numbers"), against=second)
 
 
-def test_of_two_networks_the_second_whose_weights_are_not_finite_is_named(tmp_path):
+def test_the_second_network_with_weights_that_are_not_finite_is_named(tmp_path):
     summary = compare(Net(), Net(torch.nan), tmp_path)
     assert any(notice.endswith("; the weights of B hold some: 'second.weight'") for notice in summary.notices)
 
 
-def test_a_comparison_without_an_image_says_nothing_of_layers(tmp_path):
+def test_a_comparison_without_an_image_reports_no_layers(tmp_path):
     summary = compare(Refusing(), Refusing(), tmp_path)
     assert (summary.done, summary.failed) == (0, 1)
     assert not [notice for notice in summary.notices if "no CKA" in notice or "both networks" in notice]

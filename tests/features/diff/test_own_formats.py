@@ -4,7 +4,7 @@ from image_files import paint
 from own_formats import FORMATS
 
 
-def test_a_comparison_of_two_networks_writes_it(fmapviz, tmp_path):
+def test_a_comparison_of_two_networks_writes_an_own_format(fmapviz, tmp_path):
     (tmp_path / "formats.py").write_text(FORMATS)
     paint(tmp_path / "0.png", size=(16, 16))
     compare = ("diff", "shapesnet", "0.png", "--against", "random", "--layers", "features.0.conv")

@@ -19,7 +19,7 @@ def build(scale=1.0):
     return net
 
 
-def test_the_table_ranks_layers_and_leads_to_their_pictures(open_report, tmp_path):
+def test_the_table_ranks_layers_and_opens_their_pictures(open_report, tmp_path):
     config = RunConfig(
         build(),
         [torch.rand(3, 16, 16)],

@@ -10,7 +10,7 @@ STEPS = 13  # TensorBoard shows ten by default
 
 
 @pytest.mark.thorough
-def test_the_line_that_a_series_of_checkpoints_prints_shows_every_step(fmapviz, tmp_path):
+def test_the_printed_tensorboard_command_of_a_series_shows_each_step(fmapviz, tmp_path):
     (tmp_path / "net.py").write_text("from torch import nn\ndef build():\n    return nn.Sequential(nn.Conv2d(3, 4, 3))\n")
     for step in range(STEPS + 1):
         torch.manual_seed(step)

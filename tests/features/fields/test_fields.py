@@ -38,7 +38,7 @@ def test_a_name_a_module_and_a_model_have_the_same_fields():
         assert numbers(receptive_field(model, 64)) == numbers(by_name)
 
 
-def test_layers_are_chosen_as_everywhere():
+def test_layers_are_chosen_by_name_glob_and_type():
     assert [*receptive_field("resnet18", 64, types="ReLU", layers="layer1.*")] == [
         "layer1.0.relu", "layer1.0.relu#2", "layer1.1.relu", "layer1.1.relu#2",
     ]  # fmt: skip
@@ -52,7 +52,7 @@ def test_layers_are_chosen_as_everywhere():
     [(None, None, (224, 224)), (64, None, (64, 64)), ((64, 96), None, (64, 96)), (None, InputOptions(size=80), (80, 80)),
      (64, InputOptions(fit="pad"), (64, 64))],
 )  # fmt: skip
-def test_the_size_of_the_picture(size, options, picture):
+def test_fields_depend_on_the_size_of_the_picture(size, options, picture):
     field = receptive_field("alexnet", size, preprocessing=options)["features.0"]
     assert field.picture == picture
     assert (field.size, field.stride, field.start) == ((11, 11), (4, 4), (-2, -2))

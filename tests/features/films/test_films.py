@@ -47,7 +47,7 @@ def run(tmp_path_factory):
     return visualize("shapesnet", film, to="mp4,gif", every=2, frames="2:20", out=folder / "runs", **OPTIONS).directory
 
 
-def test_a_film_of_each_picture_lies_beside_the_frames(run):
+def test_each_picture_has_a_film_beside_the_frames(run):
     assert sorted(path.name for path in (run / "clip.mp4").iterdir()) == [
         *(f"{number:06d}" for number in range(2, 20, 2)),
         "_film",
@@ -76,12 +76,12 @@ def test_a_film_shows_the_pictures_in_their_order_at_the_speed_of_the_film(run, 
     assert min(others) > 0.05
 
 
-def test_verify_knows_the_films(run):
+def test_verify_checks_the_films(run):
     assert [problem for verified in verify(run) for problem in verified.problems] == []
 
 
 @pytest.mark.thorough
-def test_films_are_written_again_only_if_there_are_other_frames(tmp_path):
+def test_films_are_rewritten_only_if_frames_change(tmp_path):
     film, notices = write_film(tmp_path / "clip.mp4", 12), []
 
     def draw(**more):
@@ -127,7 +127,7 @@ def test_pictures_of_several_sizes_share_a_film_from_the_top_left(tmp_path):
     assert [round(frame[10, 10, 1] / 100) for frame in frames] == [1, 2]
 
 
-def test_the_shared_scale_is_that_of_all_frames_of_a_clip(tmp_path):
+def test_the_shared_scale_covers_all_frames_of_a_clip(tmp_path):
     from fmapviz import Style
 
     film = write_animation(tmp_path / "clip.gif", 6)
@@ -213,7 +213,7 @@ _PLAY = """async address => {
 }"""
 
 
-def test_numbers_are_told_by_frames(run):
+def test_notices_count_frames(run):
     with Image.open(run / "clip.mp4" / "000006" / "input.png") as picture:
         assert picture.size == (96, 96)
     assert number_of(Image.fromarray(np.zeros((48, 112, 3), np.uint8))) == 0

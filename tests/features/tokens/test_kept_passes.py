@@ -65,7 +65,7 @@ def contents(summary):
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("most", [512 * 2**20, 100_000])
 @pytest.mark.parametrize("options", RUNS.values(), ids=RUNS)
-def test_files_are_the_same_as_of_a_second_pass(options, most, folder, look, monkeypatch):
+def test_kept_passes_have_the_files_of_a_second_pass(options, most, folder, look, monkeypatch):
     monkeypatch.setattr("fmapviz.features.tokens.survey.first_pass.KeptPasses", partial(KeptPasses, 0))
     Net.passes = 0
     expected, before = look([folder], **options, out=folder.parent / "twice"), Net.passes
@@ -79,7 +79,7 @@ def test_files_are_the_same_as_of_a_second_pass(options, most, folder, look, mon
     assert before - Net.passes >= spared
 
 
-def test_passes_are_kept_while_there_is_room():
+def test_passes_are_kept_up_to_a_limit():
     layer = Layer("first", "Conv2d", nn.Conv2d(1, 1, 1))
     passes, images = KeptPasses(2000), torch.randn(4, 1, 10, 10)
 
@@ -102,7 +102,7 @@ def test_passes_are_kept_while_there_is_room():
     assert passes.find(torch.zeros(1, 10, 10)) is None
 
 
-def test_what_cannot_be_copied_is_not_kept():
+def test_passes_that_cannot_be_copied_are_not_kept():
     made = KeptPass()
     layer = Layer("first", "Conv2d", nn.Conv2d(1, 1, 1))
     made.add(FeatureMap(layer, "first", 1, 0, torch.ones(1, 2, 3, 3)))

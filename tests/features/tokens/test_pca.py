@@ -226,7 +226,7 @@ def test_maps_without_a_finite_value_are_a_visible_checkerboard(size, square):
 
 
 @pytest.mark.parametrize("exponent", [-100, -20, 20, 100])
-def test_large_and_small_values_look_alike(exponent):
+def test_large_and_small_values_have_equal_colours(exponent):
     maps = vectors_with(falling, 24, 12 * 11).view(1, 24, 12, 11)
     away = paint(maps * 2.0**exponent, fit(maps * 2.0**exponent)).int() - paint(maps, fit(maps)).int()
     assert away.abs().max() <= 1

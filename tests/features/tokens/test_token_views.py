@@ -85,7 +85,7 @@ def contents(directory, patterns=("*.png", "*.safetensors", "survey.json")):
 # --- similarity
 
 
-def test_similarity_is_torchs_cosine_to_the_position_of_each_image(folder, look):
+def test_similarity_equals_torchs_cosine_to_the_position_of_each_image(folder, look):
     summary = look([folder], views="similarity", anchor="20,41")
     for path in sorted(folder.iterdir()):
         maps = captured(path, Net())
@@ -100,7 +100,7 @@ def test_similarity_is_torchs_cosine_to_the_position_of_each_image(folder, look)
     assert not (summary.directory / "survey.json").exists()
 
 
-def test_similarity_to_a_position_of_one_image_for_all(folder, look):
+def test_similarity_compares_all_images_with_a_position_of_one(folder, look):
     summary = look([folder], views="similarity", anchor="b.png:20,41")
     seed = captured(folder / "b.png", Net())["second"].values[:, :, 5, 10, None, None]
     for path in sorted(folder.iterdir()):
@@ -117,7 +117,7 @@ def test_similarity_to_a_position_of_one_image_for_all(folder, look):
     assert problems(summary.directory) == []
 
 
-def test_the_seed_is_marked_in_the_image_in_which_it_is(folder, look):
+def test_the_anchor_is_marked_in_its_image(folder, look):
     """A mark is a white and black ring; the map itself is in colours."""
 
     def has_mark(summary, image):
@@ -144,7 +144,7 @@ def test_values_are_rectangles_unless_they_are_smooth(folder, look):
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("norm", ["run", "signed-run"])
-def test_a_range_of_all_images_is_that_of_cosines(folder, look, norm):
+def test_the_shared_range_of_similarity_is_that_of_cosines(folder, look, norm):
     plain = look([folder], views=["similarity", "maps"], anchor="2,2")
     other = look([folder], views=["similarity", "maps"], anchor="2,2", norm=norm)
     for name in ("00_first", "01_second"):
@@ -235,7 +235,7 @@ def test_planted_clusters_have_one_colour_in_all_images(tmp_path, look):
     assert facts["Clusters"].startswith(f"0: {(truth['0.png'] == 0).mean():.1%}".replace("%", " %"))
 
 
-def test_images_that_come_later_get_the_clusters_that_are_there(folder, look):
+def test_later_images_have_the_existing_clusters(folder, look):
     first = look([folder / "a.png", folder / "b.png"], views="clusters")
     before = contents(first.directory)
     events = []
@@ -245,7 +245,7 @@ def test_images_that_come_later_get_the_clusters_that_are_there(folder, look):
     assert any("also holds for new ones" in event.message for event in events if isinstance(event, Notice))
 
 
-def test_clusters_are_of_all_images_not_of_each(folder, look, tmp_path):
+def test_clusters_are_shared_by_all_images(folder, look, tmp_path):
     together = look([folder], views="clusters", out=tmp_path / "all")
     alone = look([folder / "a.png"], views="clusters", out=tmp_path / "one")
     assert not np.array_equal(*(values(run, "a.png")["clusters/second"] for run in (together, alone)))
@@ -339,7 +339,7 @@ def test_the_foreground_of_a_trained_network_covers_the_shape(samples, tmp_path)
 
 
 @pytest.mark.parametrize("pca", ["image", "shared"])
-def test_a_picture_without_foreground_is_announced(tmp_path, look, pca):
+def test_a_picture_without_foreground_is_reported(tmp_path, look, pca):
     (tmp_path / "in").mkdir()
     pixels = np.random.default_rng(0).integers(80, 120, (SIDE, SIDE, 3))
     pixels[disk((30, 30))] = [230, 60, 20]
@@ -392,7 +392,7 @@ def test_a_shared_foreground_is_exact_beyond_the_sample_of_clusters(folder, look
         assert clusters.endswith("found of a random sample, 4096 of 16384 positions")
 
 
-def test_a_picture_names_the_sample_that_its_foreground_was_found_of(folder, look, monkeypatch):
+def test_a_picture_names_the_sample_of_its_foreground(folder, look, monkeypatch):
     monkeypatch.setattr(sample, "_BYTES", 4 * 12 * 1500)
     summary = look([folder], views="pca", foreground=True, pca="shared", layers=["first"])
     again = look([folder], views="pca", foreground=True, pca="shared", layers=["first"], force=True)  # from survey.json
@@ -445,7 +445,7 @@ def test_an_interrupted_run_continues_with_the_same_pictures(folder, look, tmp_p
 
 
 @pytest.mark.thorough
-def test_pictures_of_a_seed_can_be_continued_without_its_image(folder, look, tmp_path):
+def test_a_run_with_an_anchor_continues_without_its_image(folder, look, tmp_path):
     whole = contents(look([folder], views="correspondence", anchor="c.png", out=tmp_path / "whole").directory)
     look([folder / "c.png"], views="correspondence", anchor="c.png")
     summary = look([folder / "a.png"], views="correspondence", anchor="c.png")
@@ -453,7 +453,7 @@ def test_pictures_of_a_seed_can_be_continued_without_its_image(folder, look, tmp
     assert contents(summary.directory) == {name: each for name, each in whole.items() if name[0] not in "bd"}
 
 
-def test_the_image_of_a_seed_is_the_only_one_that_is_read_first(folder, look, monkeypatch):
+def test_only_the_image_of_the_anchor_is_read_first(folder, look, monkeypatch):
     monkeypatch.setattr(
         "fmapviz.features.tokens.survey.first_pass.KeptPasses", partial(KeptPasses, 0)
     )  # otherwise it is drawn of that pass
@@ -470,7 +470,7 @@ def test_the_image_of_a_seed_is_the_only_one_that_is_read_first(folder, look, mo
 
 
 @pytest.mark.thorough
-def test_raw_values_alone_are_the_same(folder, look, tmp_path):
+def test_raw_values_do_not_depend_on_pictures(folder, look, tmp_path):
     both = look([folder], out=tmp_path / "both", **ALL)
     alone = look([folder], out=tmp_path / "alone", to="raw", **ALL)
     for name in ("a.png", "c.png"):
@@ -501,7 +501,7 @@ def test_a_plan_draws_the_anchors_image_too(folder, look, tmp_path):
 
 @pytest.mark.thorough
 @needs("ray", "ray")
-def test_ray_draws_the_same(samples, tmp_path):
+def test_ray_draws_the_same_pictures(samples, tmp_path):
     """Workers get what images share; a network by its name, which they can load."""
     style = Style(anchor="star.jpg:40,40", norm="run", pca="shared")
     options = {
@@ -545,13 +545,13 @@ def test_a_wrong_anchor_is_refused_and_nothing_written(folder, look, views, anch
     assert not (folder.parent / "out").exists()
 
 
-def test_the_hint_names_the_size(folder, look):
+def test_the_hint_for_a_position_names_the_size_of_the_image(folder, look):
     with pytest.raises(RequestError) as refused:
         look([folder], views="similarity", anchor="64,0")
     assert "64 x 64 pixels" in refused.value.hint
 
 
-def test_an_ambiguous_seed_is_refused(folder, look, tmp_path):
+def test_an_ambiguous_anchor_is_refused(folder, look, tmp_path):
     (folder / "more").mkdir()
     shutil.copy(folder / "a.png", folder / "more" / "a.png")
     with pytest.raises(RequestError, match="several inputs have the name of the anchor"):
@@ -560,14 +560,14 @@ def test_an_ambiguous_seed_is_refused(folder, look, tmp_path):
     assert look([folder], views="similarity", anchor=f"{folder}/a.png:3,4").done == 5
 
 
-def test_a_seed_image_that_is_damaged_is_refused_with_the_reason(folder, look):
+def test_a_damaged_anchor_image_is_refused_with_the_reason(folder, look):
     (folder / "bad.png").write_bytes(b"no image")
     with pytest.raises(RequestError, match="the image of the anchor could not be drawn: ") as refused:
         look([folder], views="similarity", anchor="bad.png:3,4")
     assert "bad.png" in str(refused.value)
 
 
-def test_an_image_that_is_too_small_is_a_failure_of_its_own(folder, look):
+def test_an_image_that_is_too_small_fails_alone(folder, look):
     Image.new("RGB", (SIDE, 16)).save(folder / "z.png")
     summary = look([folder], views="similarity", anchor="30,30", workers=1)
     assert (summary.done, summary.failed, summary.exit_code) == (4, 1, 3)
@@ -580,12 +580,12 @@ def test_a_wrong_number_of_clusters_is_refused(clusters):
         Style(clusters=clusters)
 
 
-def test_vectors_are_not_drawn_and_said(folder, look):
+def test_vectors_are_reported_as_undrawn(folder, look):
     summary = look([folder], views=["similarity", "clusters"], anchor="1,1", types=["Conv2d", "Linear"])
     assert set(summary.undrawn) == {"similarity of head", "clusters of head"}
 
 
-def test_the_plan_knows_which_drawings_are_values_too():
+def test_the_plan_marks_drawings_with_values():
     names = [view.name for view in CONTRIBUTION.views]
     plan = make_plan(names, targets=(), classes=(), output=None, automatic=True)
     assert plan.draws["output"].keys() == {"pca", "similarity", "clusters", "correspondence"}

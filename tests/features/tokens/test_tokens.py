@@ -28,7 +28,7 @@ def maps_of(*shape, seed=0):
 
 
 @pytest.mark.parametrize("scale", SCALES)
-def test_cosines_are_torchs(scale):
+def test_cosines_equal_torchs(scale):
     maps = maps_of(2, 24, 7, 9)
     expected = torch.nn.functional.cosine_similarity(maps, maps[:, :, 3:4, 5:6], dim=1)
     scaled = maps * scale
@@ -58,7 +58,7 @@ def test_a_channel_without_a_finite_value_is_ignored():
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
-def test_half_types_are_taken_as_they_are(dtype):
+def test_half_precision_is_accepted(dtype):
     maps = maps_of(1, 8, 4, 4).to(dtype)
     expected = torch.nn.functional.cosine_similarity(maps.double(), maps[:, :, :1, :1].double(), dim=1)
     assert torch.allclose(cosines(maps, direction_at(maps, 0, 0)).double(), expected, atol=1e-6)
@@ -81,7 +81,7 @@ def labels_of(vectors, centres):
 
 
 @pytest.mark.parametrize(("clusters", "count"), [(2, 50), (6, 900), (12, 3000), (20, 4096)])
-def test_planted_clusters_are_found_whatever_the_lengths_of_the_vectors_are(clusters, count):
+def test_planted_clusters_are_found_for_vectors_of_any_length(clusters, count):
     vectors, labels = planted(clusters, count)
     centres = find_centres(vectors, clusters)
     found = labels_of(vectors, centres)
@@ -106,20 +106,20 @@ def test_the_sum_of_squares_is_within_one_percent_of_scikit_learns_best_of_ten(c
     assert found <= 1.01 * best
 
 
-def test_fewer_directions_than_clusters_are_fewer_clusters():
+def test_fewer_directions_than_clusters_form_fewer_clusters():
     vectors = torch.tensor([[1.0, 0], [2, 0], [3, 0], [0, 5], [0, 0.1]])
     centres = find_centres(vectors, 6)
     assert labels_of(vectors, centres).tolist() == [0, 0, 0, 1, 1]
     assert len(find_centres(torch.zeros(4, 3), 6)) == 1
 
 
-def test_the_number_of_threads_is_as_before():
+def test_the_number_of_threads_is_restored():
     before = torch.get_num_threads()
     find_centres(maps_of(30, 4), 3)
     assert torch.get_num_threads() == before
 
 
-def test_where_a_value_is_not_finite_there_is_no_cluster_but_a_checkerboard():
+def test_positions_that_are_not_finite_are_a_checkerboard():
     maps = maps_of(1, 4, 6, 6)
     maps[0, 1, 2, 3] = float("nan")
     labels = find_labels(maps, find_centres(maps_of(50, 4, seed=1), 3))[0].numpy()
@@ -160,7 +160,7 @@ def test_a_sample_is_the_same_in_any_order_and_grouping_and_bounded():
     assert counts.min() > 50  # of 85 on average
 
 
-def test_everything_is_in_the_sample_while_there_are_few():
+def test_a_sample_holds_all_of_few_vectors():
     maps = maps_of(2, 5, 6, 7)
     maps[0, 2, 1, 1] = float("inf")
     sample = Sample(5)
@@ -176,7 +176,7 @@ def test_everything_is_in_the_sample_while_there_are_few():
 
 
 @pytest.mark.parametrize("sign", [1, -1])
-def test_the_foreground_is_what_is_not_at_the_border_whatever_the_sign(sign):
+def test_the_foreground_is_the_side_away_from_the_border(sign):
     maps = 0.05 * maps_of(16, 12, 14)
     maps[3, 4:9, 5:11] += 4 * sign
     mask = separate(maps.flatten(1), border(12, 14)).mask(maps[None])[0]
@@ -185,7 +185,7 @@ def test_the_foreground_is_what_is_not_at_the_border_whatever_the_sign(sign):
     assert torch.equal(mask, expected)
 
 
-def test_the_components_are_scikit_learns_of_the_foreground():
+def test_the_components_equal_scikit_learns_of_the_foreground():
     maps = maps_of(6, 15, 15) * torch.tensor([3.0, 2, 1, 0.5, 0.4, 0.3])[:, None, None]
     maps[0, 5:10, 5:10] += 60
     split = separate(maps.flatten(1), border(15, 15))
@@ -205,7 +205,7 @@ def test_equal_positions_have_no_foreground():
 # --- matches
 
 
-def test_matches_are_those_of_numpy():
+def test_matches_equal_those_of_numpy():
     own, reference = maps_of(1, 16, 9, 11), maps_of(16, 8, 5, seed=1)
     index, cosine, mutual = (each[0].numpy() for each in match(own, reference))
     one, other = (each.reshape(16, -1).T.numpy().astype(float) for each in (own[0], reference))
@@ -216,7 +216,7 @@ def test_matches_are_those_of_numpy():
     assert np.array_equal(mutual.ravel(), products.argmax(0)[products.argmax(1)] == np.arange(99))
 
 
-def test_more_positions_than_are_compared_at_once_match_too():
+def test_more_positions_than_a_block_are_matched():
     own = maps_of(1, 8, 40, 40)
     index, _, mutual = match(own, own[0])
     assert torch.equal(index[0].flatten(), torch.arange(1600))
@@ -244,7 +244,7 @@ def spread(side):
     return Centres.spread((30, 30), (side, side))
 
 
-def test_pairs_are_spread_and_the_best_first():
+def test_pairs_are_spread_and_sorted_by_similarity():
     own = maps_of(1, 32, 30, 30)
     index, cosine, mutual = (each[0].numpy() for each in match(own, own[0] + 0.3 * maps_of(32, 30, 30, seed=3)))
     pairs = choose_pairs(index.astype(np.int32), cosine, mutual, theirs=spread(300), ours=spread(240))
@@ -257,7 +257,7 @@ def test_pairs_are_spread_and_the_best_first():
             assert np.hypot(one.theirs[0] - other.theirs[0], one.theirs[1] - other.theirs[1]) >= 300 / MOST_PAIRS**0.5 / 3
 
 
-def test_equal_matches_are_chosen_everywhere():
+def test_equal_matches_are_spread_over_the_picture():
     index, alike = np.arange(900, dtype=np.int32).reshape(30, 30), np.ones((30, 30), np.float32)
     pairs = choose_pairs(index, alike, alike > 0, theirs=spread(300), ours=spread(300))
     quarters = {(pair.ours[0] > 150, pair.ours[1] > 150) for pair in pairs}
@@ -268,7 +268,7 @@ def test_equal_matches_are_chosen_everywhere():
 # --- pictures
 
 
-def test_matches_are_drawn_where_they_are():
+def test_matches_are_drawn_at_their_positions():
     picture = np.full((100, 80), 200, np.uint8)
     pair = Pair((50.0, 40.0), (25.0, 20.0), 0.9, mutual=True)
     page = draw_matches((pair,), picture, picture, scale=1).astype(int)

@@ -78,7 +78,7 @@ def test_merges_are_associative_commutative_and_idempotent(images, table, cuts, 
 @pytest.mark.thorough
 @settings(deadline=None)
 @given(images=IMAGES, table=TABLE, cut=st.integers(0, 12))
-def test_what_is_counted_does_not_depend_on_the_division(images, table, cut):
+def test_the_ranking_does_not_depend_on_the_division(images, table, cut):
     whole, merged = rank(images, table), merge(rank(images[:cut], table), rank(images[cut:], table))
     for name in ("worst", "images", "excluded", "counts", "inputs", "copies", "constant"):
         np.testing.assert_array_equal(getattr(merged, name), getattr(whole, name))
@@ -91,7 +91,7 @@ def test_what_is_counted_does_not_depend_on_the_division(images, table, cut):
 @settings(deadline=None, max_examples=10)
 @given(images=IMAGES, table=TABLE, k=st.integers(1, 16))
 @example(images=[(1, 1)], table=[[NAN, NAN]] * 13, k=1)
-def test_the_file_of_a_shard_holds_the_ranking(tmp_path_factory, images, table, k):
+def test_a_ranking_is_read_as_it_was_written_for_a_shard(tmp_path_factory, images, table, k):
     directory = tmp_path_factory.mktemp("shard")
     write_rankings(directory, {by: rank(images, table, by, 16) for by in BYS})
     for by in BYS:
@@ -103,7 +103,7 @@ def test_the_file_of_a_shard_holds_the_ranking(tmp_path_factory, images, table, 
             np.testing.assert_array_equal(getattr(read, name), getattr(whole, name))
 
 
-def test_topk_of_torch_would_not_do():
+def test_topk_of_torch_orders_ties_otherwise():
     """It is documented to leave the order of equal values open, so that it may differ between devices and versions."""
     images = [(number, number) for number in range(13)]
     table = [[float(number % 2), 0.0] for number in range(13)]
@@ -114,7 +114,7 @@ def test_topk_of_torch_would_not_do():
     assert [f"x{number}.png" for number in stable] == ours
 
 
-def test_numbers_in_names_are_in_their_order():
+def test_numbers_in_names_are_sorted_as_numbers():
     images = [(10, 1), (9, 2), (2, 3)]
     assert [name for name, _ in entries(rank(images, [[1.0, 1.0]] * 13))[0]] == ["x2.png", "x9.png", "x10.png"]
 

@@ -163,7 +163,7 @@ def test_neighbours_of_the_channel_have_their_own_strips(open_report, run):
     assert not report.page.locator(".strip").is_visible()
 
 
-def test_only_what_a_layer_computes_has_top_images(open_report, run):
+def test_only_outputs_of_layers_have_top_images(open_report, run):
     report = open_report(run, f"#{SECOND}&channel=2")
     strip_shown(report)
     report.look_at("inputs")
@@ -178,7 +178,7 @@ def test_only_what_a_layer_computes_has_top_images(open_report, run):
 
 
 @pytest.mark.thorough
-def test_what_is_wrong_with_an_image_is_said(open_report, run, tmp_path):
+def test_a_note_of_a_top_image_is_shown(open_report, run, tmp_path):
     root = shutil.copytree(run, tmp_path / "run")
     hostile = "<img src=x onerror=alert(1)>\u202egnp.png"
     _, _, images = strip_of(run, "features.3.conv", 2)
@@ -227,7 +227,7 @@ def test_a_layer_that_was_not_ranked_has_no_strip(open_report, run, tmp_path):
     assert strip_shown(report).count() == len(SHAPES)
 
 
-def test_top_images_that_are_missing_are_said(open_report, run, tmp_path):
+def test_missing_top_images_are_reported(open_report, run, tmp_path):
     root = shutil.copytree(run, tmp_path / "run")
     shutil.rmtree(root / "_top")
     report = open_report(root, f"#{SECOND}&channel=2", errors=["ERR_FILE_NOT_FOUND"])
@@ -240,7 +240,7 @@ def test_top_images_that_are_missing_are_said(open_report, run, tmp_path):
 
 
 @pytest.mark.thorough
-def test_hostile_names_are_text(open_report, tmp_path):
+def test_hostile_names_are_shown_as_text(open_report, tmp_path):
     names = [os.fsdecode(b"<b>'\"&\xff #%25.png"), "javascript:alert(1).png"]
     for seed, name in enumerate(names):
         (tmp_path / "in").mkdir(exist_ok=True)
@@ -294,7 +294,7 @@ def test_pages_of_top_images_are_a_view(open_report, run):
 
 
 @pytest.mark.thorough
-def test_the_view_chosen_while_another_loads(open_report, run):
+def test_a_view_may_be_chosen_while_another_loads(open_report, run):
     report = open_report(run)
     report.page.evaluate("""() => { for (const key of ["ArrowRight", "]", "v", "v", "v", "v"])
         document.body.dispatchEvent(new KeyboardEvent("keydown", {key, bubbles: true})); }""")
@@ -326,7 +326,7 @@ def test_a_tile_of_a_page_names_and_opens_its_image(open_report, run):
 
 
 @pytest.mark.thorough
-def test_a_run_of_top_images_alone(open_report, tmp_path, samples):
+def test_a_run_of_top_images_alone_is_shown(open_report, tmp_path, samples):
     images = [samples / f"shapes/{name}.jpg" for name in SHAPES[:2]]
     options = {"views": ["top"], "layers": "features.2.conv", "to": "html", "workers": 1}
     report = open_report(visualize("shapesnet", images, out=tmp_path, **options).directory)
@@ -341,7 +341,7 @@ def test_a_run_of_top_images_alone(open_report, tmp_path, samples):
     assert frames(report, "best", ".pane:nth-child(2) .viewport") == [pytest.approx(entries[1]["box"], abs=0.05)]
 
 
-def test_a_run_without_top_images_is_as_before(open_report, tmp_path):
+def test_a_run_without_top_images_shows_none(open_report, tmp_path):
     write_run(tmp_path, ("a.png",))
     report = open_report(tmp_path)
     assert report.texts("#views label") == ["input", "maps"]
@@ -357,7 +357,7 @@ def test_a_run_without_top_images_is_as_before(open_report, tmp_path):
 
 
 @pytest.mark.thorough
-def test_everything_in_one_file(open_report, tmp_path, samples):
+def test_a_single_file_holds_the_top_images(open_report, tmp_path, samples):
     images = [samples / f"shapes/{name}.jpg" for name in SHAPES[:3]]
     options = {"views": ["top", "maps"], "layers": "features.2.conv", "to": "html", "workers": 1}
     root = visualize("shapesnet", images, out=tmp_path / "out", single_file=True, **options).directory
@@ -385,7 +385,7 @@ def test_everything_in_one_file(open_report, tmp_path, samples):
 @pytest.mark.parametrize(
     "options", [{"color_scheme": "light"}, *thorough({"color_scheme": "dark", **PHONE})], ids=["light", "phone"]
 )
-def test_everybody_can_use_it(open_report, run, options):
+def test_the_page_has_no_accessibility_violations(open_report, run, options):
     report = open_report(run, f"#{SECOND}&channel=2", **{"reduced_motion": "reduce", **options})
     strip_shown(report)
     assert report.violations() == []
@@ -397,7 +397,7 @@ def test_everybody_can_use_it(open_report, run, options):
 # --- Receptive fields
 
 
-def test_a_layer_tells_what_it_sees(open_report, run):
+def test_a_layer_shows_the_size_of_its_receptive_field(open_report, run):
     report = open_report(run)
     for size, step in ((11, 4), (19, 4)):
         facts = report.page.locator("#about").inner_text().split("\n")
@@ -408,7 +408,7 @@ def test_a_layer_tells_what_it_sees(open_report, run):
 
 
 @pytest.mark.parametrize(("row", "column"), [(10, 14), *thorough((0, 0), (23, 5), (7, 23))])
-def test_what_a_position_sees_is_framed_in_the_input(open_report, run, row, column):
+def test_the_receptive_field_of_a_position_is_framed_in_the_input(open_report, run, row, column):
     report = open_report(run, f"#image=star.jpg&{SECOND}&channel=2")
     strip_shown(report)
     picture = maps_of(run, "star.jpg")
@@ -434,7 +434,7 @@ def test_what_a_position_sees_is_framed_in_the_input(open_report, run, row, colu
 
 
 @pytest.mark.thorough
-def test_the_keyboard_points_at_positions_too(open_report, run):
+def test_the_keyboard_moves_through_positions(open_report, run):
     report = open_report(run, f"#image=star.jpg&{SECOND}&channel=2")
     strip_shown(report)
     sees = maps_of(run, "star.jpg")["layer"]["sees"]
@@ -456,7 +456,7 @@ def test_the_keyboard_points_at_positions_too(open_report, run):
 
 
 @pytest.mark.thorough
-def test_of_two_images_the_one_pointed_at_is_framed(open_report, run):
+def test_only_the_image_under_the_pointer_is_framed(open_report, run):
     report = open_report(run, f"#image=star.jpg&with=ring.jpg&{SECOND}&channel=2")
     strip_shown(report)
     best = [
@@ -471,7 +471,7 @@ def test_of_two_images_the_one_pointed_at_is_framed(open_report, run):
     assert [report.page.locator(".tip").nth(side).locator(".sees").count() for side in (0, 1)] == [0, 1]
 
 
-def test_the_input_beside_is_framed(open_report, run):
+def test_the_receptive_field_is_framed_in_the_input_beside_a_grid(open_report, run):
     report = open_report(run, f"#image=star.jpg&{SECOND}&beside=input")
     picture = maps_of(run, "star.jpg")
     point_at_position(report, picture["tiles"], 4, (6, 20))
@@ -501,7 +501,7 @@ UNEQUAL = lists(*[(2 * at, 3 + at % 2) for at in range(12)])
     ],
     ids=["whole picture", "padding", "unequal", "channels last"],
 )
-def test_fields_of_other_kinds(open_report, tmp_path, shape, sees, expected, said):  # noqa: PLR0917  a table
+def test_irregular_and_whole_fields_are_described(open_report, tmp_path, shape, sees, expected, said):  # noqa: PLR0917  a table
     write_run(tmp_path, ("a.png",), layers=LAYERS[:1], style=Style(scale=2))
     record = report_of(tmp_path / "a.png")
     record["pictures"][1]["layer"] |= {"sees": sees, "shape": shape}

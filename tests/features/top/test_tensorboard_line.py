@@ -8,7 +8,7 @@ PAGES = 13  # TensorBoard shows ten by default
 
 
 @pytest.mark.thorough
-def test_the_line_that_a_run_with_top_images_prints_shows_every_page(fmapviz, tmp_path):
+def test_the_printed_command_of_a_run_with_top_images_shows_each_page(fmapviz, tmp_path):
     channels = 32 * PAGES  # 32 on a page
     (tmp_path / "net.py").write_text(
         f"from torch import nn\ndef build():\n    return nn.Sequential(nn.Conv2d(3, {channels}, 3))\n"

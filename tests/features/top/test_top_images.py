@@ -102,7 +102,7 @@ def in_order(rows):
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize(("name", "by"), [("max", np.max), ("mean", np.mean), ("min", np.min)])
-def test_the_table_is_that_of_a_sort_of_all_values(pictures, tmp_path, name, by):
+def test_the_table_equals_a_sort_of_all_values(pictures, tmp_path, name, by):
     run = draw(pictures, tmp_path / "out", views=["maps"], to=["raw", "stats"]).directory
     summary = top_images(run, k=3, by=name, model=TwoMaps(), preprocessing=AS_IT_IS)
     found = in_order(tuple(row[key] for key in ("layer", "channel", "rank", "image", "y", "x")) for row in table(run))
@@ -140,7 +140,7 @@ WAYS = {
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("way", WAYS)
-def test_it_does_not_matter_how_a_run_is_executed(pictures, tmp_path, way):
+def test_top_images_do_not_depend_on_workers_and_batches(pictures, tmp_path, way):
     plain = draw(pictures, tmp_path / "plain").directory
     other = draw([*sorted(pictures.iterdir(), reverse=True)], tmp_path / "other", **WAYS[way]).directory
     assert (plain / "top.csv").read_bytes() == (other / "top.csv").read_bytes()
@@ -149,7 +149,7 @@ def test_it_does_not_matter_how_a_run_is_executed(pictures, tmp_path, way):
 @pytest.mark.sampled(1)
 @needs("pyarrow", "scale")
 @pytest.mark.parametrize("size", [1, 3, 100])
-def test_shards_keep_who_was_who(pictures, tmp_path, size):
+def test_shards_keep_the_images_of_top_values(pictures, tmp_path, size):
     plain = draw(pictures, tmp_path / "plain", to=["stats"]).directory
     sharded = draw(pictures, tmp_path / "sharded", to=["stats"], shard=size).directory
     assert (plain / "top.csv").read_bytes() == (sharded / "top.csv").read_bytes()
@@ -159,13 +159,13 @@ def test_shards_keep_who_was_who(pictures, tmp_path, size):
 
 
 @pytest.mark.thorough
-def test_batches_round_in_another_way_and_that_is_no_difference(pictures, tmp_path):
+def test_rounding_of_batches_is_not_reported_as_a_difference(pictures, tmp_path):
     run = draw(pictures, tmp_path / "out", batch_size=3).directory
     assert not any(row["note"] for row in table(run))
 
 
 @pytest.mark.thorough
-def test_parts_make_the_table_of_the_whole(pictures, tmp_path):
+def test_parts_have_the_table_of_a_whole_run(pictures, tmp_path):
     plain = draw(pictures, tmp_path / "plain").directory
     for number in (2, 1, 3):
         parted = draw(pictures, tmp_path / "parted", part=Part(number, 3)).directory
@@ -188,7 +188,7 @@ def test_new_images_are_ranked_among_the_old_ones(pictures, tmp_path):
 
 @needs("ray", "ray")
 @pytest.mark.thorough
-def test_ray_makes_the_same_table(pictures, tmp_path):
+def test_ray_computes_the_same_table(pictures, tmp_path):
     plain = visualize("shapesnet", pictures, out=tmp_path / "plain", views="top", to="stats", layers="*.3.conv").directory
     engine = facade.types.Engine(workers=2)
     spread = visualize(
@@ -207,7 +207,7 @@ def test_a_remote_run_has_the_same_table(bucket, pictures, tmp_path):
     assert bucket.get("runs/shapesnet/top.csv") == (plain / "top.csv").read_bytes()
 
 
-def test_a_template_is_found_and_cut_out(tmp_path):
+def test_the_crop_of_a_top_image_shows_the_template(tmp_path):
     """One of thirty pictures of noise contains what the filter looks for."""
     rng = np.random.default_rng(0)
     template = rng.integers(0, 256, (7, 7, 3)).astype(np.float64)
@@ -257,7 +257,7 @@ def test_boxes_are_in_the_pixels_of_the_file(tmp_path):
     assert 5 <= bottom - top <= 7
 
 
-def test_fewer_images_than_asked_for_leave_blanks(pictures, tmp_path):
+def test_fewer_images_than_requested_leave_blanks(pictures, tmp_path):
     run = draw(sorted(pictures.iterdir())[1:3], tmp_path / "out").directory
     ranks = {(row["layer"], row["channel"]): [] for row in table(run)}
     for row in table(run):
@@ -281,7 +281,7 @@ def test_a_constant_channel_has_no_top_images(pictures, tmp_path):
     assert drawn["unit"]["kind"] == "top"
 
 
-def test_an_image_that_is_gone_is_named(pictures, tmp_path):
+def test_an_image_that_no_longer_exists_is_named(pictures, tmp_path):
     run = visualize("shapesnet", pictures, out=tmp_path / "out", to="stats", layers="*.3.conv").directory
     (pictures / "x3.png").unlink()
     summary = top_images(run)
@@ -298,7 +298,7 @@ def test_an_image_that_is_gone_is_named(pictures, tmp_path):
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("inside", [False, True])
 @pytest.mark.parametrize("size", [None, 3])
-def test_an_image_that_has_changed_is_not_taken_for_the_ranked_one(pictures, tmp_path, inside, size):
+def test_an_image_that_has_changed_is_not_drawn(pictures, tmp_path, inside, size):
     run = visualize("shapesnet", pictures, out=tmp_path / "out", to="stats", shard=size, layers="*.3.conv").directory
     before = (pictures / "x3.png").stat()
     kept = (pictures / "x3.png").read_bytes()
@@ -354,7 +354,7 @@ def test_channels_that_do_not_exist_are_refused(pictures, tmp_path):
 
 
 @pytest.mark.thorough
-def test_pages_are_numbered_as_in_the_run(pictures, tmp_path):
+def test_pages_have_the_layer_numbers_of_the_run(pictures, tmp_path):
     run = visualize("shapesnet", pictures, out=tmp_path / "out", to="stats").directory
     for inside in (False, True):
         pages = top_images(run, layers="*.7.conv", inside=inside).pages
@@ -397,7 +397,7 @@ def test_pages_are_steps_in_tensorboard(pictures, tmp_path):
     assert [step.tensor_proto.string_val[2] for step in steps] == [page.read_bytes() for page in pages]
 
 
-def test_what_is_shown_of_an_image_may_be_chosen(samples, tmp_path):
+def test_the_crop_of_top_images_may_be_chosen(samples, tmp_path):
     shapes = [samples / "shapes" / f"{name}.jpg" for name in ("ring", "star")]
     run = visualize("shapesnet", shapes, out=tmp_path, to="png,stats", layers="*.[07].conv").directory
     pages = {}
@@ -486,7 +486,7 @@ def build():
 """
 
 
-def test_a_network_of_a_file_is_found_again(fmapviz, pictures, tmp_path):
+def test_a_network_of_a_file_is_loaded_again(fmapviz, pictures, tmp_path):
     (tmp_path / "net.py").write_text(NET)
     torch.manual_seed(0)
     torch.save(nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()).state_dict(), tmp_path / "one.pth")
@@ -525,7 +525,7 @@ class Rolls(nn.Module):
         return self.conv(x) * next(ROLLS)
 
 
-def test_values_that_do_not_reproduce_are_told(pictures, tmp_path):
+def test_values_that_do_not_reproduce_are_reported(pictures, tmp_path):
     told = []
     net = nn.Sequential(Rolls())
     run = draw(pictures, tmp_path / "out", net, types=["Rolls"], workers=1, on_event=told.append).directory
@@ -543,7 +543,7 @@ class Nothing(nn.Module):
         return self.conv(x * torch.nan)
 
 
-def test_where_no_value_is_finite_there_are_no_top_images(pictures, tmp_path):
+def test_channels_without_a_finite_value_have_no_top_images(pictures, tmp_path):
     summary = draw(pictures, tmp_path / "out", Nothing(), types=["Conv2d"])
     assert table(summary.directory) == []
     assert len([*(summary.directory / "_top").glob("*.png")]) == 1  # it says so
@@ -551,7 +551,7 @@ def test_where_no_value_is_finite_there_are_no_top_images(pictures, tmp_path):
     assert summary.exit_code == 0
 
 
-def test_inside_takes_only_positions_whose_field_lies_within_the_picture(pictures, tmp_path):
+def test_inside_ranks_only_positions_whose_field_lies_within_the_picture(pictures, tmp_path):
     run = draw(pictures, tmp_path / "out", views=["maps"], to=["raw", "stats"]).directory
     top_images(run, k=2, inside=True, model=TwoMaps(), preprocessing=AS_IT_IS)
     rows = table(run)
@@ -569,7 +569,7 @@ def test_inside_takes_only_positions_whose_field_lies_within_the_picture(picture
         assert (np.float32(row["value"]), row["y"], row["x"]) == (inner[0], -inner[1], -inner[2])
 
 
-def test_the_ranking_of_ones_own_loop_is_that_of_the_run(pictures, tmp_path):
+def test_the_ranking_in_a_users_loop_equals_that_of_a_run(pictures, tmp_path):
     net = TwoMaps()
     run = draw(pictures, tmp_path / "out", net, to=["stats"]).directory
     own, half, other = TopImages(k=9), TopImages(k=9), TopImages(k=9)
@@ -599,7 +599,7 @@ def test_the_ranking_of_ones_own_loop_is_that_of_the_run(pictures, tmp_path):
     ]
 
 
-def test_wrong_arguments_are_explained(tmp_path):
+def test_wrong_arguments_are_refused_with_a_hint(tmp_path):
     for wrong in ({"k": 0}, {"k": 101}, {"by": "sum"}):
         with pytest.raises(RequestError):
             TopImages(**wrong)
@@ -617,7 +617,7 @@ def test_wrong_arguments_are_explained(tmp_path):
 # --- what must not be taken for right
 
 
-def test_plain_hooks_find_the_same_only_with_a_copy(pictures, tmp_path):
+def test_plain_hooks_have_the_same_values_only_with_a_copy(pictures, tmp_path):
     """The in-place ReLU behind a convolution overwrites what a hook has stored."""
     net = TwoMaps()
     run = draw(pictures, tmp_path / "out", net, to=["stats"]).directory
@@ -639,7 +639,7 @@ def test_plain_hooks_find_the_same_only_with_a_copy(pictures, tmp_path):
         assert (shown == list(lowest.images[0])) == copied
 
 
-def test_a_contour_lies_where_the_fields_do_and_not_at_aligned_corners():
+def test_a_contour_follows_the_fields_and_not_aligned_corners():
     """One position of a map is large: the contour surrounds the centre of what it sees, also near the border."""
     net = nn.Sequential(nn.Conv2d(1, 1, 11, stride=8, padding=0))
     field = find_field(net, (96, 96))
@@ -669,7 +669,7 @@ def test_a_counter_in_place_of_a_name_would_mix_two_calls(pictures, tmp_path):
     assert not np.array_equal(once.values, twice.values)
 
 
-def test_the_plan_has_a_second_pass_and_draws_nothing_of_an_image():
+def test_the_plan_has_a_second_pass_and_no_picture_of_an_image():
     plan = make_plan(["top"], targets=(), classes=(), output=None, automatic=True)
     assert plan.second_pass
     assert plan.unscaled == {"top"}

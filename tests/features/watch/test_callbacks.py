@@ -66,7 +66,7 @@ def test_lightning_draws_into_its_own_writer_and_skips_the_sanity_check(tmp_path
 
 
 @needs("lightning", "trainers")
-def test_lightning_without_a_logger_and_a_training_that_fails(tmp_path):
+def test_lightning_draws_without_a_logger_and_in_a_training_that_fails(tmp_path):
     from fmapviz.integrations.lightning import FeatureMaps
 
     pl = require("lightning.pytorch", "trainers")
@@ -98,7 +98,7 @@ def test_wrong_options_are_refused_before_the_training(tmp_path):
 
 
 @needs("accelerate", "trainers")
-def test_the_trainer_of_transformers(tmp_path, monkeypatch):
+def test_the_trainer_of_transformers_draws_steps(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     transformers = require("transformers", "hf")
     from fmapviz.integrations.transformers import FeatureMapsCallback
@@ -132,7 +132,7 @@ def test_the_trainer_of_transformers(tmp_path, monkeypatch):
 
 
 @needs("ignite", "trainers")
-def test_an_engine_of_ignite(tmp_path):
+def test_an_engine_of_ignite_draws_steps(tmp_path):
     engine = require("ignite.engine", "trainers")
     from fmapviz.integrations.ignite import attach
 
@@ -155,7 +155,7 @@ def watch_three_steps(writer):
 
 
 @needs("mlflow", "trainers")
-def test_mlflow_gets_pictures_and_numbers_by_its_own_interface(tmp_path, monkeypatch):
+def test_mlflow_receives_pictures_and_numbers(tmp_path, monkeypatch):
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
     mlflow = require("mlflow", "trainers")
@@ -193,7 +193,7 @@ wandb.finish()
 
 @pytest.mark.thorough
 @needs("wandb", "trainers")
-def test_wandb_copies_what_tensorboard_gets(tmp_path):
+def test_wandb_copies_the_events_of_tensorboard(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", WANDB, str(tmp_path)], capture_output=True, text=True, timeout=300, check=False
     )
@@ -208,13 +208,13 @@ def test_wandb_copies_what_tensorboard_gets(tmp_path):
     assert len(shown) >= 4
 
 
-def test_nothing_of_the_trainers_is_imported_with_the_watch():
+def test_importing_watch_imports_no_trainer():
     packages = {"lightning", "transformers", "ignite", "wandb", "mlflow"}
     code = f"import sys, fmapviz; fmapviz.Watch; print(*({packages} & {{*sys.modules}}))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "\n"
 
 
-def test_a_writer_of_tensorboard_is_used_as_it_is(tmp_path):
+def test_a_writer_of_tensorboard_is_used_directly(tmp_path):
     writer = SummaryWriter(tmp_path)
     watch_three_steps(writer)
     writer.add_scalar("own", 1.0, 3)  # it is still open
@@ -237,7 +237,7 @@ def test_the_callback_says_once_that_the_preprocessing_is_an_assumption(tmp_path
 
 @pytest.mark.parametrize(("module", "name"), CALLBACKS)
 @pytest.mark.filterwarnings("ignore:::(?!fmapviz|test)")  # of other packages
-def test_a_callback_takes_its_directory_by_the_former_name(module, name, tmp_path):
+def test_a_callback_accepts_the_former_name_of_out(module, name, tmp_path):
     pytest.importorskip(module)
     callback = getattr(importlib.import_module(f"fmapviz.integrations.{module}"), name)
     with pytest.warns(DeprecationWarning, match=rf"^{name}\(\): to= is now out=$"):

@@ -17,7 +17,7 @@ def cells(page, rows, columns, side=CELL):
     )
 
 
-def test_each_column_has_its_own_range_over_all_rows():
+def test_each_column_has_one_range_over_all_rows():
     maps = np.random.default_rng(0).normal(size=(5, 12, CELL, CELL)).astype(np.float32)
     maps[:, 3] *= 1000
     maps[2, 4] *= 0.1

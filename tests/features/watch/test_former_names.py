@@ -8,7 +8,7 @@ import fmapviz
 from fmapviz.errors import ArgumentError
 
 
-def test_watch_takes_its_directory_by_the_former_name(tmp_path):
+def test_watch_accepts_the_former_name_of_out(tmp_path):
     with pytest.warns(DeprecationWarning, match=r"^Watch\(\): to= is now out=$"):
         watch = fmapviz.Watch(nn.Sequential(nn.Conv2d(3, 4, 3)), torch.rand(3, 9, 9), to=tmp_path)
     assert watch.directory == tmp_path / "fmapviz"

@@ -51,7 +51,7 @@ def fit_with_lightning(folder):
         pytest.param(fit_with_lightning, marks=needs("lightning", "trainers")),
     ],
 )
-def test_the_line_that_a_training_prints_shows_every_step(draw, tmp_path, capfd):
+def test_the_printed_tensorboard_command_shows_each_step(draw, tmp_path, capfd):
     tag = draw(tmp_path)
     with serving(printed_line(capfd.readouterr().err), tmp_path) as address:
         assert len(steps_shown(address, tag)) == STEPS

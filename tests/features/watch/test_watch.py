@@ -144,7 +144,7 @@ def draw_steps(make, steps, *, before=bool):
     ids=["maps", "more views", "gradients", "a function", "log"],
 )
 @pytest.mark.parametrize("to_writer", [False, True], ids=["run", "writer"])
-def test_a_training_goes_as_if_it_were_not_watched(picture, tmp_path, options, to_writer):
+def test_watching_does_not_change_a_training(picture, tmp_path, options, to_writer):
     expected = trained()
     out = SummaryWriter(tmp_path / "out") if to_writer else tmp_path / "out"
     assert trained(watch=watching(picture, out, **options)) == expected
@@ -152,7 +152,7 @@ def test_a_training_goes_as_if_it_were_not_watched(picture, tmp_path, options, t
         out.close()
 
 
-def test_autocast_is_off_while_it_is_drawn(picture, tmp_path):
+def test_autocast_is_off_during_drawing(picture, tmp_path):
     expected = trained(autocast=True)
     seen = []
 
@@ -170,7 +170,7 @@ def test_autocast_is_off_while_it_is_drawn(picture, tmp_path):
     assert not any(seen)
 
 
-def test_switching_the_whole_network_to_training_would_be_noticed():
+def test_the_check_detects_a_network_switched_to_training():
     """The negative control: what others do thaws the frozen batch norm."""
 
     def naive(net):
@@ -210,7 +210,7 @@ def test_a_buffer_that_is_changed_in_evaluation_mode_is_restored(picture, tmp_pa
     assert float(net.count) == 0
 
 
-def test_no_hook_is_left(picture, tmp_path):
+def test_no_hook_is_left_behind(picture, tmp_path):
     net = Net()
 
     def hooks():
@@ -250,7 +250,7 @@ def test_a_compiled_network_is_not_compiled_again(picture, tmp_path):
 # --- the pictures
 
 
-def test_pictures_are_those_of_the_command_for_a_checkpoint_of_that_step(picture, tmp_path):
+def test_pictures_equal_those_of_the_command_for_a_checkpoint(picture, tmp_path):
     saved = {}
 
     def watch_and_save(net):
@@ -284,7 +284,7 @@ def test_pictures_are_those_of_the_command_for_a_checkpoint_of_that_step(picture
             assert np.array_equal(np.asarray(Image.open(path)), np.asarray(Image.open(folder / name))), (step, name)
 
 
-def test_tensorboard_has_every_step_and_the_filmstrip_too(picture, tmp_path):
+def test_tensorboard_has_each_step_and_the_filmstrip(picture, tmp_path):
     writer = SummaryWriter(tmp_path)
     net = Net()
     with watching(picture, writer, every=1)(net) as watch:
@@ -308,7 +308,7 @@ def test_tensorboard_has_every_step_and_the_filmstrip_too(picture, tmp_path):
     assert [each.step for each in events.Scalars("change/00 first")] == list(range(1, 25))
 
 
-def test_a_second_writer_in_one_directory_would_be_noticed(picture, tmp_path):
+def test_a_second_writer_in_one_directory_is_detected(picture, tmp_path):
     """The negative control: others open a writer of their own."""
     writer = SummaryWriter(tmp_path)
     with watching(picture, writer)(Net()) as watch:
@@ -332,7 +332,7 @@ def test_a_step_that_is_repeated_is_drawn_once(picture, tmp_path):
     assert [each.step for each in events.Images("maps/00 first/noise.png")] == [0, 2]
 
 
-def test_numbers_are_those_of_the_layers(tmp_path):
+def test_scalars_equal_the_statistics_of_the_layers(tmp_path):
     net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU())
     with torch.no_grad():
         net[0].bias[1] = -1000  # a dead channel behind the activation
@@ -370,7 +370,7 @@ def test_a_filmstrip_has_one_range_for_each_column(tmp_path, picture):
 
 
 @pytest.mark.thorough
-def test_a_long_training_keeps_rows_that_are_spread_evenly(picture, tmp_path):
+def test_the_filmstrip_of_a_long_training_keeps_evenly_spaced_rows(picture, tmp_path):
     with watching(picture, tmp_path / "a", every=1, layers="first")(Net()) as watch:
         for step in range(100):
             watch(step)
@@ -402,7 +402,7 @@ def fmapviz_units(folder, name="noise.png"):
     return sorted(json.loads(path.read_bytes())["unit"]["version"]["step"] for path in units)
 
 
-def test_a_step_that_goes_back_is_reported_once(picture, tmp_path):
+def test_a_decreasing_step_is_reported_once(picture, tmp_path):
     told = []
     watch = watching(picture, tmp_path, every=10, on_event=lambda event: told.append(event.message))(Net())
     for step in (0, 10, 20, 5, 6, 10, 3):
@@ -424,7 +424,7 @@ def test_a_step_that_goes_back_is_reported_once(picture, tmp_path):
         (lambda step: step in {7, 9}, [0, 7, 9, 25]),
     ],
 )
-def test_steps_that_are_drawn(picture, tmp_path, every, expected):
+def test_drawn_steps_follow_the_schedule(picture, tmp_path, every, expected):
     with watching(picture, tmp_path, every=every)(Net()) as watch:
         for step in range(26):
             watch(step)
@@ -440,7 +440,7 @@ def test_an_epoch_is_drawn_at_its_first_step(picture, tmp_path):
         watch(1)
 
 
-def test_drawing_that_takes_too_long_is_done_less_often(picture, tmp_path):
+def test_slow_drawing_becomes_less_frequent(picture, tmp_path):
     told = []
     with watching(picture, tmp_path, every=1, budget=0, on_event=lambda event: told.append(event.message))(Net()) as watch:
         for step in range(40):
@@ -452,7 +452,7 @@ def test_drawing_that_takes_too_long_is_done_less_often(picture, tmp_path):
 # --- other networks
 
 
-def test_an_average_of_the_weights_is_watched_as_it_is_then(picture, tmp_path):
+def test_a_moving_average_of_weights_is_drawn_at_each_step(picture, tmp_path):
     average = torch.optim.swa_utils.AveragedModel(Net(), multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.9))
     with watching(picture, tmp_path, every=1)(lambda: average.module) as watch:
         watch(0)
@@ -464,7 +464,7 @@ def test_an_average_of_the_weights_is_watched_as_it_is_then(picture, tmp_path):
     assert last < 1e-6 < first
 
 
-def test_a_network_that_is_moved_to_another_type_is_drawn_there(picture, tmp_path):
+def test_a_network_that_is_converted_to_another_type_is_drawn_in_it(picture, tmp_path):
     net = Net()
     with watching(picture, tmp_path, every=1)(net) as watch:
         watch(0)
@@ -473,7 +473,7 @@ def test_a_network_that_is_moved_to_another_type_is_drawn_there(picture, tmp_pat
     assert fmapviz_units(tmp_path) == [0, 1]
 
 
-def test_a_network_whose_parameters_are_divided_is_refused(picture, tmp_path):
+def test_a_network_with_sharded_parameters_is_refused(picture, tmp_path):
     class FullyShardedDataParallel(Net):
         pass
 
@@ -503,7 +503,7 @@ class FullWriter:
         pass
 
 
-def test_a_full_disk_is_one_warning_and_the_training_goes_on(picture):
+def test_a_full_disk_is_one_warning_and_the_training_continues(picture):
     expected = trained()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -519,7 +519,7 @@ def test_a_full_disk_is_one_warning_and_the_training_goes_on(picture):
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("number", [30, 100, 200, 300])
 @pytest.mark.parametrize("fault", [FULL, PART])
-def test_a_disk_that_fills_up_in_a_run_is_one_warning_and_the_run_can_go_on(picture, tmp_path, monkeypatch, number, fault):
+def test_a_disk_that_fills_up_is_one_warning_and_the_run_can_continue(picture, tmp_path, monkeypatch, number, fault):
     expected = trained()
     disk = Disk(number, fault)
     with warnings.catch_warnings(record=True) as caught, put_in(monkeypatch, disk):
@@ -570,7 +570,7 @@ def test_a_network_that_fails_is_one_warning(picture, tmp_path):
         (None, {"out": "s3://bucket/out"}, RequestError),
     ],
 )
-def test_what_is_wrong_is_refused_at_once(picture, tmp_path, images, options, error):
+def test_wrong_arguments_of_watch_are_refused_at_once(picture, tmp_path, images, options, error):
     with pytest.raises(error) as caught:
         Watch(
             Net(), picture if images is None else images, **{"out": tmp_path / "out", "preprocessing": AS_IT_IS, **options}
@@ -588,7 +588,7 @@ def test_what_is_wrong_is_refused_at_once(picture, tmp_path, images, options, er
         (nn.Sequential(nn.Flatten(), nn.Linear(3, 2)), "types='Linear'"),
     ],
 )
-def test_what_is_no_network_to_draw_is_refused_at_once(picture, tmp_path, network, hint):
+def test_a_value_that_is_no_network_is_refused_at_once(picture, tmp_path, network, hint):
     with pytest.raises(RequestError) as caught:
         Watch(network, picture, out=tmp_path / "out")
     assert hint in caught.value.hint
@@ -619,12 +619,12 @@ class TakesClips(nn.Module):
         (nn.Sequential(nn.Conv2d(3, 2, 3), nn.Flatten(), nn.Linear(8, 2)), (3, 9, 9), "not for tensors of floats"),
     ],
 )
-def test_the_warning_of_a_network_that_fails_says_what_may_be_wrong_with_its_input(tmp_path, network, shape, hint):
+def test_the_warning_of_a_failing_network_names_likely_causes(tmp_path, network, shape, hint):
     with pytest.warns(UserWarning, match=re.escape(hint)):
         Watch(network, torch.rand(shape), out=tmp_path)(0)
 
 
-def test_a_watch_says_what_it_does(picture, tmp_path):
+def test_a_watch_describes_itself(picture, tmp_path):
     watch = watching(picture, tmp_path)(Net())
     assert repr(watch) == f"<fmapviz.Watch: images: 1, into {str(tmp_path / 'fmapviz')!r}; not begun>"
     watch(4)
@@ -674,7 +674,7 @@ def test_a_run_with_other_settings_is_refused(picture, tmp_path):
     assert "out=" in caught.value.hint
 
 
-def test_a_network_of_another_number_type_is_drawn(picture, tmp_path):
+def test_a_network_of_another_precision_is_drawn(picture, tmp_path):
     net = Net().bfloat16()
     net.noisy = False
     with watching(picture, tmp_path)(net) as watch:
@@ -683,14 +683,14 @@ def test_a_network_of_another_number_type_is_drawn(picture, tmp_path):
 
 
 @pytest.mark.parametrize("options", [{"views": "gradcam", "layers": "head"}, {"style": Style(channels="99")}])
-def test_where_nothing_can_be_drawn_there_is_a_warning(picture, tmp_path, options):
+def test_a_network_without_drawable_layers_warns(picture, tmp_path, options):
     make = watching(picture, tmp_path, strict=False, **options)
     with pytest.warns(UserWarning, match="nothing could be drawn") as caught:
         draw_steps(make, [0, 3])
     assert len(caught) == 1
 
 
-def test_layers_that_are_replaced_are_drawn_from_then_on(picture, tmp_path):
+def test_replaced_layers_are_drawn_afterwards(picture, tmp_path):
     net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv2d(4, 5, 3))
     with watching(picture, tmp_path, every=1)(net) as watch:
         watch(0)
@@ -700,7 +700,7 @@ def test_layers_that_are_replaced_are_drawn_from_then_on(picture, tmp_path):
     assert watch._recorder.strips.strips["1", "noise.png"].steps == [1]
 
 
-def test_inference_mode_is_off_while_it_is_drawn(picture, tmp_path):
+def test_inference_mode_is_off_during_drawing(picture, tmp_path):
     net = Net()
     with torch.inference_mode(), watching(picture, tmp_path, views="saliency,gradcam")(net) as watch:
         watch(0)
@@ -728,7 +728,7 @@ def pixels_at(images, tag, steps=(0, 1, 2)):
 
 
 @pytest.mark.parametrize("writers", [1, 2], ids=["one writer", "two writers of one directory"])
-def test_two_networks_in_one_writer_have_tags_of_their_own(picture, tmp_path, writers):
+def test_two_networks_in_one_writer_have_different_tags(picture, tmp_path, writers):
     messages, opened = [], [SummaryWriter(tmp_path / "both") for _ in range(writers)]
     nets = [nn.Sequential(nn.Conv2d(3, 4, 3)) for _ in range(2)]
     draw_together(
@@ -751,7 +751,7 @@ def test_two_networks_in_one_writer_have_tags_of_their_own(picture, tmp_path, wr
     assert [message for message in messages if "another Watch" in message and "'fmapviz-2'" in message]
 
 
-def test_two_that_watch_other_images_in_a_directory_have_runs_of_their_own(picture, tmp_path):
+def test_watches_of_different_images_in_a_directory_have_different_runs(picture, tmp_path):
     other = picture.with_name("other.png")
     other.write_bytes(picture.read_bytes())
     net, messages = Net(), []
@@ -786,7 +786,7 @@ def test_two_of_one_network_draw_under_names_of_their_own_until_the_first_is_clo
     assert fmapviz_units(tmp_path) == [0, 1, 2, 5]
 
 
-def test_two_with_other_views_in_a_directory_have_runs_of_their_own(picture, tmp_path):
+def test_watches_of_different_views_in_a_directory_have_different_runs(picture, tmp_path):
     messages = []
     one = Watch(Net(), picture, out=tmp_path, preprocessing=AS_IT_IS, on_event=told_by(messages))
     other = Watch(Net(), picture, out=tmp_path, views="mean", preprocessing=AS_IT_IS, on_event=told_by(messages))
@@ -799,7 +799,7 @@ def test_two_with_other_views_in_a_directory_have_runs_of_their_own(picture, tmp
         Watch(Net(), picture, out=tmp_path, views="max", preprocessing=AS_IT_IS)
 
 
-def test_a_name_keeps_two_apart(picture, tmp_path):
+def test_a_name_separates_two_watches(picture, tmp_path):
     writer, messages = SummaryWriter(tmp_path / "writer"), []
     for to in (writer, tmp_path):
         draw_together(
@@ -835,7 +835,7 @@ def test_a_training_that_is_started_again_continues_under_the_same_names(picture
     assert [message for message in messages if "drew up to step 8" in message and "from step 4" in message]
 
 
-def test_of_several_processes_that_torchrun_starts_the_first_draws(picture, tmp_path, monkeypatch):
+def test_only_the_first_process_of_torchrun_draws(picture, tmp_path, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", "1")
     with watching(picture, tmp_path / "out")(Net()) as watch:
@@ -893,7 +893,7 @@ def test_tags_are_in_the_order_of_execution_at_all_steps(picture, tmp_path):
         assert f"values/{layer}/noise.png" in events.Tags()["histograms"]
 
 
-def test_images_of_one_name_have_a_folder_each(picture, tmp_path):
+def test_images_of_the_same_name_have_different_folders(picture, tmp_path):
     other = tmp_path / "b" / picture.name
     other.parent.mkdir()
     other.write_bytes(picture.read_bytes())
@@ -903,7 +903,7 @@ def test_images_of_one_name_have_a_folder_each(picture, tmp_path):
     assert len(units) == 2
 
 
-def test_a_relative_directory_stays_where_it_was(picture, tmp_path, monkeypatch):
+def test_a_relative_directory_is_resolved_once(picture, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with watching(picture, "runs", every=1)(Net()) as watch:
         watch(0)
@@ -962,7 +962,7 @@ def take_part(rank, port, out, picture):
 
 
 @pytest.mark.thorough
-def test_of_two_processes_one_draws_and_both_end(picture, tmp_path):
+def test_one_of_two_processes_draws_and_both_end(picture, tmp_path):
     import socket
 
     with socket.socket() as listening:
@@ -976,7 +976,7 @@ def test_of_two_processes_one_draws_and_both_end(picture, tmp_path):
 # --- what other commands make of its runs
 
 
-def test_runs_of_trainings_are_listed_and_removed_by_the_name_that_is_listed(picture, tmp_path, fmapviz):
+def test_runs_of_trainings_are_removed_by_the_listed_name(picture, tmp_path, fmapviz):
     for training in ("one", "two"):
         with watching(picture, tmp_path / "runs" / training, views="maps,kernels")(Net()) as watch:
             for step in range(5):

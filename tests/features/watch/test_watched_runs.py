@@ -72,7 +72,7 @@ def test_a_run_of_a_training_is_removed_with_its_events_and_filmstrips(tmp_path)
 
 
 @pytest.mark.thorough
-def test_the_model_is_that_of_the_step(open_report, tmp_path):
+def test_the_page_shows_the_model_of_the_step(open_report, tmp_path):
     run = write_watched(tmp_path, views=["maps", "kernels"])
     report = open_report(run, "#view=kernels")
     files = [f"_model/step_{step:06d}/00_first.kernels.png" for step in STEPS]
@@ -105,6 +105,6 @@ def test_filmstrips_are_a_view_of_their_image_at_all_steps(open_report, tmp_path
     assert shown(report)[1] == ["cat.png/step_000000/00_first.maps.png"]
 
 
-def test_a_training_takes_views_of_the_user(tmp_path):
+def test_a_training_accepts_own_views(tmp_path):
     run = write_watched(tmp_path, steps=(0,), views=["maps", square])
     assert list(run.rglob("*.square.png"))

@@ -43,7 +43,7 @@ def test_a_source_has_the_functions_of_the_protocol(name):
     check_protocol(name)
 
 
-def test_a_module_and_a_line_of_the_catalogue_are_all_that_a_source_needs(tmp_path, monkeypatch):
+def test_a_source_needs_only_a_module_and_a_line_of_the_catalogue(tmp_path, monkeypatch):
     name = "sources_of_one_test"
     (tmp_path / f"{name}.py").write_text(SOURCE)
     monkeypatch.syspath_prepend(tmp_path)

@@ -18,12 +18,12 @@ from fmapviz.run.layer_list import list_layers
 SHAPES = ("circle", "cross", "ring", "square", "star", "triangle")
 
 
-def test_it_is_found_by_its_name():
+def test_the_bundled_model_is_found_by_name():
     assert model_names("shapesnet") == ["shapesnet"]
     assert sorted(CLASSES) == sorted(SHAPES)
 
 
-def test_the_command_says_what_each_sample_shows_everywhere(fmapviz, samples, tmp_path):
+def test_the_command_predicts_each_sample(fmapviz, samples, tmp_path):
     done = fmapviz("shapesnet", samples / "shapes", "--to", "png,tensorboard", "--json", "--out", tmp_path / "out")
     assert done.returncode == 0, done.stderr
     events = [json.loads(line) for line in done.stdout.splitlines()]
@@ -43,14 +43,14 @@ def test_the_command_says_what_each_sample_shows_everywhere(fmapviz, samples, tm
         assert any(line.partition(": ")[2].startswith(f"{shape} ") for line in done.stderr.decode().splitlines())
 
 
-def test_its_layers_have_names_to_choose_by():
+def test_layers_of_the_bundled_model_are_chosen_by_name():
     rows = list_layers("shapesnet", types=["Conv2d", "BatchNorm2d", "ReLU"])
     assert [row.name for row in rows[:4]] == ["features.0.conv", "features.0.norm", "features.0.relu", "features.1.conv"]
     assert rows[-1].shape == (96, 12, 12)
     assert all(values.is_meta for values in outline_model("shapesnet").module.parameters())
 
 
-def test_its_weights_may_be_random_or_of_a_file(tmp_path):
+def test_weights_of_the_bundled_model_may_be_random_or_of_a_file(tmp_path):
     state = load_file(WEIGHTS)
     save_file({f"module.{key}": value for key, value in state.items()}, tmp_path / "own.safetensors")
     own, trained, random, other = (
@@ -68,7 +68,7 @@ def test_its_weights_may_be_random_or_of_a_file(tmp_path):
         load_model("shapesnet", weights="IMAGENET1K_V1")
 
 
-def test_its_input_can_be_prepared_otherwise(samples):
+def test_options_change_the_preprocessing_of_the_bundled_model(samples):
     with Image.open(samples / "shapes.png") as picture:
         model = load_model("shapesnet", preprocessing=InputOptions(size=(64, 80)))
         assert model.preparation.apply(picture.convert("RGB")).shape == (3, 64, 80)

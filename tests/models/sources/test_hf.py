@@ -93,7 +93,7 @@ def pixels_of(picture):
         return image.convert("RGB")
 
 
-def test_published_weights_are_taken_from_the_hubs_cache_with_the_names_of_the_classes(hub, transformers, picture, tmp_path):
+def test_published_weights_come_from_the_hubs_cache_with_class_names(hub, transformers, picture, tmp_path):
     for name in ("hf:some/vit", "hf:some/vit@main", f"hf:some/vit@{COMMIT}"):
         model = load_model(name)
         assert all(torch.equal(value, model.module.state_dict()[key]) for key, value in hub.state_dict().items())
@@ -111,7 +111,7 @@ def test_published_weights_are_taken_from_the_hubs_cache_with_the_names_of_the_c
     assert outcome.predictions[0].score == pytest.approx(scores.max().item(), rel=1e-4)
 
 
-def test_layers_and_blocks_have_the_values_that_transformers_returns(hub, picture, tmp_path):
+def test_layers_and_blocks_have_the_outputs_of_transformers(hub, picture, tmp_path):
     summary = visualize("hf:some/vit", picture, to="raw", out=tmp_path / "out")
     from safetensors.torch import load_file
 
@@ -125,7 +125,7 @@ def test_layers_and_blocks_have_the_values_that_transformers_returns(hub, pictur
         assert torch.allclose(values[key], states[number + 1][0], atol=1e-6), key
 
 
-def test_a_folder_of_the_user_is_a_model_too(hub, tmp_path):
+def test_a_folder_of_the_user_is_a_model(hub, tmp_path):
     folder = shutil.copytree(hub.folder, tmp_path / "mine (1)")
     first = load_model(f"hf:{folder}")
     assert all(torch.equal(value, first.module.state_dict()[key]) for key, value in hub.state_dict().items())
@@ -138,7 +138,7 @@ def test_a_folder_of_the_user_is_a_model_too(hub, tmp_path):
         load_model(f"hf:{folder}")
 
 
-def test_a_file_is_fitted_in_whatever_version_wrote_its_keys(hub, transformers, tmp_path):
+def test_files_with_keys_of_any_version_are_loaded(hub, transformers, tmp_path):
     state = hub.state_dict()
     torch.save({"state_dict": {f"module.{key}": value for key, value in state.items()}}, tmp_path / "own.pth")
     for file in (tmp_path / "own.pth", hub.folder / "model.safetensors", hub.folder):
@@ -171,7 +171,7 @@ def test_without_a_head_the_backbone_is_drawn_and_a_missing_pooler_is_named(tran
     assert torch.equal(model.module.pooler.dense.weight, again.module.pooler.dense.weight)
 
 
-def test_of_a_model_of_pictures_and_texts_the_vision_part_is_drawn(picture, tmp_path):
+def test_the_vision_part_of_a_model_of_pictures_and_texts_is_drawn(picture, tmp_path):
     parts = {"num_hidden_layers": 2, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 16}
     texts = parts | {"vocab_size": 50, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
     spec = f"hf:blip(vision_config={parts | {'image_size': 32, 'patch_size': 8}}, text_config={texts})"
@@ -205,7 +205,7 @@ def test_types_with_arguments_are_built_at_random():
         ("hf:videomae", "takes clips of several frames", "code of yours"),
     ],
 )
-def test_what_cannot_be_built_is_an_error_with_a_hint(name, message, hint):
+def test_models_that_cannot_be_built_are_an_error_with_a_hint(name, message, hint):
     with pytest.raises(RequestError) as caught:
         load_model(name, weights="random")
     assert message in str(caught.value)
@@ -217,7 +217,7 @@ def test_a_type_has_no_published_weights():
         load_model("hf:vit")
 
 
-def test_what_is_not_cached_is_an_error_without_network(hub, fmapviz, picture, monkeypatch):
+def test_weights_that_are_not_cached_are_an_error_without_network(hub, fmapviz, picture, monkeypatch):
     with pytest.raises(
         WeightsError, match=r"cannot download .*google/vit-base-patch16-224/resolve/main/config\.json"
     ) as caught:
@@ -317,7 +317,7 @@ PROCESSORS = {
 
 
 @pytest.mark.parametrize("kind", [*list(PROCESSORS)[:4], *thorough(*list(PROCESSORS)[4:])])
-def test_the_input_is_prepared_as_the_processor_does(kind, hub, transformers, picture):
+def test_the_input_is_preprocessed_as_by_the_processor(kind, hub, transformers, picture):
     processor = getattr(transformers, kind)(**PROCESSORS[kind])
     processor.save_pretrained(hub.folder)
     preparation = load_model("hf:some/vit").preparation
@@ -355,12 +355,12 @@ def test_names_are_those_in_the_cache_and_the_types(hub):
     assert not any(name.startswith("hf:") for name in model_names())
 
 
-def test_a_name_of_the_hub_without_the_prefix_gets_a_hint():
+def test_a_name_of_the_hub_without_the_prefix_has_a_hint():
     with pytest.raises(RequestError, match="looks like a name of the Hugging Face hub") as caught:
         check_name("google/vit-base-patch16-224")
     assert "type hf:google/vit-base-patch16-224" in caught.value.hint
     assert Path("google").exists() is False
 
 
-def test_it_has_the_functions_of_the_protocol():
+def test_the_source_has_the_functions_of_the_protocol():
     check_protocol("hf")

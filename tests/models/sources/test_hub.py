@@ -92,7 +92,7 @@ def test_weights_that_are_not_cached_are_not_downloaded(cache):
     assert not torch.equal(first.module[0].weight, other.module[0].weight)
 
 
-def test_arguments_and_a_file_of_weights(cache, tmp_path):
+def test_arguments_and_a_file_of_weights_are_accepted(cache, tmp_path):
     assert load_model("hub:some/nets:tiny(width=6)", weights="random").module[0].out_channels == 6
     torch.save(weights(cache, 6), tmp_path / "own.pth")
     model = load_model("hub:some/nets:tiny(width=6)", weights=str(tmp_path / "own.pth"))
@@ -102,13 +102,13 @@ def test_arguments_and_a_file_of_weights(cache, tmp_path):
         load_model("hub:some/nets:tiny(depth=6)", weights="random")
 
 
-def test_a_change_of_its_code_is_another_model(cache):
+def test_changed_code_of_an_entry_is_another_model(cache):
     before = load_model("hub:some/nets:tiny", weights="random").sha256
     (cache / "hubconf.py").write_text(CONF + "\n# another\n")
     assert load_model("hub:some/nets:tiny", weights="random").sha256 != before
 
 
-def test_what_is_not_cached_is_an_error_with_the_command_that_caches_it(cache):
+def test_an_entry_that_is_not_cached_is_an_error_with_the_command_that_caches_it(cache):
     with pytest.raises(RequestError, match=r"is not in torch\.hub's cache") as caught:
         load_model("hub:facebookresearch/dinov2:dinov2_vits14")
     assert "torch.hub.load('facebookresearch/dinov2', 'dinov2_vits14')" in caught.value.hint
@@ -133,7 +133,7 @@ def test_a_wrong_name_is_an_error_with_a_hint(cache, name, message, hint):
     assert hint in caught.value.hint
 
 
-def test_a_failure_of_its_code_has_its_traceback(cache):
+def test_a_failure_of_an_entrys_code_has_its_traceback(cache):
     with pytest.raises(UserCodeError, match="no such thing") as caught:
         load_model("hub:some/nets:broken")
     assert "hubconf.py" in caught.value.report

@@ -89,7 +89,7 @@ def widths(model):
         ("net.py:net", [4, 8], 5),
     ],
 )
-def test_a_function_a_class_and_a_network_are_taken(spec, expected, outputs):
+def test_functions_classes_and_networks_are_accepted(spec, expected, outputs):
     model = load_model(spec)
     assert widths(model) == expected
     assert model.module.head.out_features == outputs
@@ -99,7 +99,7 @@ def test_a_function_a_class_and_a_network_are_taken(spec, expected, outputs):
     assert widths(outline_model(spec)) == expected
 
 
-def test_a_file_alone_is_refused_with_what_is_in_it():
+def test_a_file_without_a_name_is_refused_with_its_names():
     for load in (check_name, load_model):
         with pytest.raises(RequestError, match=r"the name of a function or class is missing: 'net\.py'") as caught:
             load("net.py")
@@ -112,7 +112,7 @@ def test_a_file_alone_is_refused_with_what_is_in_it():
         check_name("net.py")
 
 
-def test_what_a_builder_prints_is_no_result(capsys):
+def test_output_of_a_builder_is_no_result(capsys):
     load_model("net.py:build")
     captured = capsys.readouterr()
     assert captured.out == ""
@@ -129,7 +129,7 @@ def test_a_file_in_a_package_is_imported_as_part_of_it(code):
         assert widths(load_model(spec)) == [4, 8]
 
 
-def test_a_file_named_like_a_known_module_does_not_take_its_place(code):
+def test_a_file_named_like_an_existing_module_does_not_replace_it(code):
     import json as known
 
     write("json.py", CODE)
@@ -172,7 +172,7 @@ def test_weights_are_repeatable_random_or_those_of_a_file(code):
 # --- what is wrong
 
 
-def test_an_exception_of_the_users_code_keeps_its_own_traceback_and_nothing_of_ours():
+def test_an_exception_of_user_code_has_only_its_own_traceback():
     write("net.py", CODE + "\ndef inner():\n    raise KeyError('width')\n\ndef broken():\n    return inner()\n")
     with pytest.raises(UserCodeError) as caught:
         load_model("net.py:broken")
@@ -234,7 +234,7 @@ def test_a_file_that_cannot_be_run_is_the_users_failure(text, message, spec):
         ("net.inner:build", "no such module: 'net.inner'", "working directory"),
     ],
 )
-def test_what_the_user_asks_wrongly_is_an_error_of_one_line(spec, message, hint):
+def test_a_wrong_request_is_an_error_of_one_line(spec, message, hint):
     if message is None:
         assert load_model(spec).module is not None
         return
@@ -249,7 +249,7 @@ def test_what_the_user_asks_wrongly_is_an_error_of_one_line(spec, message, hint)
     ("body", "given"),
     [("return 5", "int"), ("return Net(), None", "tuple"), ("return None", "NoneType"), ("return Net", "type")],
 )
-def test_a_builder_that_gives_no_network_is_an_error(body, given):
+def test_a_builder_that_returns_no_network_is_an_error(body, given):
     write("net.py", CODE + f"\ndef other():\n    {body}\n")
     with pytest.raises(RequestError, match=f"returned an object of type {given}, not an nn.Module"):
         load_model("net.py:other")
@@ -317,7 +317,7 @@ def test_a_changed_call_is_another_network(code):
     assert load_model("net.py:build").sha256 != before
 
 
-def test_a_network_that_takes_a_batch_may_have_such_a_function_too(code):
+def test_a_network_that_takes_a_batch_may_have_a_call_function(code):
     write("net.py", CODE + "\ndef call(network, images):\n    return network(images.flip(3))\n")
     model = load_model("net.py:build")
     batch = torch.rand(1, 3, 8, 9)
@@ -326,7 +326,7 @@ def test_a_network_that_takes_a_batch_may_have_such_a_function_too(code):
 
 
 @pytest.mark.parametrize("signature", ["network", "network, images, extra", "*, network, images", ""])
-def test_a_function_of_another_signature_is_refused_before_the_builder_runs(signature):
+def test_a_call_function_of_another_signature_is_refused_before_the_builder_runs(signature):
     write("net.py", PAIR.replace("def call(network, images)", f"def call({signature})").replace("return Pair()", "1 / 0"))
     for load in (load_model, outline_model):
         with pytest.raises(RequestError, match="does not take a network and a batch of images") as caught:
@@ -335,18 +335,18 @@ def test_a_function_of_another_signature_is_refused_before_the_builder_runs(sign
         assert caught.value.hint == "def call(network, images): return network(images, ...)"
 
 
-def test_something_else_of_that_name_is_no_such_function():
+def test_other_objects_named_call_are_ignored():
     for other in ("from unittest.mock import call", "from subprocess import call", "call = 3", "class call: pass"):
         write("net.py", f"{CODE}\n{other}\n")
         assert load_model("net.py:build").forward is operator.call
 
 
-def test_a_method_of_that_name_is_not_used():
+def test_a_method_named_call_is_not_used():
     write("net.py", CODE.replace("    @classmethod", "    def call(self, images):\n        1 / 0\n\n    @classmethod"))
     assert load_model("net.py:build").forward is operator.call
 
 
-def test_a_function_that_fails_keeps_its_traceback_in_the_failure(code):
+def test_a_failing_call_function_has_its_traceback_in_the_failure(code):
     write("net.py", PAIR.replace("scale=2.0)", ")"))
     summary, _ = run("net.py:build", code)
     (failure,) = summary.failures
@@ -368,7 +368,7 @@ classes = ["red", "green", "blue", "black", "white"]
 
 
 @pytest.mark.parametrize("place", ["module", "network", "method"])
-def test_the_users_own_preparation_is_taken(place):
+def test_the_preprocessing_of_the_user_is_used(place):
     setting = {
         "module": "",
         "network": "net.transforms = preprocess; del preprocess\n",
@@ -392,13 +392,13 @@ def test_the_users_own_preparation_is_taken(place):
     assert model.classes == ("red", "green", "blue", "black", "white")
 
 
-def test_options_win_over_the_users_preparation():
+def test_options_override_the_preprocessing_of_the_user():
     write("net.py", CODE + PREPARED)
     model = load_model("net.py:net", preprocessing=InputOptions(size=(16, 16)))
     assert model.preparation.apply(Image.open("red.png")).shape == (3, 16, 16)
 
 
-def test_a_part_of_the_network_is_no_preparation():
+def test_a_part_of_the_network_is_no_preprocessing():
     write("net.py", CODE + "\nnet.preprocess = nn.Conv2d(3, 3, 1)\n")
     assert "crop to 224, bilinear" in load_model("net.py:net").preparation.description
 
@@ -409,7 +409,7 @@ def run(spec, tmp_path, **options):
     return summary, events
 
 
-def test_a_preparation_that_fails_or_gives_no_picture_fails_the_image_with_the_reason(code):
+def test_a_failing_preprocessing_fails_the_image_with_the_reason(code):
     write(
         "net.py",
         CODE
@@ -424,7 +424,7 @@ def test_a_preparation_that_fails_or_gives_no_picture_fails_the_image_with_the_r
     assert "fmapviz" not in failure.report
 
 
-def test_a_forward_pass_that_fails_keeps_its_traceback_in_the_failure(code):
+def test_a_failing_forward_pass_has_its_traceback_in_the_failure(code):
     write("net.py", CODE + "\nclass Late(Net):\n    def forward(self, x):\n        return self.head(self.body(x))\n")
     summary, events = run("net.py:Late", code)
     (failure,) = summary.failures
@@ -449,7 +449,7 @@ def command(fmapviz):
     return run
 
 
-def test_the_command_draws_what_the_code_builds_and_says_what_it_sees(command):
+def test_the_command_draws_a_network_of_user_code_and_reports_its_preprocessing(command):
     write("net.py", CODE + PREPARED)
     done = command("net.py:build(width=2)", "red.png", "--to", "png", "--json", "--name", "mine")
     assert done.returncode == 0, done.stderr
@@ -485,7 +485,7 @@ def test_a_forward_pass_that_fails_for_every_image_shows_its_traceback_once(comm
     assert failed.stderr.count("[E_MODEL]") == 2
 
 
-def test_what_a_forward_pass_prints_is_no_result_and_its_exit_is_a_failure(command, code):
+def test_output_of_a_forward_pass_is_no_result_and_its_exit_is_a_failure(command, code):
     write(
         "net.py",
         CODE
@@ -514,7 +514,7 @@ class Exits(Net):
     assert "SystemExit: 0" in failure.report
 
 
-def test_lazy_layers_are_refused_with_what_to_do(code):
+def test_lazy_layers_are_refused_with_the_remedy(code):
     write("net.py", "from torch import nn\ndef build():\n    return nn.Sequential(nn.LazyConv2d(4, 3), nn.ReLU())\n")
     for look in (lambda: load_model("net.py:build"), lambda: list_layers("net.py:build"), lambda: run("net.py:build", code)):
         with pytest.raises(RequestError, match="lazy layers") as caught:
@@ -527,7 +527,7 @@ def test_lazy_layers_are_refused_with_what_to_do(code):
     assert "torch.zeros(1, 1, 28, 28)" in caught.value.hint
 
 
-def test_options_that_replace_a_preparation_and_names_that_do_not_fit_are_reported(code):
+def test_options_that_replace_a_preprocessing_and_wrong_class_names_are_reported(code):
     write("net.py", CODE + PREPARED.replace('"red", ', ""))
     _, events = run("net.py:net", code, preprocessing=InputOptions(size=(16, 16)))
     told = " ".join(event.message for event in events if isinstance(event, Notice))
@@ -535,17 +535,17 @@ def test_options_that_replace_a_preparation_and_names_that_do_not_fit_are_report
     assert "4 class names for 5 outputs: which name belongs to which output is not known" in told
 
 
-def test_class_names_may_stand_under_their_numbers():
+def test_class_names_may_be_a_dictionary_of_numbers():
     write("net.py", CODE + "\nclasses = {4: 'e', 0: 'a', 1: 'b', 2: 'c', 3: 'd'}\n")
     assert load_model("net.py:net").classes == tuple("abcde")
 
 
-def test_its_layers_are_listed_without_weights():
+def test_layers_are_listed_without_weights():
     rows = list_layers("net.py:build(width=6)")
     assert [(row.name, row.shape) for row in rows] == [("body.0.0", (6, 112, 112)), ("body.1.0", (12, 56, 56))]
 
 
-def test_notices_about_weights_reach_the_caller(code):
+def test_notices_about_weights_are_events(code):
     torch.save({f"model.{key}": value for key, value in load_model("net.py:net").module.state_dict().items()}, "net.pth")
     _, events = run("net.py:build", code, weights="net.pth")
     assert any("model." in event.message for event in events if isinstance(event, Notice))

@@ -79,7 +79,7 @@ def test_a_model_of_each_family_is_drawn(timm, name, tmp_path, picture):
 
 
 @pytest.mark.parametrize("name", ["vit_tiny_patch16_224", "convnext_atto", "mobilenetv3_small_050"])
-def test_the_input_is_prepared_as_timm_does(timm, name, picture):
+def test_the_input_is_preprocessed_as_by_timm(timm, name, picture):
     model = load_model(f"timm:{name}", weights="random")
     transform = timm.data.create_transform(**timm.data.resolve_model_data_config(timm.create_model(name)), is_training=False)
     with Image.open(picture) as image:
@@ -87,7 +87,7 @@ def test_the_input_is_prepared_as_timm_does(timm, name, picture):
     assert torch.equal(model.preparation.apply(pixels), transform(pixels))
 
 
-def test_options_change_the_preparation(picture):
+def test_options_change_the_preprocessing_of_timm(picture):
     with Image.open(picture) as image:
         pixels = image.convert("RGB")
     name = "timm:resnet10t"
@@ -116,7 +116,7 @@ def test_arguments_in_parentheses_reach_the_builder(picture, tmp_path):
         load_model("timm:resnet10t(num_classes=f())", weights="random")
 
 
-def test_random_weights_are_repeatable_and_leave_the_random_numbers_alone():
+def test_random_weights_are_repeatable_and_keep_the_random_state():
     before = torch.get_rng_state()
     first, again, other = (load_model("timm:resnet10t", weights=each) for each in ("random", "random:0", "random:1"))
     assert torch.equal(before, torch.get_rng_state())
@@ -129,7 +129,7 @@ def test_random_weights_are_repeatable_and_leave_the_random_numbers_alone():
 # --- weights
 
 
-def test_a_file_is_fitted_in_with_its_own_classes_and_channels(timm, tmp_path):
+def test_a_file_of_other_classes_and_channels_is_loaded(timm, tmp_path):
     torch.manual_seed(5)
     there = timm.create_model("resnet10t", num_classes=5, in_chans=2)
     torch.save({"state_dict": {f"module.{key}": value for key, value in there.state_dict().items()}}, tmp_path / "my.pth")
@@ -142,7 +142,7 @@ def test_a_file_is_fitted_in_with_its_own_classes_and_channels(timm, tmp_path):
         load_model("timm:convnext_atto", weights=str(tmp_path / "my.pth"))
 
 
-def test_a_small_file_whose_tensors_claim_terabytes(timm, tmp_path):
+def test_a_small_file_whose_tensors_claim_terabytes_is_refused(timm, tmp_path):
     state = timm.create_model("resnet10t").state_dict()
     torch.save(state | {"fc.weight": torch.zeros(1).expand(2**40, 512)}, tmp_path / "my.pth")
     with pytest.raises(WeightsError, match="cannot build a network for the weights in"):
@@ -165,7 +165,7 @@ def hub(timm, tmp_path, monkeypatch):
     return network
 
 
-def test_published_weights_are_taken_from_the_hubs_cache_with_their_class_names(hub, tmp_path, picture):
+def test_published_weights_and_class_names_come_from_the_hubs_cache(hub, tmp_path, picture):
     events = []
     for name in ("timm:resnet10t", "timm:resnet10t.c3_in1k"):
         model = load_model(name)
@@ -215,7 +215,7 @@ def requests(tmp_path, monkeypatch):
         thread.join()
 
 
-def test_weights_that_cannot_be_had_are_an_error_after_few_requests(timm, requests):
+def test_unavailable_weights_are_an_error_after_few_requests(timm, requests):
     with pytest.raises(WeightsError, match=r"cannot download .*resnet10t\.c3_in1k.*model\.safetensors"):
         load_model("timm:resnet10t")
     assert 1 <= len(requests) <= 4
@@ -254,7 +254,7 @@ def test_an_unknown_name_is_an_error_with_the_nearest_ones(name, hint):
         assert hint in caught.value.hint
 
 
-def test_its_layers_are_listed_without_weights():
+def test_layers_are_listed_without_weights():
     rows = list_layers("timm:vit_tiny_patch16_224", types=["Block"])
     assert [row.shape for row in rows] == [(197, 192)] * 12
 
@@ -284,5 +284,5 @@ def test_the_spelling_is_checked_without_importing_anything():
     assert isinstance(load_model("timm:resnet10t", weights="random").module, nn.Module)
 
 
-def test_it_has_the_functions_of_the_protocol():
+def test_the_source_has_the_functions_of_the_protocol():
     check_protocol("timm")

@@ -33,7 +33,7 @@ def test_an_architecture_has_random_weights_or_those_of_a_state_dict(tmp_path):
 
 
 @pytest.mark.thorough
-def test_sizes_and_arguments_are_those_of_the_package():
+def test_sizes_and_arguments_reach_the_package():
     small, large = (outline_model(f"ultralytics:yolo11{size}.yaml").module for size in "nm")
     assert sum(each.numel() for each in small.parameters()) < sum(each.numel() for each in large.parameters())
     assert load_model("ultralytics:yolo11n.yaml(nc=5)").module.model[-1].nc == 5
@@ -50,17 +50,17 @@ def test_sizes_and_arguments_are_those_of_the_package():
         ("../own.yaml", "no such architecture", ""),
     ],
 )
-def test_what_is_refused_has_a_hint(name, message, hint):
+def test_refused_names_have_a_hint(name, message, hint):
     with pytest.raises(RequestError, match=message) as caught:
         load_model(f"ultralytics:{name}")
     assert hint in caught.value.hint
 
 
-def test_names_are_those_of_the_package():
+def test_names_equal_those_of_the_package():
     assert {"ultralytics:yolo11n.yaml", "ultralytics:yolov8n-seg.yaml"} <= set(model_names("ultralytics:*"))
 
 
-def test_other_packages_compute_read_and_save_as_before():
+def test_other_packages_are_not_affected():
     """Importing ultralytics changes Pillow, PyTorch and the environment; the source puts all back."""
     program = (
         "import os, torch; from PIL import Image; import fmapviz; import fmapviz.models.load; "
@@ -72,5 +72,5 @@ def test_other_packages_compute_read_and_save_as_before():
     assert shown.splitlines()[-1] == "True"
 
 
-def test_it_has_the_functions_of_the_protocol():
+def test_the_source_has_the_functions_of_the_protocol():
     check_protocol("ultralytics")

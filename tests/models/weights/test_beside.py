@@ -87,7 +87,7 @@ def test_complete_weights_are_loaded_and_what_is_beside_them_is_named(more, stat
 @pytest.mark.sampled
 @pytest.mark.parametrize("nest", [None, "state_dict", "model"])
 @pytest.mark.parametrize("more", NO_TENSORS.values(), ids=NO_TENSORS)
-def test_what_is_no_tensor_does_not_hide_the_weights(more, nest, state, path):
+def test_other_objects_do_not_hide_the_weights(more, nest, state, path):
     content = {**state, **more}
     filled = loaded({nest: content} if nest else content, path)
     assert_holds(filled.module, state)
@@ -114,14 +114,14 @@ def test_weights_of_a_network_that_computes_more_are_refused(more, cause, state,
 
 
 @pytest.mark.parametrize("key", ["stem.1.running_mean", "stem.0.bias", "blocks.1.weight"])
-def test_weights_that_lack_one_are_refused_without_a_guess_about_depth(key, state, path):
+def test_weights_that_lack_a_tensor_are_refused_without_a_guess_about_depth(key, state, path):
     del state[key]
     said = refusal(state, path)
     assert f"do not fit: missing {key}" in said
     assert f"1 of the network's {len(state) + 1} tensors are not in the file" in said
 
 
-def test_a_lacking_weight_is_not_made_up_for_by_something_beside(state, path):
+def test_a_missing_weight_is_not_replaced_by_another_tensor(state, path):
     del state["stem.0.bias"]
     assert "missing stem.0.bias" in refusal({**state, "total_ops": COUNT, "decoder.weight": torch.ones(1)}, path)
 
@@ -140,7 +140,7 @@ def test_another_name_of_a_weight_is_left_out(state, path):
     assert "unexpected blocks.0.tied" in refusal({**state, "blocks.0.tied": alias.clone()}, path)
 
 
-def test_of_a_network_and_its_moving_average_the_network_is_loaded(state, path):
+def test_a_network_is_loaded_rather_than_its_moving_average(state, path):
     average = {key: values + 1 for key, values in state.items()}
     content = {f"model.{key}": values for key, values in state.items()}
     filled = loaded(content | {f"model_ema.{key}": values for key, values in average.items()}, path)
@@ -148,7 +148,7 @@ def test_of_a_network_and_its_moving_average_the_network_is_loaded(state, path):
     assert "model_ema.stem.0.weight" in filled.notices[0]
 
 
-def test_of_encoder_and_decoder_the_one_that_fits_is_loaded(state, path):
+def test_the_fitting_one_of_encoder_and_decoder_is_loaded(state, path):
     other = network(6).state_dict()
     both = {
         f"{name}.{key}": values for name, part in (("decoder", other), ("encoder", state)) for key, values in part.items()
@@ -163,7 +163,7 @@ def test_of_encoder_and_decoder_the_one_that_fits_is_loaded(state, path):
 
 
 @pytest.mark.parametrize("dtype", [torch.int8, torch.float8_e4m3fn])
-def test_quantised_numbers_are_not_taken_for_weights(dtype, state, path):
+def test_quantised_tensors_are_not_loaded_as_weights(dtype, state, path):
     state["stem.0.weight"] = (state["stem.0.weight"] * 127).to(dtype)
     said = refusal(state, path)
     assert f"{str(dtype).removeprefix('torch.')} in 'stem.0.weight'" in said

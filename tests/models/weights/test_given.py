@@ -73,7 +73,7 @@ def test_a_state_dict_fills_a_network_as_its_file(wrap, tmp_path):
     assert given.notices == read.notices
 
 
-def test_a_state_dict_is_copied_and_stays_as_it_is():
+def test_a_state_dict_is_copied_and_not_changed():
     state = build("resnet18").state_dict()
     before = {key: values.clone() for key, values in state.items()}
     model = fmapviz.load_model("resnet18", weights=state)
@@ -96,7 +96,7 @@ def test_class_names_that_come_with_a_state_dict_are_used():
     assert fmapviz.load_model("resnet18", weights={"state_dict": state, "classes": ["cat", "dog"]}).classes == ("cat", "dog")
 
 
-def test_other_numbers_are_another_run(tmp_path):
+def test_other_weights_make_another_run(tmp_path):
     own = fmapviz.load_model("shapesnet")
     state = own.module.state_dict()
     changed = {key: values + 0.01 if key.endswith("bias") else values for key, values in state.items()}
@@ -139,7 +139,7 @@ def test_user_code_takes_a_state_dict(tmp_path, monkeypatch):
         ({"a": {"w": torch.zeros(1)}, "b": {"w": torch.zeros(1)}}, "several|2 state dicts"),
     ],
 )
-def test_what_is_no_state_dict_of_the_network_is_refused(weights, message):
+def test_values_that_are_no_state_dict_of_the_network_are_refused(weights, message):
     with pytest.raises(fmapviz.errors.WeightsError, match=message) as caught:
         fmapviz.load_model("resnet18", weights=weights)
     assert caught.value.hint

@@ -79,7 +79,7 @@ def test_the_network_is_found_inside_several_parts(save):
     assert "'task.' and 'model.' and 'model.'" in loaded.notices[0]
 
 
-def test_a_network_that_is_there_twice_is_chosen_by_the_person(save):
+def test_a_network_under_two_prefixes_needs_a_choice(save):
     student, teacher = small(), small()
     path = save({"state_dict": Lit(student=student, teacher=teacher).state_dict()})
     message, hint = refusal(path, small())
@@ -93,7 +93,7 @@ def test_a_network_that_is_there_twice_is_chosen_by_the_person(save):
         assert loaded.name == f"weights.pth#{name}"
 
 
-def test_what_the_hint_says_can_be_typed_also_if_wrappers_are_around_it(save):
+def test_the_hint_is_a_valid_value_of_weights_inside_wrappers(save):
     student, teacher = small(), small()
     wrapped = {f"_orig_mod.{key}": values for key, values in Lit(student=student, teacher=teacher).state_dict().items()}
     path = save(wrapped)
@@ -104,7 +104,7 @@ def test_what_the_hint_says_can_be_typed_also_if_wrappers_are_around_it(save):
 
 
 @pytest.mark.thorough
-def test_wrappers_in_the_middle_of_keys(save):
+def test_wrappers_in_the_middle_of_keys_are_stripped(save):
     trained, module = small(), small()
     expected = trained.state_dict()
     trained.blocks[0] = torch.compile(trained.blocks[0])
@@ -120,7 +120,7 @@ def test_wrappers_in_the_middle_of_keys(save):
         assert f"'{wrapper}'" in notice
 
 
-def test_keys_that_are_the_networks_stay_as_they_are(tmp_path):
+def test_keys_of_the_network_are_not_changed(tmp_path):
     """Also if the same keys are there once more under a prefix, and if a module is called as a wrapper writes it."""
     state = {"a.weight": torch.ones(1), "module.a.weight": torch.zeros(1)}
     assert strip_prefixes(state, ["a.weight"], tmp_path) == (state, ())
@@ -138,7 +138,7 @@ def test_counts_of_batches_may_be_missing_under_a_prefix_too(save):
     assert fill(module, save(without_counts(trained.state_dict()))).notices == ()
 
 
-def test_what_wrappers_write_is_taken_off_the_weights_of_another_network_too(save):
+def test_prefixes_of_wrappers_are_stripped_for_another_network(save):
     other = {f"module.model.{key}": values for key, values in nn.Sequential(nn.Linear(2, 3)).state_dict().items()}
     assert "unexpected 0.weight" in refusal(save(other), small())[0]
 
@@ -169,7 +169,7 @@ MORE = ["alexnet", "googlenet", "ssdlite320_mobilenet_v3_large", "r3d_18", "dens
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", [*HEADS, *thorough(*MORE)])
-def test_weights_for_other_classes(name, save):
+def test_weights_for_other_classes_are_loaded(name, save):
     state = constant(shapes_of(name, num_classes=5))
     usual = CLASSES.get(name, 1000)
     path = save(state)
@@ -186,12 +186,12 @@ def test_weights_for_other_classes(name, save):
         *thorough(("inception_v3", {"aux_logits": False})),
     ],
 )
-def test_weights_for_other_classes_with_and_without_a_second_head(name, kwargs, save):
+def test_weights_for_other_classes_are_loaded_with_and_without_a_second_head(name, kwargs, save):
     state = constant(shapes_of(name, num_classes=1, **kwargs))
     assert_holds(load_model(name, weights=save(state)).module, state)
 
 
-def test_a_network_for_other_classes_computes_what_torchvisions_does(save):
+def test_a_network_for_other_classes_computes_the_same_as_torchvisions(save):
     trained = build(NAME, num_classes=7)
     model = load_model(NAME, weights=save({"state_dict": {f"net.{key}": v for key, v in trained.state_dict().items()}}))
     pixels = torch.rand(2, 3, 64, 64)
@@ -209,7 +209,7 @@ def test_a_network_for_other_classes_computes_what_torchvisions_does(save):
         *thorough(("densenet121", 4), ("googlenet", 1), ("inception_v3", 2), ("swin_t", 1)),
     ],
 )
-def test_weights_for_pictures_of_other_channels(name, channels, save):
+def test_weights_for_pictures_of_other_channels_are_loaded(name, channels, save):
     state = constant(shapes_of(name))
     first = next(key for key, values in state.items() if values.ndim == 4 and values.shape[1] == 3)
     rows, _, *kernel = state[first].shape
@@ -223,7 +223,7 @@ def test_weights_for_pictures_of_other_channels(name, channels, save):
         assert model.forward(model.module, torch.zeros(1, channels, side, side)).shape == (1, 1000)
 
 
-def test_other_classes_and_other_channels_at_once(save):
+def test_weights_for_other_classes_and_channels_are_loaded(save):
     state = constant(shapes_of("resnet18", num_classes=2))
     state["conv1.weight"] = torch.ones(64, 1, 7, 7)
     model = load_model("resnet18", weights=save(state))
@@ -316,14 +316,14 @@ def quantised():
         (lambda: small(kernel=1).state_dict(), "another version"),
     ],
 )
-def test_the_likely_cause_of_a_mismatch(state, cause, save):
+def test_the_likely_cause_of_a_mismatch_is_named(state, cause, save):
     path = save(state())
     message, hint = refusal(path, small())
     assert message.startswith(f"the weights in '{path}' do not fit: ")
     assert cause in hint
 
 
-def test_weights_with_batch_normalisation_for_a_network_without(save):
+def test_weights_with_batch_normalisation_for_a_network_without_are_refused(save):
     assert "with batch normalisation, and this one has none" in refusal(save(small().state_dict()), small(norm=False))[1]
 
 
@@ -342,7 +342,7 @@ def test_weights_with_batch_normalisation_for_a_network_without(save):
         ("squeezenet1_1", "mobilenet_v3_small", "to another model"),
     ],
 )
-def test_the_likely_cause_with_torchvisions_own_models(name, other, cause, save):
+def test_the_likely_cause_of_a_mismatch_of_torchvisions_models_is_named(name, other, cause, save):
     _, hint = refusal_by(name, save(constant(shapes_of(other))))
     assert cause in hint
 

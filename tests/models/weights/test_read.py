@@ -141,7 +141,7 @@ def test_a_checkpoint_of_lightning_is_read_and_nothing_in_it_runs(lightning, sta
     assert "my_lightning" not in sys.modules
 
 
-def test_what_is_left_of_foreign_objects(lightning, state, save):
+def test_foreign_objects_become_placeholders(lightning, state, save):
     content = lightning_file(lightning, state)
     path = save(content, "last.ckpt")
     forget(lightning)
@@ -198,7 +198,7 @@ def _calls(marker):
     ("kind", "place"),
     [*((kind, "beside") for kind in _calls("x")), *product(("eval", "os"), ("within", "key", "first"))],
 )
-def test_no_call_is_made(kind, place, state, tmp_path, monkeypatch):
+def test_reading_a_checkpoint_calls_nothing(kind, place, state, tmp_path, monkeypatch):
     marker = tmp_path / "marker"
     (tmp_path / "canary.py").write_text(f"open({str(marker)!r}, 'w')")
     monkeypatch.syspath_prepend(tmp_path)
@@ -222,7 +222,7 @@ def test_no_call_is_made(kind, place, state, tmp_path, monkeypatch):
     assert "canary" not in sys.modules
 
 
-def test_the_calls_are_made_without_weights_only(state, save, tmp_path):
+def test_the_attacks_work_without_weights_only(state, save, tmp_path):
     """Otherwise the test above would prove nothing."""
     for kind in ("eval", "exec", "os", "subprocess", "getattr", "lambda", "write"):
         marker = tmp_path / kind
@@ -230,7 +230,7 @@ def test_the_calls_are_made_without_weights_only(state, save, tmp_path):
         assert marker.exists(), kind
 
 
-def test_foreign_names_are_never_the_real_things(state, save):
+def test_foreign_names_are_never_resolved(state, save):
     functions = [torch.load, getattr, importlib.import_module, eval, exec, compile, subprocess.call, open]
     content, names = load_inertly(save({"state_dict": state, "functions": functions}))
     for function, found in zip(functions, content["functions"], strict=True):
@@ -241,7 +241,7 @@ def test_foreign_names_are_never_the_real_things(state, save):
 
 
 @pytest.mark.parametrize("function", [os.system, os.popen, sys.exit])
-def test_what_reaches_for_the_system_is_refused_even_if_it_is_not_called(function, state, save):
+def test_references_to_the_system_are_refused_even_if_not_called(function, state, save):
     with pytest.raises(WeightsError, match="refused: "):
         read_checkpoint(save({"state_dict": state, "function": function}) if function is os.system else save(
             {"state_dict": state, "function": Call(function, "x")}))  # fmt: skip
@@ -259,14 +259,14 @@ def test_the_old_format_with_python_objects_is_refused(state, save):
 @pytest.mark.parametrize(
     "nest", ["state_dict", "model_state_dict", "model_state", "model", "module", "net", "network", "weights", "params"]
 )
-def test_the_usual_names(nest, state, save):
+def test_common_names_of_state_dicts_are_recognised(nest, state, save):
     beside = {"meters": {"loss": torch.tensor(0.5)}, "optimizer": {"state": {"0": {"step": torch.ones(1)}}}}
     checkpoint = read_checkpoint(save({"epoch": 3, **beside, nest: state}))
     assert checkpoint.state.keys() == state.keys()
     assert checkpoint.notices == ()
 
 
-def test_the_first_usual_name_is_loaded_and_the_others_are_reported(state, save):
+def test_the_first_common_name_is_loaded_and_others_are_reported(state, save):
     other = {key: values + 1 for key, values in state.items()}
     path = save({"params": other, "model": other, "state_dict": state})
     checkpoint = read_checkpoint(path)
@@ -294,7 +294,7 @@ def averaged(module):
         (lambda ema: {"callbacks": {"EMA.v2": {"model": ema}}}, "callbacks.EMA.v2"),
     ],
 )
-def test_an_average_of_the_weights_is_taken_only_if_it_is_asked_for(place, entry, save):
+def test_a_moving_average_is_loaded_only_on_request(place, entry, save):
     module, target = network(), network()
     average = averaged(module)
     assert "n_averaged" in average.state_dict()
@@ -308,7 +308,7 @@ def test_an_average_of_the_weights_is_taken_only_if_it_is_asked_for(place, entry
     assert not any("also contains" in notice for notice in loaded.notices)
 
 
-def test_what_a_notice_names_can_be_typed(save, state):
+def test_the_text_of_a_notice_is_a_valid_value_of_weights(save, state):
     path = save({"model": state, "training": {"ema": {"weights": {key: values + 1 for key, values in state.items()}}}})
     (notice,) = read_checkpoint(path).notices
     assert "'training.ema.weights'" in notice
@@ -317,7 +317,7 @@ def test_what_a_notice_names_can_be_typed(save, state):
     assert torch.equal(read_checkpoint(*found).state["0.bias"], state["0.bias"] + 1)
 
 
-def test_an_entry_that_is_not_there_is_an_error_with_those_that_are(save, state):
+def test_a_missing_entry_is_an_error_with_the_existing_ones(save, state):
     path = save({"model": {f"net.{key}": values for key, values in state.items()}, "ema": state})
     with pytest.raises(WeightsError) as caught:
         read_checkpoint(path, "emma")
@@ -334,7 +334,7 @@ def test_the_only_state_dict_is_loaded_under_any_name(save, state):
     assert checkpoint.notices == (f"loaded the state dict under 'generator.weights_' in '{path}'",)
 
 
-def test_one_of_several_without_a_usual_name_is_chosen_by_the_person(save, state):
+def test_several_state_dicts_without_a_common_name_need_a_choice(save, state):
     path = save({"teacher": state, "student": {key: values + 1 for key, values in state.items()}})
     with pytest.raises(WeightsError, match="several state dicts: 'teacher', 'student'") as caught:
         read_checkpoint(path)
@@ -344,7 +344,7 @@ def test_one_of_several_without_a_usual_name_is_chosen_by_the_person(save, state
         read_checkpoint(path, "x")
 
 
-def test_other_weights_are_not_taken_for_those_that_cannot_be_read(save, state):
+def test_other_weights_do_not_replace_unreadable_ones(save, state):
     """An average is given on request only, also where the model itself was pickled."""
     for content in ({"model": network(), "ema": state}, {"state_dict": {**state, "x": [3]}, "ema": state}):
         path = save(content)
@@ -355,7 +355,7 @@ def test_other_weights_are_not_taken_for_those_that_cannot_be_read(save, state):
     assert read_checkpoint(save(content)).state.keys() == state.keys()
 
 
-def test_content_that_holds_itself_or_is_too_deep(save, state):
+def test_recursive_and_too_deep_content_is_refused(save, state):
     circle = {"a": state}
     circle["b"] = circle
     deep, limit = {}, sys.getrecursionlimit()
@@ -375,7 +375,7 @@ def test_content_that_holds_itself_or_is_too_deep(save, state):
         read_checkpoint(path)
 
 
-def test_content_that_holds_the_same_things_over_and_over(save, state):
+def test_exponentially_repeated_content_is_refused(save, state):
     """In the file each is there once, but a search through them does not end."""
     for names in (("a", "b"), ("model", "net"), ("meta", "config")):
         content = {"epoch": 3}
@@ -385,7 +385,7 @@ def test_content_that_holds_the_same_things_over_and_over(save, state):
             read_checkpoint(save({**content, "weights": state}))
 
 
-def test_an_optimizer_of_many_parameters_is_not_too_much(save, state):
+def test_an_optimizer_of_many_parameters_is_accepted(save, state):
     optimizer = {"state": {number: {"step": 1.0, "more": {}} for number in range(5000)}}
     assert read_checkpoint(save({"state_dict": state, "optimizer": optimizer})).state.keys() == state.keys()
 
@@ -394,7 +394,7 @@ def test_an_optimizer_of_many_parameters_is_not_too_much(save, state):
 
 
 @pytest.mark.thorough
-def test_no_damaged_byte_of_an_archive_goes_into_the_weights(save, state):
+def test_a_damaged_byte_of_an_archive_is_detected(save, state):
     path = save(state)
     whole, refused = path.read_bytes(), 0
     for position in (*range(0, len(whole), 7), *range(whole.index(b"PK\1\2"), len(whole))):
@@ -477,7 +477,7 @@ def test_a_file_with_a_number_sign_in_its_name_is_that_file(save, state):
     assert find_weights(f"{path}") == (path.with_name("a"), "ema")
 
 
-def test_an_entry_of_a_url(save, state):
+def test_an_entry_of_a_url_is_loaded(save, state):
     path = save({"model": state, "ema": {key: values + 1 for key, values in state.items()}}, "a#b.pth")
     assert "%23" in path.as_uri()
     assert find_weights(path.as_uri()) == (path, None)
@@ -487,13 +487,13 @@ def test_an_entry_of_a_url(save, state):
 @pytest.mark.parametrize(
     "weights", ["none.pth", "none.pth#ema", "folder/none#ema", "#ema", "./#", "x.pth#", "", "x" * 5000, f"{'x' * 5000}#ema"]
 )
-def test_what_is_not_there(weights, tmp_path, monkeypatch):
+def test_a_missing_file_is_an_error(weights, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(WeightsError, match="no such weights"):
         find_weights(weights)
 
 
-def test_words_that_may_have_been_meant():
+def test_misspelled_words_have_a_hint():
     with pytest.raises(WeightsError, match="no such weights or file: 'defualt'") as caught:
         find_weights("defualt", known=("default", "random"))
     assert caught.value.hint == "did you mean 'default'?"
@@ -521,7 +521,7 @@ def write_shards(folder, state, *, safe=True, first="model"):
 
 @pytest.mark.parametrize("safe", [True, False])
 @pytest.mark.parametrize("typed", ["index", "folder"])
-def test_weights_in_several_files(safe, typed, state, tmp_path):
+def test_weights_in_several_files_are_loaded(safe, typed, state, tmp_path):
     index = write_shards(tmp_path, state, safe=safe, first="model" if safe else "pytorch_model")
     module = network()
     loaded = fill(module, str(index if typed == "index" else tmp_path))
@@ -532,7 +532,7 @@ def test_weights_in_several_files(safe, typed, state, tmp_path):
     assert loaded.sha256 == hashlib.sha256(b"".join(path.read_bytes() for path in (index, *shards))).hexdigest()
 
 
-def test_weights_in_several_files_as_hugging_face_writes_them(state, tmp_path):
+def test_weights_in_several_files_of_hugging_face_are_loaded(state, tmp_path):
     from extras import huggingface_hub
 
     huggingface_hub.save_torch_state_dict(dict(state), tmp_path, max_shard_size=100)
@@ -543,7 +543,7 @@ def test_weights_in_several_files_as_hugging_face_writes_them(state, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin"])
-def test_a_folder_with_one_file(name, state, tmp_path):
+def test_a_folder_with_one_file_is_loaded(name, state, tmp_path):
     (save_file if name.endswith("safetensors") else torch.save)(state, tmp_path / name)
     (tmp_path / "config.json").write_text("{}")
     assert find_weights(str(tmp_path)) == (tmp_path / name, None)
@@ -557,13 +557,13 @@ def test_a_folder_with_one_file(name, state, tmp_path):
     assert_holds(module, state)
 
 
-def test_a_folder_without_weights(tmp_path):
+def test_a_folder_without_weights_is_an_error(tmp_path):
     with pytest.raises(WeightsError, match="no such weights file") as caught:
         find_weights(str(tmp_path))
     assert "model.safetensors" in caught.value.hint
 
 
-def test_an_index_whose_file_or_tensor_is_not_there(state, tmp_path):
+def test_an_index_with_missing_files_or_tensors_is_refused(state, tmp_path):
     index = write_shards(tmp_path, state)
     content = json.loads(index.read_text())
     index.write_text(json.dumps({"weight_map": {**content["weight_map"], "none": content["weight_map"]["0.weight"]}}))
@@ -590,7 +590,7 @@ def test_an_index_whose_file_or_tensor_is_not_there(state, tmp_path):
         "model.safetensors.index.json",
     ],
 )
-def test_an_index_is_not_believed_about_other_folders(name, state, tmp_path):
+def test_an_index_that_names_other_folders_is_refused(name, state, tmp_path):
     save_file(state, tmp_path / "out.safetensors")
     folder = tmp_path / "model"
     folder.mkdir()
@@ -603,14 +603,14 @@ def test_an_index_is_not_believed_about_other_folders(name, state, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["x" * 256, "\u00e9" * 128, "\ud800"])
-def test_an_index_that_names_what_can_be_no_file(name, tmp_path):
+def test_an_index_with_impossible_file_names_is_refused(name, tmp_path):
     (tmp_path / "a.index.json").write_text(json.dumps({"weight_map": {"a": name}}))
     with pytest.raises(WeightsError, match=r"names a (file with an impossible name|missing file)"):
         fill(network(), str(tmp_path / "a.index.json"))
 
 
 @pytest.mark.parametrize("content", [[torch.ones(3)], argparse.Namespace(), {"model": {"a": torch.ones(3)}}])
-def test_an_index_whose_file_is_no_state_dict(content, tmp_path):
+def test_an_index_whose_file_is_no_state_dict_is_refused(content, tmp_path):
     torch.save(content, tmp_path / "a.bin")
     (tmp_path / "pytorch_model.bin.index.json").write_text('{"weight_map": {"a": "a.bin"}}')
     with pytest.raises(WeightsError, match=r"no state dict in '.*a\.bin'"):
@@ -650,7 +650,7 @@ def test_a_malformed_index_is_refused(text, tmp_path):
         )
     ],
 )
-def test_names_of_classes(key, place, kind, state, save):
+def test_class_names_are_read(key, place, kind, state, save):
     names = dict(enumerate(["cat", "dog", "ä"])) if kind is dict else kind(["cat", "dog", "ä"])
     content = {"state_dict": state, "epoch": 3, **({key: names} if place is None else {place: {key: names}})}
     assert read_checkpoint(save(content)).classes == ("cat", "dog", "ä")
@@ -659,7 +659,7 @@ def test_names_of_classes(key, place, kind, state, save):
 @pytest.mark.parametrize(
     "names", [{"dog": 1, "cat": 0}, {"0": "cat", "1": "dog"}, {1: "dog", 0: "cat"}, {"1": "dog", "0": "cat"}]
 )
-def test_names_of_classes_under_their_numbers_or_with_them(names, state, save):
+def test_class_names_are_read_with_their_numbers(names, state, save):
     assert read_checkpoint(save({"model": state, "class_to_idx": names})).classes == ("cat", "dog")
 
 
@@ -667,16 +667,16 @@ def test_names_of_classes_under_their_numbers_or_with_them(names, state, save):
     "names", [3, "cat", ["cat", 3], {}, [], {"cat": 0, "dog": 2}, {"cat": 0, "dog": 0}, {"a": "b"}, {0.5: "cat"}, None,
               torch.ones(3), {0: 1}, {True: "cat"}, {"²": "cat"}]
 )  # fmt: skip
-def test_what_are_no_names_of_classes(names, state, save):
+def test_other_lists_are_no_class_names(names, state, save):
     assert read_checkpoint(save({"model": state, "names": names})).classes == ()
     assert read_checkpoint(save({"model": state, "names": names, "labels": ["a"]})).classes == ("a",)
 
 
-def test_a_number_of_a_class_of_which_no_memory_has_enough(save, state):
+def test_a_huge_class_number_takes_no_memory(save, state):
     assert read_checkpoint(save({"state_dict": state, "id2label": {"9" * 5000: "cat"}})).classes == ()
 
 
-def test_names_of_classes_in_a_safetensors_header(state, tmp_path):
+def test_class_names_are_read_from_a_safetensors_header(state, tmp_path):
     path = tmp_path / "model.safetensors"
     save_file(state, path, metadata={"format": "pt", "id2label": json.dumps({0: "cat", 1: "dog"}), "config": "{"})
     assert read_checkpoint(path).classes == ("cat", "dog")
@@ -750,7 +750,7 @@ def safetensors(path):
         (b"\x89PNG\r\n\x1a\n" + bytes(100), "a picture or a document", "inputs follow the model"),
     ],
 )  # fmt: skip
-def test_files_of_other_kinds(content, kind, advice, name, tmp_path):
+def test_files_of_other_kinds_are_refused(content, kind, advice, name, tmp_path):
     path = tmp_path / name
     path.write_bytes(content) if isinstance(content, bytes) else content(path)
     with pytest.raises(WeightsError) as caught:
@@ -761,13 +761,13 @@ def test_files_of_other_kinds(content, kind, advice, name, tmp_path):
     assert advice in caught.value.hint
 
 
-def test_onnx_is_known_by_its_name_too(tmp_path):
+def test_onnx_files_are_recognised_by_name(tmp_path):
     (tmp_path / "net.onnx").write_bytes(b"\x08\x07\x12\x03tf2")
     with pytest.raises(WeightsError, match="an ONNX model"):
         read_checkpoint(tmp_path / "net.onnx")
 
 
-def test_safetensors_under_another_name(tmp_path):
+def test_safetensors_are_recognised_under_another_name(tmp_path):
     safetensors(tmp_path / "net.pth")
     with pytest.raises(WeightsError, match="it is a safetensors file") as caught:
         read_checkpoint(tmp_path / "net.pth")
@@ -777,7 +777,7 @@ def test_safetensors_under_another_name(tmp_path):
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("make", "name"), [(script, "s.pt"), (export, "e.pt2"), (arrays, "a.npz")])
-def test_what_a_hint_says_makes_a_state_dict(make, name, tmp_path, monkeypatch):
+def test_the_code_of_a_hint_saves_a_state_dict(make, name, tmp_path, monkeypatch):
     make(tmp_path / name)
     with pytest.raises(WeightsError) as caught:
         read_checkpoint(tmp_path / name)
@@ -787,7 +787,7 @@ def test_what_a_hint_says_makes_a_state_dict(make, name, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("nest", "how"), [(None, ""), ("model", "['model']"), ("ema", "['ema']")])
-def test_a_whole_model_is_refused_with_what_to_type(nest, how, tmp_path, monkeypatch):
+def test_a_whole_model_is_refused_with_the_conversion(nest, how, tmp_path, monkeypatch):
     module = network()
     path = tmp_path / "yolo.pt"
     torch.save(module if nest is None else {"epoch": -1, nest: module, "optimizer": None}, path)
@@ -815,7 +815,7 @@ def test_a_quantised_model_is_refused(save):
         read_checkpoint(save({"model": quantised.state_dict()}))
 
 
-def test_a_head_with_its_axes_in_another_order_is_called_transposed(save):
+def test_a_head_with_swapped_axes_is_reported_as_transposed(save):
     network = nn.Sequential(nn.Conv2d(3, 6, 3), nn.Flatten(), nn.Linear(6, 16))
     state = {key: values.T.clone() if key == "2.weight" else values for key, values in network.state_dict().items()}
     with pytest.raises(WeightsError) as caught:

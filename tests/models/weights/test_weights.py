@@ -161,7 +161,7 @@ def test_quantized_models_take_the_weights_that_are_not_quantized(cache):
     assert "IMAGENET1K_V1" in hint
 
 
-def test_published_weights_are_loaded_as_torchvision_does_it(cache, monkeypatch):
+def test_published_weights_are_loaded_as_by_torchvision(cache, monkeypatch):
     """GoogLeNet's come with heads that are cut off and want inputs transformed in the network; a detector's are frozen."""
     googlenet, path = build("googlenet"), published_file(cache, "googlenet")
     torch.save(googlenet.state_dict(), path)
@@ -187,7 +187,7 @@ def test_published_weights_are_loaded_as_torchvision_does_it(cache, monkeypatch)
     assert type(module.backbone.body["0"][1]).__name__ == "FrozenBatchNorm2d"
 
 
-def test_segmentation_weights_bring_their_second_head_along(cache):
+def test_segmentation_weights_include_their_second_head(cache):
     name = "deeplabv3_mobilenet_v3_large"
     state = build(name, aux_loss=True).state_dict()
     torch.save(state, published_file(cache, name))
@@ -207,7 +207,7 @@ def test_an_old_file_of_densenet_is_read_as_published_and_as_a_file(cache):
     assert_holds(load(path, "densenet121").module, expected)
 
 
-def test_a_damaged_file_in_the_cache_is_named_with_what_to_do(cache, state):
+def test_a_damaged_file_in_the_cache_is_named_with_the_remedy(cache, state):
     path = published_file(cache, NAME)
     torch.save(state, path)
     path.write_bytes(path.read_bytes()[:-1000])
@@ -248,7 +248,7 @@ def test_weights_that_are_neither_cached_nor_reachable_are_an_error(cache):
 
 
 @pytest.mark.thorough  # a server that accepts and says nothing is given up in the same way
-def test_a_name_server_that_says_nothing_is_given_up_soon_and_not_waited_for_at_the_end(tmp_path):
+def test_a_silent_name_server_is_given_up_soon(tmp_path):
     """`getaddrinfo` has no timeout of its own: resolvers ask each name server several times, 5 s each."""
     code = f"""
 import socket, time
@@ -267,7 +267,7 @@ except WeightsError as error:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_a_server_that_accepts_and_says_nothing_is_given_up_soon(cache, monkeypatch):
+def test_a_silent_server_is_given_up_soon(cache, monkeypatch):
     assert CONNECT_SECONDS < 10
     monkeypatch.setattr(download, "CONNECT_SECONDS", 1.0)
     with socket.create_server(("127.0.0.1", 0)) as silent:
@@ -345,7 +345,7 @@ def test_weights_from_a_url_are_downloaded_once(server, save, state, cache):
     assert model.weights == next(cache.iterdir()).name
 
 
-def test_a_part_of_a_file_from_a_url(server, save, state, cache):
+def test_an_entry_of_a_file_from_a_url_is_loaded(server, save, state, cache):
     path = Path(save({"model": {key: values + 1 for key, values in state.items()}, "ema": state}))
     server.files["/nets/weights.pth"] = path.read_bytes()
     model = load(f"{server.url}/nets/weights.pth#ema")
@@ -357,7 +357,7 @@ def test_a_part_of_a_file_from_a_url(server, save, state, cache):
     assert server.requests[0] == "/nets/weights.pth"
 
 
-def test_files_of_one_name_from_several_places_are_not_mistaken(server, save, state, cache):
+def test_files_of_one_name_from_several_urls_are_distinguished(server, save, state, cache):
     other = {key: values + 1 for key, values in state.items()}
     for place, content in (("one", state), ("other", other)):
         server.files[f"/{place}/model.pth"] = Path(save(content)).read_bytes()
@@ -368,13 +368,13 @@ def test_files_of_one_name_from_several_places_are_not_mistaken(server, save, st
     assert_holds(load(f"{server.url}/one/model.pth").module, state)
 
 
-def test_safetensors_from_a_url(server, state, tmp_path):
+def test_safetensors_from_a_url_are_loaded(server, state, tmp_path):
     save_file(state, tmp_path / "model.safetensors")
     server.files["/model.safetensors"] = (tmp_path / "model.safetensors").read_bytes()
     assert_holds(load(f"{server.url}/model.safetensors").module, state)
 
 
-def test_weights_from_a_file_url_are_those_that_the_file_holds_now(save, state):
+def test_weights_from_a_file_url_are_read_again_when_the_file_changes(save, state):
     url = Path(save(state, "my weights.pth")).as_uri()
     assert "%20" in url
     assert_holds(load(url).module, state)
@@ -386,7 +386,7 @@ def test_weights_from_a_file_url_are_those_that_the_file_holds_now(save, state):
     assert "/nowhere/weights.pth" in refusal("file:///nowhere/weights.pth")[0]
 
 
-def test_a_download_that_its_name_contradicts_is_refused(server, save, state, cache):
+def test_a_download_with_another_digest_than_its_name_is_refused(server, save, state, cache):
     content = Path(save(state)).read_bytes()
     right = hashlib.sha256(content).hexdigest()[:8]
     server.files[f"/net-{right}.pth"] = server.files["/net-0123abcd.pth"] = content
@@ -399,7 +399,7 @@ def test_a_download_that_its_name_contradicts_is_refused(server, save, state, ca
     assert [path.name for path in cache.iterdir()] == [f"net-{right}.pth"]
 
 
-def test_a_download_that_breaks_off_is_no_weights(server, save, state, cache):
+def test_an_interrupted_download_is_refused(server, save, state, cache):
     content = Path(save(state)).read_bytes()
     name = f"net-{hashlib.sha256(content).hexdigest()[:8]}.pth"
     server.files[f"/{name}"] = server.files["/net.pth"] = content
@@ -412,7 +412,7 @@ def test_a_download_that_breaks_off_is_no_weights(server, save, state, cache):
     assert "delete it" in hint
 
 
-def test_a_file_that_the_server_does_not_have(server, cache):
+def test_a_file_that_the_server_lacks_is_an_error(server, cache):
     message, hint = refusal(f"{server.url}/gone.pth")
     assert f"{server.url}/gone.pth" in message
     assert "404" in message
@@ -420,7 +420,7 @@ def test_a_file_that_the_server_does_not_have(server, cache):
 
 
 @pytest.mark.parametrize("reply", [b"\x1b[31mSSH-2.0\r\n", b"", b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n"])
-def test_a_server_that_does_not_speak_http(reply, capfd):
+def test_a_server_that_does_not_speak_http_is_an_error(reply, capfd):
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve():
@@ -447,12 +447,12 @@ def test_a_server_that_does_not_speak_http(reply, capfd):
 @pytest.mark.parametrize(
     "url", ["http://127.0.0.1:1/a b.pth", "http://[::1/x.pth", "http://127.0.0.1:99999/x.pth", "https://"]
 )
-def test_a_malformed_url(url):
+def test_a_malformed_url_is_an_error(url):
     message, _ = refusal(url)
     assert f"'{url}'" in message
 
 
-def test_a_url_whose_file_has_too_long_a_name(cache):
+def test_a_url_whose_file_name_is_too_long_is_refused(cache):
     for name in ("x" * 300 + ".pth", "x" * 190 + "-0123abcd.pth"):
         assert refusal(f"https://example.com/{name}")[0] == f"the file name is too long: 'https://example.com/{name}'"
     assert refusal(f"file:///{'x' * 300}")[0] == f"no such weights file: '/{'x' * 300}'"
@@ -476,7 +476,7 @@ def test_malice_from_a_url_is_refused_and_does_not_run(server, save, tmp_path):
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", ["weights.pth", "weights.pt", "weights.tar", "weights", "my.ckpt", "ä ö\n.pth"])
-def test_a_plain_state_dict(name, save, state):
+def test_a_plain_state_dict_is_loaded(name, save, state):
     path = save(state, name)
     model = load(path)
     assert_holds(model.module, state)
@@ -486,25 +486,25 @@ def test_a_plain_state_dict(name, save, state):
     assert not model.module.training
 
 
-def test_a_file_in_the_working_directory(save, state, tmp_path, monkeypatch):
+def test_a_file_in_the_working_directory_is_loaded(save, state, tmp_path, monkeypatch):
     save(state, "lower")
     monkeypatch.chdir(tmp_path)
     assert_holds(load("lower").module, state)
 
 
 @pytest.mark.parametrize("nest", ["state_dict", "model", "model_state_dict"])
-def test_a_nested_state_dict_among_what_training_needs(nest, save, state):
+def test_a_nested_state_dict_of_a_training_is_loaded(nest, save, state):
     optimizer = torch.optim.SGD([nn.Parameter(torch.ones(2))], 0.1, momentum=0.9).state_dict()
     content = {"epoch": 90, "best": 76.5, "arch": NAME, "args": [1, None], "optimizer": optimizer, nest: state}
     assert_holds(load(save(content)).module, state)
 
 
-def test_the_nest_that_holds_a_state_dict_is_taken(save, state):
+def test_the_nested_dictionary_with_a_state_dict_is_loaded(save, state):
     assert_holds(load(save({"model": NAME, "state_dict": {"model": state}})).module, state)
 
 
 @pytest.mark.parametrize("kind", [dict, OrderedDict])
-def test_any_kind_of_dictionary(kind, save, state):
+def test_dictionaries_of_any_type_are_loaded(kind, save, state):
     assert_holds(load(save(kind(state))).module, state)
 
 
@@ -513,7 +513,7 @@ def test_any_kind_of_dictionary(kind, save, state):
     "prefixes",
     [("module.",), ("_orig_mod.",), ("model.",), ("module.", "_orig_mod."), ("_orig_mod.", "module."), ("model.",) * 2],
 )
-def test_what_wrappers_put_before_the_keys_is_taken_off_with_a_notice(prefixes, save, state):
+def test_prefixes_of_wrappers_are_stripped_with_a_notice(prefixes, save, state):
     path = save({"state_dict": {f"{''.join(prefixes)}{key}": values for key, values in state.items()}})
     model = load(path)
     assert_holds(model.module, state)
@@ -523,7 +523,7 @@ def test_what_wrappers_put_before_the_keys_is_taken_off_with_a_notice(prefixes, 
 
 
 @pytest.mark.thorough
-def test_the_files_of_real_wrappers(network, save, state):
+def test_files_of_real_wrappers_are_loaded(network, save, state):
     compiled = torch.compile(network)
     for wrapper in (
         nn.DataParallel(network),
@@ -539,7 +539,7 @@ def test_the_files_of_real_wrappers(network, save, state):
         assert len(model.notices) == 1
 
 
-def test_any_other_prefix_is_taken_off_only_if_the_network_is_under_it(save, state):
+def test_other_prefixes_are_stripped_only_if_the_network_is_under_them(save, state):
     path = save({f"backbone.{key}": values for key, values in state.items()})
     model = load(path)
     assert_holds(model.module, state)
@@ -550,7 +550,7 @@ def test_any_other_prefix_is_taken_off_only_if_the_network_is_under_it(save, sta
 
 
 @pytest.mark.parametrize("prefix", ["", "module.", "model._orig_mod."])
-def test_safetensors(prefix, state, tmp_path):
+def test_safetensors_are_loaded(prefix, state, tmp_path):
     path = tmp_path / "model.safetensors"
     save_file({f"{prefix}{key}": values for key, values in state.items()}, path, metadata={"format": "pt"})
     model = load(path)
@@ -559,7 +559,7 @@ def test_safetensors(prefix, state, tmp_path):
     assert len(model.notices) == bool(prefix)
 
 
-def test_the_format_before_pytorch_1_6(save, state):
+def test_the_format_before_pytorch_1_6_is_loaded(save, state):
     path = save(state, _use_new_zipfile_serialization=False)
     assert Path(path).read_bytes()[:2] != b"PK"
     assert_holds(load(path).module, state)
@@ -567,7 +567,7 @@ def test_the_format_before_pytorch_1_6(save, state):
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
-def test_weights_of_another_precision_become_what_the_network_computes_with(dtype, save, state):
+def test_weights_of_another_precision_are_converted_to_that_of_the_network(dtype, save, state):
     other = {key: values.to(dtype) if values.is_floating_point() else values for key, values in state.items()}
     expected = {key: values.to(state[key].dtype) for key, values in other.items()}
     assert_holds(load(save(other)).module, expected)
@@ -580,7 +580,7 @@ def test_parameters_and_views_are_read_as_tensors(network, save, state):
     assert_holds(load(save(content)).module, state)
 
 
-def test_loading_a_file_leaves_the_random_numbers_alone(save, state):
+def test_loading_a_file_draws_no_random_numbers(save, state):
     path = save(state)
     before = torch.get_rng_state()
     load(path)
@@ -593,7 +593,7 @@ def test_loading_a_file_leaves_the_random_numbers_alone(save, state):
 @pytest.mark.thorough
 @pytest.mark.parametrize("heads", [True, False])
 @pytest.mark.parametrize("name", ["googlenet", *thorough("quantized_googlenet")])
-def test_googlenet_with_and_without_its_auxiliary_heads(name, heads, save):
+def test_googlenet_is_loaded_with_and_without_its_auxiliary_heads(name, heads, save):
     state = build(name, aux_logits=heads).state_dict()
     assert any(key.startswith("aux") for key in state) == heads
     path = save(state)
@@ -616,7 +616,7 @@ def test_googlenet_with_and_without_its_auxiliary_heads(name, heads, save):
         ("3", "random", "every argument needs its own name"),
     ],
 )
-def test_arguments_for_torchvisions_builders(arguments, weights, message, cache):
+def test_arguments_reach_the_builders_of_torchvision(arguments, weights, message, cache):
     torch.save(build("squeezenet1_1").state_dict(), published_file(cache, "squeezenet1_1"))
     assert load("random", "squeezenet1_1(num_classes=3, dropout=0.1)").module.classifier[1].out_channels == 3
     with pytest.raises(RequestError, match=re.escape(message)) as caught:
@@ -624,7 +624,7 @@ def test_arguments_for_torchvisions_builders(arguments, weights, message, cache)
     assert caught.value.hint
 
 
-def test_wrong_arguments_are_told_before_weights_are_downloaded(cache, monkeypatch):
+def test_wrong_arguments_are_refused_before_weights_are_downloaded(cache, monkeypatch):
     monkeypatch.setattr("fmapviz.models.sources.torchvision.fetch", lambda _: pytest.fail("it is downloaded"))
     with pytest.raises(RequestError, match="cannot build 'squeezenet1_1' with num_clases=3"):
         load("default", "squeezenet1_1(num_clases=3)")
@@ -632,14 +632,14 @@ def test_wrong_arguments_are_told_before_weights_are_downloaded(cache, monkeypat
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("heads", [True, False])
-def test_a_segmentation_model_with_and_without_its_second_head(heads, save):
+def test_a_segmentation_model_is_loaded_with_and_without_its_second_head(heads, save):
     state = build("deeplabv3_mobilenet_v3_large", aux_loss=heads).state_dict()
     assert any(key.startswith("aux_classifier") for key in state) == heads
     assert_holds(load(save(state), "deeplabv3_mobilenet_v3_large").module, state)
 
 
 @pytest.mark.thorough
-def test_a_vision_transformer_for_pictures_of_another_size_under_old_keys(save):
+def test_a_vision_transformer_of_another_size_under_old_keys_is_loaded(save):
     state = build("vit_b_32", image_size=64).state_dict()
     path = save(renamed(state, (".mlp.0.", ".mlp.linear_1."), (".mlp.3.", ".mlp.linear_2.")))
     model = load(path, "vit_b_32")
@@ -648,7 +648,7 @@ def test_a_vision_transformer_for_pictures_of_another_size_under_old_keys(save):
     assert "64x64" in model.preparation.description
 
 
-def test_a_detector_under_old_keys(save):
+def test_a_detector_under_old_keys_is_loaded(save):
     name = "fasterrcnn_mobilenet_v3_large_320_fpn"
     state = build(name).state_dict()
     older = without_counts(
@@ -659,14 +659,14 @@ def test_a_detector_under_old_keys(save):
     assert_holds(load(save(older), name).module, expected)
 
 
-def test_files_from_before_batches_were_counted(save, state):
+def test_files_without_counts_of_batches_are_loaded(save, state):
     expected = {key: torch.tensor(0) if key.endswith("_tracked") else values for key, values in state.items()}
     assert len(without_counts(state)) < len(state)
     assert_holds(load(save(without_counts(state))).module, expected)
 
 
 @pytest.mark.parametrize("name", ["weights.pth", "weights.safetensors"])
-def test_a_model_that_asks_for_its_version_gets_it(name, tmp_path):
+def test_a_model_that_reads_its_version_has_it(name, tmp_path):
     """MNASNet loads nothing from a file that does not say which version of it wrote it; most files do not."""
     state = build("mnasnet0_5").state_dict()
     assert state._metadata[""] == {"version": 2}
@@ -678,7 +678,7 @@ def test_a_model_that_asks_for_its_version_gets_it(name, tmp_path):
 
 
 @pytest.mark.parametrize("zipped", [True, False])
-def test_a_file_that_breaks_off_anywhere_is_damaged(zipped, save, save_bytes, state):
+def test_a_file_truncated_anywhere_is_damaged(zipped, save, save_bytes, state):
     whole = Path(save(state, _use_new_zipfile_serialization=zipped)).read_bytes()
     for length in (1, 2, 3, 10, 64, 500, 5000, len(whole) // 3, len(whole) - 5000, len(whole) - 50, len(whole) - 1):
         message, hint = refusal(save_bytes(whole[:length]))
@@ -687,7 +687,7 @@ def test_a_file_that_breaks_off_anywhere_is_damaged(zipped, save, save_bytes, st
         assert "delete it" in hint
 
 
-def test_safetensors_that_break_off_are_damaged(state, tmp_path):
+def test_truncated_safetensors_are_damaged(state, tmp_path):
     path = tmp_path / "model.safetensors"
     save_file(state, path)
     whole = path.read_bytes()
@@ -714,12 +714,12 @@ def test_safetensors_that_break_off_are_damaged(state, tmp_path):
     ],
 )
 @pytest.mark.parametrize("name", ["weights.pth", "weights.safetensors"])
-def test_a_file_of_another_kind(content, name, save_bytes):
+def test_a_file_of_another_kind_is_refused(content, name, save_bytes):
     path = save_bytes(content, name)
     assert refusal(path)[0].startswith(f"cannot read '{path}'")
 
 
-def test_a_directory_and_nothing_at_all(tmp_path):
+def test_directories_and_missing_paths_are_refused(tmp_path):
     (tmp_path / "folder.pth").mkdir()
     for weights in (tmp_path / "folder.pth", tmp_path, tmp_path / "none.pth", "folder/none", "none.pth", "../none"):
         assert refusal(weights)[0] == f"no such weights file: '{weights}'"
@@ -729,14 +729,14 @@ def test_a_directory_and_nothing_at_all(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["weights.pth", "weights.safetensors"])
-def test_a_file_that_the_system_does_not_read(name, tmp_path):
+def test_a_file_that_the_system_cannot_read_is_an_error(name, tmp_path):
     if not Path("/proc/self/mem").exists():
         pytest.skip("needs Linux")
     (tmp_path / name).symlink_to("/proc/self/mem")  # it opens, and its first byte is an input/output error
     assert refusal(tmp_path / name)[0].startswith(f"cannot read '{tmp_path / name}'")
 
 
-def test_what_is_no_file_is_not_waited_for(tmp_path):
+def test_a_path_that_is_no_regular_file_is_refused_at_once(tmp_path):
     """The SHA-256 is computed while the weights are loaded: of a pipe it would never be known."""
     os.mkfifo(tmp_path / "pipe.pth")
     (tmp_path / "endless.pth").symlink_to("/dev/zero")
@@ -757,7 +757,7 @@ def test_what_is_no_file_is_not_waited_for(tmp_path):
         ("vit_b_32", {"conv_proj.weight": (768, 3, 1, 2**40)}),
     ],
 )
-def test_a_small_file_whose_tensors_claim_terabytes(name, sizes, save):
+def test_a_small_file_whose_tensors_claim_terabytes_is_refused(name, sizes, save):
     state = constant(shapes_of(name)) | {key: torch.zeros(1).expand(shape) for key, shape in sizes.items()}
     path = save(state)
     assert Path(path).stat().st_size < 200_000
@@ -767,12 +767,12 @@ def test_a_small_file_whose_tensors_claim_terabytes(name, sizes, save):
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("key", ["encoder.pos_embedding", "conv_proj.weight"])
 @pytest.mark.parametrize("shape", [(), (5,), (1, 0, 768), (1, 1, 768)])
-def test_a_vision_transformers_tensors_of_strange_shapes(key, shape, save):
+def test_tensors_of_a_vision_transformer_of_wrong_shapes_are_refused(key, shape, save):
     message, _ = refusal(save(constant(shapes_of("vit_b_32")) | {key: torch.zeros(shape)}), "vit_b_32")
     assert f"do not fit: {key} is ({', '.join(map(str, shape))}), not (" in message
 
 
-def test_keys_that_are_not_the_networks(save, state):
+def test_other_keys_than_the_networks_are_refused(save, state):
     fewer = {key: values for key, values in state.items() if not key.startswith("fc.")}
     message, hint = refusal(save(fewer))
     assert message.endswith("do not fit: missing fc.weight; missing fc.bias")
@@ -783,7 +783,7 @@ def test_keys_that_are_not_the_networks(save, state):
     )
 
 
-def test_shapes_that_are_not_the_networks(save, state):
+def test_other_shapes_than_the_networks_are_refused(save, state):
     other = {**state, "fc.weight": torch.zeros(10, 1024), "fc.bias": torch.zeros(11)}
     message, hint = refusal(save(other))
     assert message.endswith("do not fit: fc.weight is (10, 1024), not (1000, 1024); fc.bias is (11), not (1000)")
@@ -793,7 +793,7 @@ def test_shapes_that_are_not_the_networks(save, state):
     )[0]  # fmt: skip
 
 
-def test_another_models_weights(save, state):
+def test_weights_of_another_model_are_refused(save, state):
     message, _ = refusal(save(build("squeezenet1_1").state_dict()))
     assert "missing conv1.0.weight" in message
     assert "and " in message
@@ -802,7 +802,7 @@ def test_another_models_weights(save, state):
     assert "stage2.0.branch1.2.weight is (58, 24, 1, 1), not (24, 24, 1, 1)" in message
 
 
-def test_an_old_key_with_another_shape(save):
+def test_an_old_key_with_another_shape_is_refused(save):
     state = {key: values for key, values in build("maskrcnn_resnet50_fpn").state_dict().items() if "mask_head" in key}
     state = renamed(state, *((f"mask_head.{number}.0.", f"mask_head.mask_fcn{number + 1}.") for number in range(4)))
     state["roi_heads.mask_head.mask_fcn1.bias"] = torch.zeros(3)
@@ -817,7 +817,7 @@ def test_an_old_key_with_another_shape(save):
      ({1: torch.ones(1)}, "dict"), ({"a": 1}, "dict"), (OrderedDict(), "OrderedDict"), (7, "int"),
      ({"model": [1], "state_dict": 3}, "dict")],
 )  # fmt: skip
-def test_a_file_without_a_state_dict(content, kind, save):
+def test_a_file_without_a_state_dict_is_refused(content, kind, save):
     message, hint = refusal(save(content))
     assert "no state dict in" in message
     assert message.endswith(f"it contains a {kind}")
@@ -881,7 +881,7 @@ def test_a_torchscript_archive_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["squeezenet1_1", "lraspp_mobilenet_v3_large", *thorough("mobilenet_v3_small", "r3d_18")])
-def test_random_weights_are_torchvisions_own(name):
+def test_random_weights_equal_torchvisions(name):
     kwargs = {"weights_backbone": None} if "lraspp" in name else {}
     before = torch.get_rng_state()
     model = load("random:7", name)
@@ -892,7 +892,7 @@ def test_random_weights_are_torchvisions_own(name):
     assert model.sha256 is None
 
 
-def test_random_weights_can_be_had_again_and_differ_with_the_seed():
+def test_random_weights_are_repeatable_and_differ_with_the_seed():
     first, again, zero, seventh = (
         load(weights).module.state_dict() for weights in ("random", "random", "random:0", "random:7")
     )
@@ -908,7 +908,7 @@ def test_random_weights_can_be_had_again_and_differ_with_the_seed():
     ["random:", "random:-1", "random:x", "random:7 ", "random: 7", "random7", "Random", "random:0.5", "random:1e3",
      "random:1234567890123456789", "rand", "random\n", ""],
 )  # fmt: skip
-def test_what_only_looks_like_random_is_an_error(weights):
+def test_misspelled_random_weights_are_an_error(weights):
     _, hint = refusal(weights)
     assert "random" in hint
 
@@ -916,7 +916,7 @@ def test_what_only_looks_like_random_is_an_error(weights):
 # The digest of a network that was given as it is
 
 
-def test_the_digest_of_a_state_dict_tells_names_and_bytes(state):
+def test_the_digest_of_a_state_dict_covers_names_and_bytes(state):
     digest = digest_of_state(state)
     assert digest == digest_of_state({key: values.clone() for key, values in state.items()})
     assert len(digest) == 64
@@ -925,14 +925,14 @@ def test_the_digest_of_a_state_dict_tells_names_and_bytes(state):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.bool, torch.complex64])
-def test_the_digest_of_every_kind_of_tensor(dtype):
+def test_each_kind_of_tensor_has_a_digest(dtype):
     values = torch.tensor([[0, 1, 2], [3, 4, 5]]).to(dtype)
     different = [values, values.t(), values.view(6), values[:0], values[0, 0], values.bool().to(torch.uint8)]
     assert len({digest_of_state({"a": tensor}) for tensor in different}) == len(different)
     assert digest_of_state({"a": values}) == digest_of_state({"a": values.t().contiguous().t()})
 
 
-def test_a_network_takes_the_tensors_of_a_file_for_its_own():
+def test_a_network_shares_the_tensors_of_the_file():
     """VGG-16 would otherwise be in memory twice."""
     module, values = nn.Conv2d(3, 4, 3, bias=False), torch.randn(4, 3, 3, 3)
     load_state_dict(module, {"weight": values}, Path("x.pth"))
@@ -950,7 +950,7 @@ def test_a_network_takes_the_tensors_of_a_file_for_its_own():
     ],
     ids=["channels last", "expanded", "every other", "another precision"],
 )
-def test_a_network_computes_alike_however_its_weights_lie_in_the_file(values):
+def test_the_layout_of_weights_in_a_file_does_not_change_results(values):
     module = nn.Conv2d(3, 4, 3, bias=False)
     load_state_dict(module, {"weight": values}, Path("x.pth"))
     assert module.weight.is_contiguous()
@@ -969,5 +969,5 @@ def test_complex_weights_for_a_real_network_are_refused(tmp_path):
         load_state_dict(module, state, tmp_path / "weights.pth")
 
 
-def test_the_digest_of_a_state_dict_with_half_a_character_in_a_key():
+def test_a_state_dict_with_a_lone_surrogate_in_a_key_has_a_digest():
     assert digest_of_state({"\ud800": torch.ones(1)}) != digest_of_state({"\ud801": torch.ones(1)})

@@ -46,28 +46,28 @@ def dtype_of(kind):
 
 @pytest.mark.parametrize("lengths", [LENGTHS, *thorough(MORE)], ids=["some", "many"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_interpolation_to_a_size(kind, lengths):
+def test_interpolation_to_a_size_equals_torchs(kind, lengths):
     for inputs, outputs in lengths:
         real = taken(lambda lit: F.interpolate(lit, size=(2, outputs), **options(kind)), inputs, dtype_of(kind))  # noqa: B023
         assert ends(KINDS[kind](inputs, outputs, scale=None)) == real, (inputs, outputs)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_interpolation_by_a_factor(kind):
+def test_interpolation_by_a_factor_equals_torchs(kind):
     for inputs in (4, 5, 7, 16, 23):
         for scale in SCALES:
             real = taken(lambda lit: F.interpolate(lit, scale_factor=(1, scale), **options(kind)), inputs, dtype_of(kind))  # noqa: B023
             assert ends(KINDS[kind](inputs, len(real), scale=scale)) == real, (inputs, scale)
 
 
-def test_adaptive_pooling():
+def test_adaptive_pooling_equals_torchs():
     for inputs, outputs in LENGTHS:
         real = taken(lambda lit: F.adaptive_avg_pool2d(lit, (2, outputs)), inputs)  # noqa: B023
         assert ends(indices.bins(inputs, outputs)) == real, (inputs, outputs)
 
 
 @pytest.mark.parametrize(("mode", "kind"), [("reflect", indices.reflected), ("replicate", indices.replicated)])
-def test_padding(mode, kind):
+def test_padding_equals_torchs(mode, kind):
     for inputs in (3, 4, 9):
         for amounts in ((0, 0), (1, 0), (0, 2), (2, 1)):
             real = taken(lambda lit: F.pad(lit, (*amounts, 0, 0), mode=mode), inputs)  # noqa: B023
@@ -77,7 +77,7 @@ def test_padding(mode, kind):
 @pytest.mark.parametrize(
     ("inputs", "kernel", "stride", "padding", "dilation"), [(9, 3, 1, 1, 1), (9, 2, 2, 0, 1), (12, 3, 2, 1, 2)]
 )
-def test_windows_and_their_inverse(inputs, kernel, stride, padding, dilation):
+def test_windows_and_their_inverse_equal_torchs(inputs, kernel, stride, padding, dilation):
     weight, given = (
         torch.ones(1, 1, 1, kernel).double(),
         {"stride": (1, stride), "padding": (0, padding), "dilation": (1, dilation)},

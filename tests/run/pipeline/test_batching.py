@@ -177,13 +177,13 @@ def look(inputs, model, out, **options):
 # --- in a run
 
 
-def test_each_image_has_a_pass_of_its_own(tmp_path):
+def test_each_image_has_its_own_pass_by_default(tmp_path):
     model = Net()
     look(paint_many(tmp_path / "pictures", 6), model, tmp_path / "out")
     assert model.passes == [1] * 6
 
 
-def test_images_of_a_network_that_draws_random_numbers_share_nothing(tmp_path):
+def test_images_of_a_random_network_share_no_pass(tmp_path):
     model, events = Noisy(), []
     pictures = paint_many(tmp_path / "pictures", 5)
     tree = look(pictures, model, tmp_path / "a", on_event=events.append)
@@ -195,7 +195,7 @@ def test_images_of_a_network_that_draws_random_numbers_share_nothing(tmp_path):
         assert look(pictures, Noisy(), tmp_path / name, **options) == tree
 
 
-def test_what_is_asked_for_is_done(tmp_path):
+def test_a_requested_batch_size_is_used(tmp_path):
     model = Otherwise()
     look(paint_many(tmp_path / "pictures", 9), model, tmp_path / "out", batch_size=3)
     assert model.passes == [3, 3, 3, 3]  # the second is the first image beside noise
@@ -220,7 +220,7 @@ def test_an_image_that_fails_in_a_shared_pass_fails_alone(tmp_path):
     assert trees[0] == trees[1]
 
 
-def test_without_the_memory_for_a_shared_pass_fewer_images_share_one(tmp_path):
+def test_fewer_images_share_a_pass_if_memory_is_short(tmp_path):
     pictures, model, alone, events = paint_many(tmp_path / "pictures", 18), Short(), Short(), []
     list(islice(alone.ticks.numbers, 5))  # has what it needs
     tree = look(pictures, model, tmp_path / "a", batch_size=4, on_event=events.append)
@@ -233,7 +233,7 @@ def test_without_the_memory_for_a_shared_pass_fewer_images_share_one(tmp_path):
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind", [Counting, Averaging, Remembering])
-def test_a_network_that_changes_by_being_run_is_not_run_more_often(kind, tmp_path):
+def test_a_network_that_a_pass_changes_is_not_run_more_often(kind, tmp_path):
     tried, alone = kind(), kind()
     pictures = paint_many(tmp_path / "pictures", 6)
     assert look(pictures, tried, tmp_path / "a") == look(pictures, alone, tmp_path / "b", batch_size=1)
@@ -241,7 +241,7 @@ def test_a_network_that_changes_by_being_run_is_not_run_more_often(kind, tmp_pat
 
 
 @pytest.mark.thorough
-def test_an_image_alone_gives_the_same_as_in_a_folder(tmp_path):
+def test_an_image_has_the_same_files_alone_and_in_a_folder(tmp_path):
     model = fmapviz.load_model("squeezenet1_1", weights="random", preprocessing=InputOptions(size=(64, 64)))
     pictures = paint_many(tmp_path / "pictures", 5, (64, 64))
     folder = look(pictures, model, tmp_path / "a", workers=2)
@@ -252,7 +252,7 @@ def test_an_image_alone_gives_the_same_as_in_a_folder(tmp_path):
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("workers", [2, 4])
-def test_several_threads_give_the_same(workers, tmp_path):
+def test_several_threads_write_the_same_files(workers, tmp_path):
     pictures = paint_many(tmp_path / "pictures", 21)
     many = look(pictures, Net(), tmp_path / "a", workers=workers)
     assert many == look(pictures, Net(), tmp_path / "b", batch_size=1)
@@ -260,7 +260,7 @@ def test_several_threads_give_the_same(workers, tmp_path):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", ["mobilenet_v3_small", "squeezenet1_1", *thorough("regnet_y_400mf", "googlenet")])
-def test_networks_give_each_image_the_same_whatever_is_beside_it(name, tmp_path):
+def test_outputs_of_networks_do_not_depend_on_other_images(name, tmp_path):
     model = fmapviz.load_model(name, weights="random", preprocessing=InputOptions(size=(64, 64)))
     pictures = paint_many(tmp_path / "pictures", 7, (64, 64))
     trees = [look(pictures, model, tmp_path / f"{size}", batch_size=size) for size in (None, 1)]
@@ -310,7 +310,7 @@ def notices_of(events):
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", [Mixing, Brightest, Darkest, Normalising, Attending, Contrasting])
 @pytest.mark.parametrize("workers", [1, 3])
-def test_images_of_a_network_that_mixes_a_batch_are_passed_alone_and_that_is_said(kind, workers, tmp_path):
+def test_images_of_a_network_that_mixes_a_batch_are_passed_alone_with_a_notice(kind, workers, tmp_path):
     pictures, events = paint_many(tmp_path / "pictures", 7), []
     tree = look(pictures, kind(), tmp_path / "a", batch_size=3, workers=workers, on_event=events.append)
     assert tree == look(pictures, kind(), tmp_path / "b", batch_size=1, workers=workers)
@@ -319,7 +319,7 @@ def test_images_of_a_network_that_mixes_a_batch_are_passed_alone_and_that_is_sai
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind", [Counting, Averaging, Remembering])
-def test_images_of_a_network_that_remembers_are_passed_alone_and_that_is_said(kind, tmp_path):
+def test_images_of_a_stateful_network_are_passed_alone_with_a_notice(kind, tmp_path):
     pictures, events = paint_many(tmp_path / "pictures", 7), []
     tree = look(pictures, kind(), tmp_path / "a", batch_size=3, on_event=events.append)
     assert tree == look(pictures, kind(), tmp_path / "b", batch_size=1)
@@ -335,13 +335,13 @@ def test_rounding_of_a_batch_is_no_mixing(kind, tmp_path):
     assert sorted(model.passes) == [1, 3, 3, 3]
 
 
-def test_a_network_that_takes_one_image_only_is_given_one(tmp_path):
+def test_a_network_of_one_image_receives_one(tmp_path):
     pictures = paint_many(tmp_path / "pictures", 4)
     assert look(pictures, Alone(), tmp_path / "a", batch_size=3) == look(pictures, Alone(), tmp_path / "b", batch_size=1)
 
 
 @pytest.mark.parametrize("mixes", [False, True])
-def test_what_differs_each_time_is_told_from_mixing_by_its_size(mixes):
+def test_random_differences_are_distinguished_from_mixing_by_size(mixes):
     """As gradients on a GPU do."""
     times = itertools.count()
 
@@ -380,7 +380,7 @@ def drawn(**changes):
         result_of(*drawn().layers, undrawn={"b": "a vector"}),
     ],
 )
-def test_what_differs_in_anything_is_mixed(other):
+def test_outputs_that_differ_in_structure_are_mixed(other):
     assert mixes(drawn(), other)
     assert not mixes(drawn(), drawn())
 
@@ -413,6 +413,6 @@ def of_pair(*grids):
         ({"content": of_pair(NUMBERS, NUMBERS)}, {"content": of_pair(NUMBERS)}, False),
     ],
 )
-def test_arrays_are_compared_wherever_they_stand_and_also_where_one_is_missing(one, other, alike):
+def test_nested_and_missing_arrays_are_compared(one, other, alike):
     alone, beside = (result_of(drawn_layer("a", each.pop("content", None), **each)) for each in (dict(one), dict(other)))
     assert mixes(alone, beside) == mixes(beside, alone) == (not alike)

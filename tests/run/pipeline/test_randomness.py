@@ -70,7 +70,7 @@ def test_two_runs_are_equal_in_any_order_and_with_any_workers(of_network, of_pre
     assert any(notice.startswith(words) for notice in notices)
 
 
-def test_nothing_is_said_of_a_network_that_draws_none(tmp_path):
+def test_a_network_without_random_numbers_is_not_reported(tmp_path):
     Image.new("RGB", (16, 16), "orange").save(tmp_path / "a.png")
     _, notices = values_of(Quiet("none", "none"), [tmp_path / "a.png"], tmp_path / "a", 1)
     assert not any("random" in notice for notice in notices)
@@ -89,7 +89,7 @@ class StaysOn(nn.Dropout):
         return super().train()
 
 
-def test_dropout_that_a_network_s_own_train_leaves_on_is_drawn_and_said(tmp_path):
+def test_dropout_that_a_networks_train_leaves_on_is_drawn_and_reported(tmp_path):
     network = nn.Sequential(nn.Conv2d(3, 4, 3), StaysOn())
     image = torch.rand(3, 16, 16)
     summary = fmapviz.visualize(network, [image], out=tmp_path, name="run", to="npz", layers="1")

@@ -105,7 +105,7 @@ def endless():
 
 @pytest.mark.parametrize("batch_size", [1, 3])
 @pytest.mark.parametrize("threads", [1, 2, 5])
-def test_everything_is_read_drawn_and_written_once(threads, batch_size):
+def test_each_image_is_read_drawn_and_written_once(threads, batch_size):
     steps = Fake(threads, batch_size=batch_size)
     everything = things(60, ("square", "wide", "wide"))
     assert Counter(steps.run(everything)) == Counter(everything)
@@ -115,12 +115,12 @@ def test_everything_is_read_drawn_and_written_once(threads, batch_size):
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5])
-def test_nothing_to_do_comes_to_an_end(threads):
+def test_a_schedule_without_inputs_ends(threads):
     assert list(Fake(threads).run([])) == []
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5])
-def test_what_is_done_with_after_reading_or_drawing_goes_no_further(threads):
+def test_images_finished_after_reading_or_drawing_are_not_passed_on(threads):
     class Some(Fake):
         def read(self, item, tell):
             tell(("read", item.number))
@@ -145,7 +145,7 @@ def test_one_thread_keeps_the_order_and_finishes_each_before_it_begins_another()
     assert done == [(kind, number) for number in range(20) for kind in ("read", "draw", "write")]
 
 
-def test_what_the_reader_says_is_to_be_written_is_not_drawn():
+def test_results_of_the_reader_are_written_without_drawing():
     class Undrawn(Fake):
         def __init__(self):
             super().__init__()
@@ -160,7 +160,7 @@ def test_what_the_reader_says_is_to_be_written_is_not_drawn():
     assert sorted(steps.numbers("draw")) == [0, 2, 4, 6, 8]
 
 
-def test_what_is_told_on_the_way_arrives_in_the_order_of_telling():
+def test_events_arrive_in_order():
     class Talkative(Fake):
         def read(self, item, tell):
             for part in range(30):  # more than wait at once
@@ -179,7 +179,7 @@ def test_what_is_told_on_the_way_arrives_in_the_order_of_telling():
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-def test_a_batch_holds_one_shape_and_no_more_than_its_size(threads):
+def test_a_batch_has_one_shape_and_a_limited_size(threads):
     dice, batches = random.Random(0), []
 
     class Noting(Fake):
@@ -211,7 +211,7 @@ def test_batches_are_as_large_as_they_may_be(stopped_clock):
     assert batches == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
 
 
-def test_a_smaller_batch_size_holds_from_then_on():
+def test_a_smaller_batch_size_applies_afterwards():
     sizes = []
 
     class Shrinking(Fake):
@@ -225,7 +225,7 @@ def test_a_smaller_batch_size_holds_from_then_on():
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-def test_an_incomplete_batch_is_drawn_after_a_while_though_the_list_goes_on(threads):
+def test_an_incomplete_batch_is_drawn_after_a_while(threads):
     written, waited = Event(), []
 
     class Noting(Fake):
@@ -245,14 +245,14 @@ def test_an_incomplete_batch_is_drawn_after_a_while_though_the_list_goes_on(thre
     assert waited == [True] * 3
 
 
-def test_a_batch_that_no_more_may_be_read_for_is_not_waited_for(monkeypatch, stopped_clock):
+def test_a_batch_beyond_the_limit_of_reading_is_drawn_incomplete(monkeypatch, stopped_clock):
     monkeypatch.setattr(scheduler, "READ_BYTES", 100)
     told = Fake(2, drawing=1, batch_size=50).run(endless())
     assert without_hanging(lambda: next(told)) == Thing(0)
     told.close()
 
 
-def test_what_could_not_be_drawn_is_drawn_again_in_its_turn():
+def test_failed_drawings_are_repeated_in_order():
     class Halving(Fake):
         def draw(self, batch, tell):
             half = (len(batch) + 1) // 2
@@ -264,7 +264,7 @@ def test_what_could_not_be_drawn_is_drawn_again_in_its_turn():
     assert steps.numbers("draw") == list(range(23))
 
 
-def test_what_could_not_be_drawn_is_drawn_again_by_several_threads():
+def test_failed_drawings_are_repeated_by_several_threads():
     class Refusing(Fake):
         def __init__(self, *args, **limits):
             super().__init__(*args, **limits)
@@ -283,7 +283,7 @@ def test_what_could_not_be_drawn_is_drawn_again_by_several_threads():
 # --- how much at once
 
 
-def test_the_first_batch_is_drawn_alone_and_then_so_many_as_may():
+def test_the_first_batch_is_drawn_alone_and_later_ones_concurrently():
     peak, together, alone = Peak(), Barrier(3), []
 
     class Several(Fake):
@@ -301,7 +301,7 @@ def test_the_first_batch_is_drawn_alone_and_then_so_many_as_may():
     assert peak.most == 3
 
 
-def test_what_the_first_batch_shows_holds_for_all_others():
+def test_findings_of_the_first_batch_apply_to_all_others():
     peak = Peak()
 
     class Lowering(Fake):
@@ -315,7 +315,7 @@ def test_what_the_first_batch_shows_holds_for_all_others():
     assert peak.most == 1
 
 
-def test_no_more_steps_than_threads_are_under_way():
+def test_at_most_one_step_per_thread_runs():
     peak = Peak()
 
     class Measured(Fake):
@@ -339,7 +339,7 @@ def test_no_more_steps_than_threads_are_under_way():
 
 
 @pytest.mark.parametrize(("drawn_ahead", "expected"), [(0, "dwdwdwdw"), (1, "ddwdwdww"), (2, "dddwdwww"), (9, "ddddwwww")])
-def test_so_much_may_wait_to_be_written_when_another_batch_is_drawn(drawn_ahead, expected):
+def test_the_bytes_waiting_to_be_written_are_limited_before_drawing(drawn_ahead, expected):
     class OneByOne(Fake):
         def draw(self, batch, tell):
             self.limits.batch_size = 1
@@ -362,7 +362,7 @@ class Weighed(Fake):
 
 
 @pytest.mark.parametrize(("threads", "drawing", "batch_size"), [(2, 1, 1), (4, 2, 1), (4, 2, 3), (5, 5, 1)])
-def test_with_a_slow_writer_what_waits_to_be_written_is_bounded(threads, drawing, batch_size, monkeypatch):
+def test_a_slow_writer_bounds_the_waiting_pictures(threads, drawing, batch_size, monkeypatch):
     monkeypatch.setattr(scheduler, "DRAWN_BYTES", 100)
 
     class SlowWriter(Weighed):
@@ -378,7 +378,7 @@ def test_with_a_slow_writer_what_waits_to_be_written_is_bounded(threads, drawing
 
 
 @pytest.mark.parametrize(("threads", "batch_size"), [(1, 20), (2, 1), (4, 20)])
-def test_with_a_slow_drawer_what_is_read_ahead_is_bounded(threads, batch_size, monkeypatch):
+def test_a_slow_drawer_bounds_the_images_read_ahead(threads, batch_size, monkeypatch):
     monkeypatch.setattr(scheduler, "READ_BYTES", 100)
     monkeypatch.setattr(scheduler, "BATCH_SECONDS", 0.01)
 
@@ -397,14 +397,14 @@ def test_with_a_slow_drawer_what_is_read_ahead_is_bounded(threads, batch_size, m
     assert max(steps.waiting) < 100 + threads * 30
 
 
-def test_what_is_larger_than_any_bound_goes_through_one_by_one(monkeypatch):
+def test_images_larger_than_a_bound_are_processed_one_by_one(monkeypatch):
     monkeypatch.setattr(scheduler, "READ_BYTES", 100)
     monkeypatch.setattr(scheduler, "DRAWN_BYTES", 100)
     assert len(list(Fake(3, drawn_ahead=3).run(things(20, bytes=1000)))) == 20
 
 
 @pytest.mark.parametrize(("batch_size", "drawn_ahead"), [(1, 0), (4, 4), *thorough((1, 4), (4, 0))])
-def test_while_nobody_listens_nothing_goes_on_without_end(batch_size, drawn_ahead):
+def test_events_that_are_not_consumed_stop_the_schedule(batch_size, drawn_ahead):
     steps = Fake(3, batch_size=batch_size, drawn_ahead=drawn_ahead)
     told = steps.run(endless())
     next(told)
@@ -450,7 +450,7 @@ class InOrder(Fake):
 
 
 @pytest.mark.parametrize(("batch_size", "threads"), [(1, 5), (3, 2), *thorough((1, 1), (1, 2), (3, 1), (3, 5))])
-def test_what_is_held_back_is_bounded_and_comes_to_an_end(threads, batch_size):
+def test_held_back_images_are_bounded_and_finished(threads, batch_size):
     steps = InOrder(threads, batch_size=batch_size)
     items = [Thing(number, bytes=scheduler.DRAWN_BYTES // 4) for number in range(40)]
     assert len(list(steps.run(items))) == 40
@@ -458,7 +458,7 @@ def test_what_is_held_back_is_bounded_and_comes_to_an_end(threads, batch_size):
     assert steps.most <= scheduler.DRAWN_BYTES + threads * batch_size * scheduler.DRAWN_BYTES // 4
 
 
-def test_what_was_listed_first_is_drawn_first_though_it_was_read_last():
+def test_images_are_drawn_in_the_order_of_listing():
     class SlowFirst(Fake):
         def read(self, item, tell):
             if item.number == 2:
@@ -486,7 +486,7 @@ class StopError(BaseException):
 @pytest.mark.parametrize("error", [ValueError("no"), StopError("no"), KeyboardInterrupt("no")], ids=type)
 @pytest.mark.parametrize("threads", [1, 4])
 @pytest.mark.parametrize("place", ["found", "listed", "read", "draw", "write"])
-def test_an_exception_reaches_the_caller_and_nothing_goes_on(place, threads, error):
+def test_an_exception_reaches_the_caller_and_ends_the_schedule(place, threads, error):
     def broken(number):
         if number == 7:
             raise error
@@ -528,7 +528,7 @@ def test_an_exception_reaches_the_caller_and_nothing_goes_on(place, threads, err
     assert [step for step in steps.log if step[0] != "listed"] == done
 
 
-def test_what_was_told_before_an_exception_arrives_before_it():
+def test_events_before_an_exception_arrive_before_it():
     class Failing(Fake):
         def write(self, item, tell):
             if item.number == 7:
@@ -541,7 +541,7 @@ def test_what_was_told_before_an_exception_arrives_before_it():
     assert told == things(7)
 
 
-def test_an_exception_arrives_though_nobody_listened_for_a_while():
+def test_an_exception_arrives_after_a_pause_of_the_caller():
     class Failing(Fake):
         def write(self, item, tell):
             if item.number == 30:
@@ -555,7 +555,7 @@ def test_an_exception_arrives_though_nobody_listened_for_a_while():
         list(events)
 
 
-def test_a_signal_is_heeded_though_it_does_not_end_the_wait_for_an_event():
+def test_a_signal_during_the_wait_for_an_event_is_handled():
     class InterruptionError(Exception):
         pass
 
@@ -592,7 +592,7 @@ def test_of_several_exceptions_one_reaches_the_caller():
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5])
-def test_closing_it_early_ends_everything(threads):
+def test_closing_the_schedule_early_ends_its_threads(threads):
     steps, before = Fake(threads), set(threading.enumerate())
     told = steps.run(endless())
     for _ in range(3):
@@ -603,7 +603,7 @@ def test_closing_it_early_ends_everything(threads):
     assert [step for step in steps.log if step[0] != "listed"] == done
 
 
-def test_closing_it_before_it_began_starts_nothing():
+def test_closing_an_unstarted_schedule_starts_nothing():
     before = set(threading.enumerate())
     steps = Fake()
     steps.run(endless()).close()
@@ -611,7 +611,7 @@ def test_closing_it_before_it_began_starts_nothing():
     assert steps.log == []
 
 
-def test_closing_it_does_not_wait_for_a_list_that_is_slow_to_arrive():
+def test_closing_does_not_wait_for_a_slow_list():
     arrives = Event()
 
     def slowly():
@@ -630,7 +630,7 @@ def test_closing_it_does_not_wait_for_a_list_that_is_slow_to_arrive():
 
 
 @pytest.mark.parametrize("place", ["read", "draw", "write"])
-def test_closing_it_does_not_wait_long_for_a_step_that_does_not_come_to_an_end(place, monkeypatch):
+def test_closing_does_not_wait_long_for_an_endless_step(place, monkeypatch):
     monkeypatch.setattr(scheduler, "PARTING_SECONDS", 0.2)
     begun, released, waited = Event(), Event(), []
 
@@ -667,7 +667,7 @@ def test_closing_it_does_not_wait_long_for_a_step_that_does_not_come_to_an_end(p
     assert all((kind, 3) not in steps.log for kind in ("read", "draw", "write")[after + 1 :]), "it goes no further"
 
 
-def test_closing_it_waits_for_steps_under_way(monkeypatch):
+def test_closing_waits_for_running_steps(monkeypatch):
     monkeypatch.setattr(scheduler, "PARTING_SECONDS", PATIENCE)
     begun = Event()
 
@@ -686,7 +686,7 @@ def test_closing_it_waits_for_steps_under_way(monkeypatch):
     assert steps.numbers("write") == [0]
 
 
-def test_many_runs_one_after_another_lose_nothing():
+def test_many_consecutive_schedules_lose_nothing():
     for number in range(60):
         steps = Fake(1 + number % 4, batch_size=1 + number % 3, drawn_ahead=number % 2)
         assert len(list(steps.run(things(number % 7, ("square", "wide"))))) == number % 7

@@ -58,7 +58,7 @@ def test_transparency_is_reported_once_and_recorded_with_each_image(norm, tmp_pa
     assert [recorded(summary, name) for name in (*names, "opaque.png")] == [[TRANSPARENT]] * 4 + [[]]
 
 
-def test_transparent_frames_of_an_animation_are_told_once(tmp_path):
+def test_transparent_frames_of_an_animation_are_reported_once(tmp_path):
     frames = [Image.new("RGBA", (20, 20), colour) for colour in (CLEAR, (1, 2, 3, 255))]
     frames[0].save(tmp_path / "a.webp", save_all=True, append_images=frames[1:], lossless=True)
     summary, told, _ = draw(Net(), tmp_path / "a.webp", tmp_path)
@@ -66,7 +66,7 @@ def test_transparent_frames_of_an_animation_are_told_once(tmp_path):
     assert [recorded(summary, f"a.webp/00000{number}") for number in (0, 1)] == [[TRANSPARENT], []]
 
 
-def test_pixels_in_memory_are_told_as_files(tmp_path):
+def test_transparent_pixels_in_memory_are_reported_like_files(tmp_path):
     _, told, _ = draw(Net(), [Image.new("RGBA", (20, 20), CLEAR), Image.new("LA", (20, 20), (9, 0))], tmp_path)
     assert told.count(TRANSPARENT) == 1
 

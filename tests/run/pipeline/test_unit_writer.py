@@ -128,7 +128,7 @@ def threads():
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("batch_size", [1, 8])
-def test_an_image_is_finished_before_the_next_is_known(batch_size, pictures, look):
+def test_an_image_is_finished_before_the_next_one_is_listed(batch_size, pictures, look):
     finished = threading.Event()
     waited = []
 
@@ -205,7 +205,7 @@ def make_session(directory, model=None, **changes):
     return Session(**{**fields, **changes})
 
 
-def test_what_is_drawn_does_not_pile_up_before_a_slow_disk(pictures, tmp_path):
+def test_pictures_waiting_for_a_slow_disk_are_bounded(pictures, tmp_path):
     passes = Counter()
 
     class Counting(Net):
@@ -304,7 +304,7 @@ def test_an_image_on_which_the_model_fails_fails_alone(batch_size, pictures, loo
     assert len(list(summary.directory.rglob("unit.json"))) == 10
 
 
-def test_a_model_that_always_fails(pictures, look):
+def test_a_model_that_always_fails_fails_each_image(pictures, look):
     class Broken(Net):
         def forward(self, x):
             return self.a(self.b(x))
@@ -315,7 +315,7 @@ def test_a_model_that_always_fails(pictures, look):
 
 
 @pytest.mark.parametrize("batch_size", [1, 8])
-def test_a_model_that_makes_several_samples_of_an_image(batch_size, pictures, look):
+def test_a_model_with_several_samples_of_an_image_is_drawn(batch_size, pictures, look):
     summary = look(pictures, Folding(2), batch_size=batch_size, to=["png"])
     assert counts(summary) == (12, 12, 0, 0)
     record = json.loads((summary.directory / "3.png/unit.json").read_bytes())
@@ -341,7 +341,7 @@ def test_samples_that_are_parts_of_an_image_are_one_map(batch_size, pictures, lo
     assert record["layers"][0]["max"] == pytest.approx(float(max(found)), rel=0.02)
 
 
-def test_a_model_of_which_nothing_can_be_drawn(pictures, look):
+def test_a_model_without_drawable_outputs_fails(pictures, look):
     class Complex(nn.Identity):
         def forward(self, x):
             return x[0] * 1j
@@ -382,7 +382,7 @@ class Loops(nn.Module):
 @pytest.mark.parametrize("batch_size", [4, 12, None])
 @pytest.mark.parametrize("layers", [["layer"], ["relu"], ["layer", "relu"]], ids=" ".join)
 @pytest.mark.parametrize(("kind", "each"), [("Conv1d", False), ("Conv2d", False), ("Conv2d", True)])
-def test_layers_without_an_axis_of_images_give_each_image_its_own(*, kind, each, layers, batch_size, pictures, look):
+def test_layers_without_an_axis_of_images_are_drawn_for_each_image(*, kind, each, layers, batch_size, pictures, look):
     """In a batch of four, four channels of one image are not the images."""
     network = Loops(kind, each=each)
     summary = look(pictures, network, layers=layers, batch_size=batch_size, to=["png", "raw"])
@@ -403,7 +403,7 @@ def test_layers_without_an_axis_of_images_give_each_image_its_own(*, kind, each,
             assert record["max"] == pytest.approx(float(wanted.max()), abs=1e-5)
 
 
-def test_images_of_different_sizes_in_one_run(tmp_path, look):
+def test_images_of_different_sizes_are_drawn_in_one_run(tmp_path, look):
     sizes = [(16, 16), (16, 16), (20, 16), (16, 16), (9, 31), (9, 31), (9, 31), (9, 31), (9, 31)]
     paths = [paint(tmp_path / "pictures" / f"{n}.png", n, size) for n, size in enumerate(sizes)]
     summary = look(paths, preprocessing=InputOptions(fit="none"), batch_size=4, to=["png"])
@@ -429,7 +429,7 @@ def test_strict_ends_at_the_first_failure(pictures, look, tmp_path):
 
 
 @pytest.mark.parametrize("options", [{}, {"to": ["tar"], "shard": 10}])
-def test_strict_draws_what_stands_before_the_first_failure(options, pictures, look, tmp_path):
+def test_strict_draws_images_before_the_first_failure(options, pictures, look, tmp_path):
     if "shard" in options:
         require("pyarrow", "scale")
     bad = tmp_path / "bad.png"
@@ -443,7 +443,7 @@ def test_strict_draws_what_stands_before_the_first_failure(options, pictures, lo
     assert not summary.directory.joinpath("shard-000001").exists()
 
 
-def test_strict_is_nothing_special_for_a_single_image(pictures, look):
+def test_strict_does_not_change_a_run_of_a_single_image(pictures, look):
     (pictures / "2.png").write_bytes(b"no image")
     summary = look(pictures / "2.png", strict=True)
     assert (summary.stopped, summary.exit_code) == (False, 4)
@@ -452,7 +452,7 @@ def test_strict_is_nothing_special_for_a_single_image(pictures, look):
 # --- interruption
 
 
-def test_an_interruption_while_telling_leaves_nothing_behind(pictures, look, tmp_path):
+def test_an_interruption_in_on_event_leaves_nothing_behind(pictures, look, tmp_path):
     before = {path: path.read_bytes() for path in pictures.rglob("*.png")}
     seen = []
 
@@ -493,7 +493,7 @@ def test_an_interruption_during_the_forward_pass_leaves_nothing_behind(pictures,
 
 
 @pytest.mark.parametrize("error", [RuntimeError("mine"), OSError(28, "mine")])
-def test_an_exception_while_telling_reaches_the_caller(error, pictures, look, tmp_path):
+def test_an_exception_in_on_event_reaches_the_caller(error, pictures, look, tmp_path):
     def tell(event):
         if isinstance(event, Outcome):
             raise error
@@ -525,7 +525,7 @@ def test_a_run_directory_that_disappears_is_an_output_error(pictures, look, tmp_
 
 
 @pytest.mark.thorough
-def test_threads_and_open_files_are_as_before(pictures, look):
+def test_a_run_leaves_no_threads_and_open_files(pictures, look):
     if not Path("/proc/self/fd").exists():
         pytest.skip("needs Linux")
     (pictures / "3.png").write_bytes(b"no image")
@@ -700,7 +700,7 @@ def test_everything_is_written_under_a_hidden_name(situation, server, tmp_path):
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("limit", [1000, *thorough(10, 1500, 3000)])
-def test_a_full_disk_is_said_and_leaves_nothing_half_done(limit, situation, server, tmp_path):
+def test_a_full_disk_is_reported_and_leaves_no_partial_unit(limit, situation, server, tmp_path):
     """A limit on the size of files stands for the full disk: the write itself fails, not the opening."""
     inputs, start, expected = situation
     out = tmp_path / "out"
@@ -713,7 +713,7 @@ def test_a_full_disk_is_said_and_leaves_nothing_half_done(limit, situation, serv
     assert content(out) == expected
 
 
-def test_a_read_only_run_is_said(server):
+def test_a_read_only_run_is_reported(server):
     with tempfile.TemporaryDirectory() as folder:  # pytest's own cannot be entered by other users
         inputs, out = Path(folder, "pictures"), Path(folder, "out")
         paint(inputs / "0.png")
@@ -731,7 +731,7 @@ def test_a_read_only_run_is_said(server):
 
 
 @pytest.mark.thorough
-def test_eight_processes_that_draw_the_same_anew(pictures, server, tmp_path):
+def test_eight_processes_redraw_the_same_images(pictures, server, tmp_path):
     assert server({"inputs": [pictures], "out": tmp_path / "reference"})[0]["code"] == 0
     out = tmp_path / "out"
     replies = server(*[{"inputs": [pictures], "out": out, "force": True}] * 8)
@@ -742,7 +742,7 @@ def test_eight_processes_that_draw_the_same_anew(pictures, server, tmp_path):
 
 
 @pytest.mark.thorough
-def test_eight_processes_with_a_share_each(pictures, server, tmp_path):
+def test_eight_processes_draw_a_part_each(pictures, server, tmp_path):
     paths = sorted(pictures.glob("*.png"))
     assert server({"inputs": paths, "out": tmp_path / "reference"})[0]["code"] == 0
     out = tmp_path / "out"

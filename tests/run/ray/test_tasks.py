@@ -31,33 +31,33 @@ def configuration(**options):
     return RunConfig(**{**given, **options})
 
 
-def test_images_of_their_own_are_tasks_of_some(tmp_path):
+def test_images_without_shards_are_grouped_into_tasks(tmp_path):
     failure = Failure("/in/x.png", "E_MISSING", "no")
     tasks = list(divide([*FILES[:20], failure, *FILES[20:]]))
     assert [len(task.items) for task in tasks if isinstance(task, Task)] == [IMAGES, IMAGES, 40 - 2 * IMAGES]
     assert [event for event in tasks if isinstance(event, Outcome)] == [Outcome("/in/x.png", "failed", failure=failure)]
 
 
-def test_a_shard_is_a_task_as_soon_as_it_is_whole(tmp_path):
+def test_a_complete_shard_is_a_task(tmp_path):
     tasks = list(divide(Grouping(tmp_path, "run", 16).items(iter(FILES))))
     assert [[item.file for item in task.items] for task in tasks] == [FILES[:16], FILES[16:32], FILES[32:]]
     assert all(task.items[0].group.complete for task in tasks)
     assert [task.items[0].group.number for task in tasks] == [0, 1, 2]
 
 
-def test_what_is_there_is_no_task(tmp_path):
+def test_finished_images_are_no_task(tmp_path):
     (event,) = divide([Outcome("/in/0.png", "skipped", unit=tmp_path)])
     assert event == Outcome("/in/0.png", "skipped", unit=tmp_path)
 
 
-def test_what_was_told_before_is_not_counted_again():
+def test_repeated_events_are_counted_once():
     shard = Group(0, 3, FILES[:3], reported=frozenset({1}), complete=True)
     progress = Progress()
     (task,) = divide(counted([*(Member(shard, position) for position in range(3))], progress))
     assert (len(task.items), progress.found) == (3, 2)
 
 
-def test_an_ending_ends_a_shard_that_is_not_full():
+def test_the_end_of_inputs_completes_a_partial_shard():
     shard = Group(0, 9)
     shard.members += FILES[:2]
 
@@ -70,7 +70,7 @@ def test_an_ending_ends_a_shard_that_is_not_full():
     assert [item.file for item in task.items] == FILES[:2]
 
 
-def test_an_image_over_which_workers_die_is_given_up_after_three_attempts():
+def test_an_image_that_kills_workers_fails_after_three_attempts():
     task = after_death(Task(tuple(FILES[:4])), None)  # any of them may be to blame
     assert (task.careful, task.lost) == (True, {})
     task = after_death(task, "/in/2.png")
@@ -81,14 +81,14 @@ def test_an_image_over_which_workers_die_is_given_up_after_three_attempts():
     assert task.paths == ["/in/0.png", "/in/1.png", "/in/3.png"]
 
 
-def test_two_such_images_are_told_apart():
+def test_two_images_that_kill_workers_are_distinguished():
     task = Task(tuple(FILES[:4]))
     for under_way in (None, "/in/1.png", "/in/3.png", "/in/1.png", "/in/3.png"):
         task = after_death(task, under_way)
     assert set(task.lost) == {"/in/1.png", "/in/3.png"}
 
 
-def test_where_nobody_knows_over_which_all_are_given_up_at_last():
+def test_all_images_of_a_task_fail_if_the_fatal_one_is_unknown():
     task = Task(tuple(FILES[:4]))
     for _ in range(MOST_UNEXPLAINED):
         assert task.lost == {}
@@ -123,7 +123,7 @@ def test_a_careful_task_draws_one_image_after_the_other(session, tmp_path):
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["0.png", "2.png"]
 
 
-def test_a_careful_task_waits_until_it_is_known_what_it_begins(session, tmp_path):
+def test_a_careful_task_reports_an_image_before_it_begins(session, tmp_path):
     (file, *_) = find_images([str(tmp_path / "in")])
     reports = do(session, Task((file,), deaths={None: 1}))
     assert next(reports) == Begun(file.path)
@@ -140,7 +140,7 @@ class Looking(Net):
         return super().forward(x if bool(x.isfinite().all()) else x.nan_to_num())
 
 
-def test_a_wrong_request_comes_back_as_such(tmp_path, session):
+def test_a_wrong_request_of_a_task_is_raised(tmp_path, session):
     requested = {"views": ("gradcam",), "targets": ("999",)}
     with pytest.raises(RequestError, match="no class 999: the network has 3 outputs"):  # where that is known, at once
         load_session(configuration(**requested))
