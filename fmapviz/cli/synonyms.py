@@ -10,7 +10,9 @@ from fmapviz.core import registry
 from fmapviz.core.synonyms import meant_option
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
+
+    from fmapviz.core.members import NamedMember
 
 _DRAWS = "`fmapviz MODEL INPUT...` draws"
 
@@ -86,7 +88,8 @@ def meant_flag(word: str, known: Collection[str]) -> str | None:
     flag = next((flag for flag in FLAGS.get(word.lower().replace("_", "-"), ()) if flag in known), None)
     if flag:
         return f"did you mean {flag}?"
-    written, pair = {name: text for name, text in written_options().items() if as_typed(text) in known}, "--against" in known
-    offered = {"views": registry.offered_views(pair=pair), "to": registry.offered_formats(pair=pair)}
-    hint = as_typed(meant_option(word, written, offered) or "")
+    written = {name: text for name, text in written_options().items() if as_typed(text) in known}
+    pair = "--against" in known
+    views: Mapping[str, NamedMember] = registry.offered_views(pair=pair)
+    hint = as_typed(meant_option(word, written, {"views": views, "to": registry.offered_formats(pair=pair)}) or "")
     return hint if {*re.findall(r"(?<!\S)--[a-z-]+", hint)} <= {*known} else None

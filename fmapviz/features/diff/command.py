@@ -70,7 +70,7 @@ def diff(
     """
     typed = read_options(options)
     given = typed[RunConfig]
-    check_norm(typed[Style].get("norm", Style.norm), [norm for norm in NORMS if norm not in OF_ONE])
+    check_norm(typed[Style].get("norm", Style().norm), [norm for norm in NORMS if norm not in OF_ONE])
     view = next(name for name, view in registry.views().items() if view.networks == 2)
     if not quiet:
         show_status(f"loading {model} ...")
