@@ -28,13 +28,23 @@ if TYPE_CHECKING:
     from PIL import Image as PillowImage
     from torch import Tensor, nn
 
-    from fmapviz.config import RunInfo, Style
+    from fmapviz.config import Engine as Engine
+    from fmapviz.config import Part as Part
+    from fmapviz.config import RunInfo as RunInfo
+    from fmapviz.config import Style
     from fmapviz.core.bands import Bands
     from fmapviz.core.centres import Centres
     from fmapviz.core.channel_table import ChannelTable
     from fmapviz.core.drawings import Rendered, Tiles
     from fmapviz.core.layout import Layout
     from fmapviz.core.samples import Samples
+    from fmapviz.features.cam.attribution import ClassActivation as ClassActivation
+    from fmapviz.features.diff.compare import LayerDifference as LayerDifference
+    from fmapviz.features.top.own_loop import TopLayer as TopLayer
+    from fmapviz.features.top.top_images import TopSummary as TopSummary
+    from fmapviz.images.decode import Image as Image
+    from fmapviz.observe.captured import Captured as Captured
+    from fmapviz.observe.receptive_field import ReceptiveField as ReceptiveField
 
     Input = str | Path | PillowImage.Image | NDArray[Any] | Tensor  # a tensor may be a batch
     Inputs = Input | Iterable[Input]
@@ -823,7 +833,9 @@ class StoredAt:
     offset: int
 
 
-def __getattr__(name: str) -> Any:  # Any: of all types; names of other modules are imported on first use
-    if name in TYPES:
-        return getattr(import_module(f"fmapviz.{TYPES[name]}"), name)
-    raise AttributeError(f"module 'fmapviz.types' has no attribute {name!r}")
+if not TYPE_CHECKING:  # which read the imports above
+
+    def __getattr__(name: str) -> Any:  # Any: of all types; names of other modules are imported on first use
+        if name in TYPES:
+            return getattr(import_module(f"fmapviz.{TYPES[name]}"), name)
+        raise AttributeError(f"module 'fmapviz.types' has no attribute {name!r}")

@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[2]
 FEATURES = sorted(path.parent.name for path in (ROOT / "fmapviz/features").glob("*/__init__.py"))
 LISTED = {name.removeprefix("fmapviz.features.") for name in PACKAGES if name.startswith("fmapviz.features.")}
 # Each has a line for each contribution, or public name, of a capability.
-LISTS = ("catalogue.py", "public_names.py", "__init__.py")
+LISTS = ("catalogue.py", "public_names.py", "__init__.py", "types.py")
 
 
 def copy_without(features, root, folders=("fmapviz",), files=()):

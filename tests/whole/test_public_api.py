@@ -7,6 +7,7 @@ import pydoc
 import re
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ from PIL import Image
 import fmapviz
 from fmapviz.config import RunConfig
 from fmapviz.images.find import path_hash, unit_name
-from fmapviz.public_names import FORMER, HOMES
+from fmapviz.public_names import FORMER, HOMES, TYPES
 
 NAMES = {*HOMES}
 
@@ -55,24 +56,19 @@ def test_the_former_name_of_model_names_is_accepted_with_a_warning():
         assert fmapviz.known_names is fmapviz.model_names
 
 
-def test_type_checkers_see_the_public_names():
+@pytest.mark.parametrize(("module", "names"), [(fmapviz, NAMES | {"errors", "events", "types"}), (fmapviz.types, {*TYPES})])
+def test_type_checkers_see_the_public_names(module, names):
     """They read the imports for types, each with its name as an alias."""
-    tree = ast.parse(Path(fmapviz.__file__).read_text())
-    imported = [alias for node in tree.body if isinstance(node, ast.If) for each in node.body for alias in each.names]
-    assert {alias.name for alias in imported} == NAMES | {"errors", "events", "types"}
-    assert all(alias.asname == alias.name for alias in imported)
-
-
-def test_names_imported_from_types_exist():
-    """A type checker cannot tell: the module has names of other modules too."""
-    own = Path(fmapviz.types.__file__).read_text()
-    for path in Path(fmapviz.__file__).parent.rglob("*.py"):
-        text = path.read_text()
-        for statement in re.findall(r"^ *(from fmapviz\.types import (?:\([^)]*\)|.*))$", text, re.MULTILINE):
-            names = [each.name for each in ast.parse(statement).body[0].names]
-            assert all(hasattr(fmapviz.types, name) or f"    {name} = " in own for name in names), path
-    with pytest.raises(AttributeError, match="'fmapviz\\.types' has no attribute 'nonsense'"):
-        _ = fmapviz.types.nonsense
+    tree = ast.parse(Path(module.__file__).read_text())
+    conditional = [each for node in tree.body if isinstance(node, ast.If) for each in node.body]
+    imported = [alias for each in conditional if isinstance(each, ast.ImportFrom) for alias in each.names]
+    assert {alias.asname for alias in imported if alias.asname == alias.name} == names
+    for each in conditional:
+        for alias in each.names if isinstance(each, ast.ImportFrom) else ():
+            if alias.asname in names - {"errors", "events", "types"}:
+                assert getattr(module, alias.name) is getattr(import_module(each.module), alias.name)
+    with pytest.raises(AttributeError, match=f"'{module.__name__}' has no attribute 'nonsense'"):
+        _ = module.nonsense
 
 
 def test_the_parameters_of_visualize_are_those_of_the_configuration():
