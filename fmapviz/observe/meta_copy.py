@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from threading import Lock, RLock
 from typing import TYPE_CHECKING
 
 import torch
@@ -10,6 +11,9 @@ from torch import Tensor, nn
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+
+_LOCKS = (type(Lock()), type(RLock()))
 
 
 def copy_to_meta(network: nn.Module, *, hooks: bool = True) -> nn.Module:
@@ -44,6 +48,7 @@ def copy_with(network: nn.Module, convert: Callable[[Tensor], Tensor], *, left_o
     held = [each for module in network.modules() for each in vars(module).items()]
     tensors = [*network.parameters(), *network.buffers(), *(value for _, value in held if isinstance(value, Tensor))]
     known: dict[int, object] = {id(values): _converted(values, convert) for values in tensors}
+    known |= {id(value): value for _, value in held if isinstance(value, _LOCKS)}  # shared: `deepcopy` refuses them
     if left_out:
         known |= {id(hooks): type(hooks)() for name, hooks in held if left_out in name and isinstance(hooks, dict)}
     return deepcopy(network, known)

@@ -43,7 +43,7 @@ def used_weight(module: nn.Module, stored: Tensor) -> Tensor:
         with undisturbed(stored.device):
             seen = [_weight_in_call(module, stored, value) for value in (0.5, 2.0)]
     except Exception as error:
-        reason = f"its kernels are computed when it runs, and that failed alone: {type(error).__name__}: {error}"
+        reason = f"its kernels are computed when it runs, and running a copy failed: {type(error).__name__}: {error}"
         raise NotAMapError(reason) from error
     first, second = seen
     if first.shape != second.shape or not torch.equal(first.nan_to_num(), second.nan_to_num()):

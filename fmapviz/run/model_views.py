@@ -18,6 +18,7 @@ from fmapviz.run.units import write_unit
 from fmapviz.store.unit import find_done, read_unit
 from fmapviz.store.unit_key import UnitKey, key_of
 from fmapviz.types import Drawing, LayerResult, Statistics
+from fmapviz.views.base import NoWeightsError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -88,7 +89,8 @@ def _read_weights(session: Session) -> tuple[dict[tuple[int, str], torch.Tensor]
                 with evaluating(layer.module):  # in training mode, reading what is parametrized may change it
                     known[index, view] = module.read(layer.module, session.config.style)
             except NotAMapError as reason:
-                if chosen or not any(layer.module.children()):  # blocks of a transformer are there for other views
+                # Blocks of a transformer are there for other views.
+                if chosen or not isinstance(reason, NoWeightsError) or not any(layer.module.children()):
                     undrawn[layer.name] = str(reason)
     return known, undrawn
 

@@ -41,6 +41,10 @@ class NoChannelsError(NotAMapError):
     """None of the chosen channels exists."""
 
 
+class NoWeightsError(NotAMapError):
+    """A layer has no weights of the kind that a view draws."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class LayerMaps:
     """One feature map of N images, as a view receives it.

@@ -17,6 +17,7 @@ from fmapviz.draw.labels import number_size
 from fmapviz.draw.picture import is_numbered, lettering
 from fmapviz.observe.reshape import NotAMapError
 from fmapviz.observe.used_weight import used_weight
+from fmapviz.views.base import NoWeightsError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,11 +36,12 @@ def read(module: nn.Module, style: Style) -> Tensor:
     """Return the kernels of a convolution, see `weight_of`.
 
     Raises:
-        NotAMapError: The module has no kernels, or none of the chosen filters.
+        NoWeightsError: The module has no kernels.
+        NotAMapError: It has none of the chosen filters, or its kernels cannot be seen.
     """
     weight = weight_of(module)
     if weight is None:
-        raise NotAMapError("has no kernels")
+        raise NoWeightsError("has no kernels")
     chosen = choose(weight, style)
     if chosen is not None and not len(chosen):
         raise NotAMapError(f"has {counted(len(weight), 'filter')}, none of those chosen")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 import torch
 from cases import thorough
@@ -9,6 +11,7 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.utils import parametrizations, prune, spectral_norm, weight_norm
 
+import fmapviz
 from fmapviz.observe.reshape import NotAMapError
 from fmapviz.views.kernels import weight_of
 
@@ -37,6 +40,16 @@ class Standardized(nn.Conv2d):
         return functional.conv2d(images, weight, self.bias, self.stride, self.padding)
 
 
+class Locked(Standardized):
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.lock = threading.Lock()
+
+    def forward(self, images):
+        with self.lock:
+            return super().forward(images)
+
+
 class Masked(nn.Conv2d):
     def forward(self, images):
         self.weight.data[..., 1:] = 0
@@ -57,6 +70,7 @@ BUILDERS = {
     "spectral_norm": lambda: spectral_norm(nn.Conv2d(3, 4, 3)),
     "pruned": lambda: stale_pruning(nn.Conv2d(3, 4, 3)),
     "standardized": lambda: Standardized(3, 4, 3),
+    "locked": lambda: Locked(3, 4, 3),
     "plain": lambda: nn.Conv2d(3, 4, 3),
     "parametrized": lambda: parametrizations.weight_norm(nn.Conv2d(3, 4, 3)),
     "parametrized spectrum": lambda: parametrizations.spectral_norm(nn.Conv2d(3, 4, 3)),
@@ -83,7 +97,7 @@ def kernels_in_use(layer):
     return torch.stack(found, 1)
 
 
-@pytest.mark.parametrize("kind", ["weight_norm", "spectral_norm", "pruned", "standardized", *thorough(*list(BUILDERS)[4:])])
+@pytest.mark.parametrize("kind", [*list(BUILDERS)[:5], *thorough(*list(BUILDERS)[5:])])
 def test_kernels_are_those_that_the_layer_responds_with(kind):
     torch.manual_seed(0)
     layer = BUILDERS[kind]().eval()
@@ -109,3 +123,12 @@ def test_kernels_that_differ_from_call_to_call_are_not_drawn(kind):
     with pytest.raises(NotAMapError, match="depend on the input or on random numbers"):
         weight_of(layer)
     assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_kernels_of_a_convolution_that_cannot_be_copied_are_reported(tmp_path):
+    layer = parametrizations.weight_norm(nn.Conv2d(3, 4, 3))
+    layer.steps = (number for number in (1, 2))
+    layer.register_forward_pre_hook(lambda *_: None)
+    summary = fmapviz.visualize(nn.Sequential(layer, nn.Conv2d(4, 4, 3)), views="kernels", out=tmp_path, to="png")
+    assert summary.pictures == 1
+    assert summary.undrawn["0"].startswith("its kernels are computed when it runs, and running a copy failed: TypeError")
