@@ -123,7 +123,7 @@ def test_runs_of_the_same_settings_are_named(out, fmapviz):
     assert [line for line in lines(fmapviz("runs").stdout) if line.startswith("same ") and line.endswith("  as alexnet")]
 
 
-def test_many_runs_have_one_line_each_with_what_differs_from_the_most_common_settings(tmp_path, fmapviz):
+def test_many_runs_have_one_line_each_with_their_differences_from_common_settings(tmp_path, fmapviz):
     """The run whose name comes first has settings of its own."""
     open_run(tmp_path / "runs", changed(INFO, style=Style(norm="signed", columns=3)), name="a")
     for number in range(12):

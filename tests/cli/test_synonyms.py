@@ -83,7 +83,7 @@ def test_a_command_names_only_options_that_it_has(context, command, option, mean
 
 
 @pytest.mark.parametrize("command", [name for name in COMMANDS if name != "run"])
-def test_no_command_names_options_of_others_as_its_own(context, command):
+def test_hints_of_a_command_name_only_its_options(context, command):
     here = context(command)
     known = options_of(here.command) | {"--help", "--version"}
     for option in {f"--{word}" for word in (*OPTIONS, *FLAGS)} | options_of(context("run").command) - known:

@@ -78,7 +78,7 @@ def images_of(html):
 
 
 @pytest.mark.parametrize("to", ["png", "html"])
-def test_a_summary_shows_some_pictures_of_the_first_images_and_says_how_many_are_left_out(tmp_path, to):
+def test_a_summary_shows_pictures_of_the_first_images_and_counts_the_others(tmp_path, to):
     inputs = [paint(tmp_path / f"{number}.png", number) for number in range(4)]
     for _ in range(2):  # drawn, then skipped
         drawn = fmapviz.visualize("shapesnet", inputs, out=tmp_path / "runs", to=to, views=["maps", "gradcam"])
@@ -238,7 +238,7 @@ def test_a_feature_map_of_any_values_is_one_line(values):
     assert "\n" not in shown
 
 
-def test_a_feature_map_shows_what_tile_draws():
+def test_a_feature_map_is_shown_as_tile_draws_it():
     found = captured(nn.Conv2d(3, 5, 3), 2, 3, 12, 10)
     for style in (None, fmapviz.Style(columns=2, colormap="viridis", scale=2)):
         grids = fmapviz.tile(found.values, style or fmapviz.Style())

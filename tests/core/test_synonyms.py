@@ -75,7 +75,7 @@ def test_a_view_or_format_of_another_tool_has_a_hint(family, word, meant):
     assert meant in error.value.hint
 
 
-def test_a_comparison_is_answered_with_its_own_formats_and_ranges():
+def test_hints_of_a_comparison_name_only_its_formats_and_ranges():
     for word, hint in {"csv": "did you mean 'numbers'?", "zzz": "there are: channels, gif, html, mp4, numbers, "}.items():
         with pytest.raises(RequestError, match="no such format") as error:
             RunConfig("shapesnet", "x.png", views="diff", to=word)

@@ -28,7 +28,7 @@ def highs(*rows):
         ("4,5-9", []),
     ],
 )
-def test_listed_channels_keep_their_order_and_missing_ones_are_dropped(channels, expected):
+def test_listed_channels_keep_their_order_and_missing_channels_are_dropped(channels, expected):
     chosen = choose_channels(highs([0.0] * 4, [1.0] * 4, [2.0] * 4), Style(channels=channels))
     assert chosen.dtype == torch.int64
     assert chosen.tolist() == [expected] * 3

@@ -500,7 +500,7 @@ def test_gray_equals_the_default():
     ids=str,
 )
 @pytest.mark.parametrize("shape", [(2, 7, 5, 4), (1, 16, 8, 8), (3, 1, 6, 2)])
-def test_code_for_gpus_gives_the_result_of_the_cpu(style, shape, monkeypatch):
+def test_code_for_gpus_has_the_result_of_the_cpu(style, shape, monkeypatch):
     maps = torch.randn(shape, generator=torch.Generator().manual_seed(0))
     broken = maps.clone()
     broken[0, 0, 0, 0], broken[-1, -1] = float("nan"), float("inf")
@@ -546,7 +546,7 @@ def test_ranges_cover_the_finite_values(maps):
 
 
 @pytest.mark.parametrize("poisoned", [False, True])
-def test_taken_channels_have_their_own_range_or_that_of_the_layer(poisoned):
+def test_chosen_channels_have_their_own_range_or_that_of_the_layer(poisoned):
     maps = random_maps(2, 9, 6, 5)
     if poisoned:
         maps[1, 3, 0, 0] = NAN

@@ -108,7 +108,7 @@ def test_bin_edges_equal_numpys(low, high, bins):
     assert np.allclose(edges, np.histogram_bin_edges([], bins, (float(low), float(high))), rtol=1e-15, atol=0)
 
 
-def test_a_histogram_without_finite_values_says_so():
+def test_a_histogram_without_finite_values_is_labelled():
     nothing = Histogram(np.zeros(64, np.int64), np.nan, np.nan, 7)
     pixels = plot(nothing)
     assert not heights(pixels).any()

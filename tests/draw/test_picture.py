@@ -113,7 +113,7 @@ def test_a_picture_describes_its_content():
 
 
 @pytest.mark.parametrize(("of", "whose"), [("output", "of all channels"), ("attention", "of all heads")])
-def test_the_range_says_that_it_is_of_more_than_the_chosen_channels(of, whose):
+def test_the_range_of_more_than_the_chosen_channels_is_described(of, whose):
     assert facts_of(drawing(of=of, channels=(0, 1)))["Range"] == f"-1.235 to 2, {whose}"
 
 

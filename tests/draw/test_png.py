@@ -99,7 +99,7 @@ def test_pixels_are_not_changed():
     assert np.array_equal(pixels, before)
 
 
-def test_the_same_pixels_give_the_same_file():
+def test_equal_pixels_are_encoded_to_equal_files():
     pixels = feature_maps()
     assert png.encode(pixels, {"a": "b"}) == png.encode(pixels, {"a": "b"})
 

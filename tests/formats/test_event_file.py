@@ -83,7 +83,7 @@ def test_a_histogram_is_also_the_summary_that_tensorboards_histogram_plugin_expe
 @pytest.mark.sampled
 @pytest.mark.parametrize("size", [0, 1, 127, 128, 16_384, 3_000_000])
 @pytest.mark.parametrize("step", [0, 1, 300, 2**62])
-def test_a_record_is_what_protobuf_serializes(size, step):
+def test_a_record_equals_that_of_protobuf(size, step):
     """Every field, in the order in which protobuf writes them: it would write the same bytes."""
     facts = {"Layer": "é" * (size % 300), "Shape": "64 x 55 x 55"}
     picture = Picture("maps", "00 conv", bytes(size), 458, 70_000, {}, title="x" * (size % 200))

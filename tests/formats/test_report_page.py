@@ -102,7 +102,7 @@ def test_values_that_json_cannot_hold_are_refused(render):
         render({**RUN, "facts": [["a", float("nan")]]})
 
 
-def test_the_page_is_ascii_and_the_same_every_time_and_names_its_own_code():
+def test_the_page_is_deterministic_ascii_with_the_hash_of_its_script():
     run = {**RUN, "title": "é\udce4"}
     page = render_page(run)
     assert page == render_page(run)
@@ -1344,7 +1344,7 @@ def test_the_page_works_without_statistics_and_kernels(open_report, tmp_path):
     report.until("document.querySelector('#statistics .summary').textContent.startsWith('stats.js cannot be read.')")
 
 
-def test_the_page_of_a_run_without_images_says_so(open_report, tmp_path):
+def test_the_page_of_a_run_without_images_reports_it(open_report, tmp_path):
     failures = [{"path": "/x/broken.jpg", "message": "cannot be decoded", "code": "E_DECODE"}]
     write_index(tmp_path, [], failures=failures)
     report = open_report(tmp_path)

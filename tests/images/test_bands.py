@@ -174,7 +174,7 @@ def test_grey_is_repeated_for_rgb(shape, dtype, tmp_path):
     assert torch.equal(prepared, torch.from_numpy(stack(1)).float().div(255).expand(3, -1, -1))
 
 
-def test_rgb_is_made_grey_for_one_channel(tmp_path):
+def test_rgb_is_converted_to_grey_for_one_channel(tmp_path):
     expected = np.tensordot([0.299, 0.587, 0.114], stack(3) / 255, 1)
     as_bytes = standard(KEPT, channels=1).apply(read(save(tmp_path / "a.npy", stack(3)), 1).pixels)
     np.testing.assert_allclose(as_bytes[0], expected, atol=0.51 / 255)
@@ -810,7 +810,7 @@ def test_a_users_function_gets_the_picture(tmp_path):
     assert by_callable(own, description="own words", channels=6).description == "own words"
 
 
-def test_what_a_users_function_returns_becomes_plain_floats_on_the_cpu():
+def test_results_of_a_users_function_become_plain_floats_on_the_cpu():
     from torchvision.transforms import v2  # imports the compiler
 
     weight = torch.ones(3, 4, 4, dtype=torch.float64, requires_grad=True)

@@ -385,7 +385,7 @@ def test_a_named_film_needs_pyav(monkeypatch, tmp_path):
     assert len(notices) == 1
 
 
-def test_a_cell_is_larger_than_what_compression_blurs():
+def test_cells_are_larger_than_the_blur_of_compression():
     assert [number_of(Image.fromarray(picture_of(number))) for number in range(2**7)] == list(range(2**7))
     assert CELL >= 8
 

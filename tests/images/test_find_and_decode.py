@@ -480,7 +480,7 @@ def test_deep_pixels_are_scaled_from_their_own_range(dtype, form, read_bytes):
 
 
 @pytest.mark.thorough
-def test_large_deep_pictures_are_scaled_as_small_ones_are(tmp_path):
+def test_large_deep_pictures_are_scaled_like_small_ones(tmp_path):
     """They are gone through in parts."""
     deep = np.add.outer(np.arange(3000), np.arange(3000)).astype(np.uint16) * 10
     PillowImage.fromarray(deep).save(tmp_path / "deep.tif")
@@ -787,7 +787,7 @@ def test_a_deep_tree_is_listed(tmp_path, monkeypatch):
         subprocess.run(["rm", "-r", tmp_path / "d"], check=True)  # pytest could not: shutil.rmtree calls itself
 
 
-def test_what_is_no_regular_file_is_not_opened(tmp_path, monkeypatch):
+def test_other_than_regular_files_are_not_opened(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     touch(Path("z.png"))
     os.mkfifo("fifo")

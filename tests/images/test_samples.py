@@ -199,7 +199,7 @@ def test_the_largest_sample_of_a_portable_pixmap_is_white(samples, bits, binary,
 @pytest.mark.sampled
 @pytest.mark.parametrize("samples", [1, 2, 3, 4])
 @pytest.mark.parametrize("way", ["moved up", "filled", "left at the lower end"])
-def test_the_significant_bits_of_a_png_say_what_is_white(way, samples, tmp_path):
+def test_the_significant_bits_of_a_png_file_determine_white(way, samples, tmp_path):
     plain = noise(12, samples, np.uint16)
     if samples in {2, 4}:
         plain[..., -1] = 4095
@@ -211,7 +211,7 @@ def test_the_significant_bits_of_a_png_say_what_is_white(way, samples, tmp_path)
     assert any("sBIT of 12 bits" in notice for notice in image.notices)
 
 
-def test_significant_bits_that_are_all_say_nothing(tmp_path):
+def test_full_significant_bits_have_no_effect(tmp_path):
     values = noise(12, 3, np.uint16)
     (tmp_path / "a.png").write_bytes(png16(values, significant=[16] * 3))
     np.testing.assert_allclose(shown(read(tmp_path / "a.png")), stretched(values), atol=1e-6)
@@ -274,7 +274,7 @@ def test_samples_without_gaps_have_the_largest_value_as_white(bits, samples, ord
 @pytest.mark.parametrize("dtype", ["u1", "u2", "u4", "f4", "i2"])
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("form", ["plain", "big end first", "strips", "tiles"])
-def test_zero_is_white_where_a_tiff_says_so(form, channels, dtype, tmp_path):
+def test_zero_is_white_if_a_tiff_file_declares_it(form, channels, dtype, tmp_path):
     values = noise(8, 1, dtype)[..., 0] * (1 if dtype == "u1" else 20)
     for kind in ("minisblack", "miniswhite"):
         tifffile.imwrite(tmp_path / f"{kind}.tif", values, photometric=kind, **TIFFS[form])
@@ -435,7 +435,7 @@ def test_a_file_that_calls_its_only_picture_a_reduced_copy_is_drawn_with_a_notic
         assert "the file calls its only picture a reduced copy of another one" in image.notices
 
 
-def test_jpeg_2000_of_12_bits_has_its_own_white_and_that_of_16_a_notice(tmp_path):
+def test_jpeg_2000_of_12_bits_has_its_white_and_that_of_16_bits_a_notice(tmp_path):
     values = noise(16, 3, np.uint16)
     PillowImage.fromarray(values[..., 0]).save(tmp_path / "a.jp2")
     np.testing.assert_allclose(shown(read(tmp_path / "a.jp2")), as_channels(stretched(values[..., :1]), 3), atol=1e-6)

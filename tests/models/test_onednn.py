@@ -34,7 +34,7 @@ def threads():
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("grad", [False, True])
-def test_one_thread_computes_what_two_compute(grad, threads):
+def test_one_thread_and_two_threads_compute_the_same(grad, threads):
     net, image = network(), torch.randn(1, 3, 96, 96, generator=torch.Generator().manual_seed(0)).requires_grad_(grad)
 
     def run():

@@ -129,14 +129,14 @@ ORDINARY = {
 
 
 @pytest.mark.parametrize("look", LOOKS.values(), ids=LOOKS)
-def test_code_that_looks_at_values_is_noticed(look):
+def test_code_that_reads_values_is_detected(look):
     with ReadDetector() as reads:
         look()
     assert reads.looked
 
 
 @pytest.mark.parametrize("look", HIDDEN_LOOKS.values(), ids=HIDDEN_LOOKS)
-def test_code_that_makes_a_shape_of_values_is_noticed(look):
+def test_code_that_computes_shapes_from_values_is_detected(look):
     with ReadDetector() as reads:
         look()
     assert reads.looked

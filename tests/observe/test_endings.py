@@ -41,7 +41,7 @@ ENDS = {
 @pytest.mark.sampled
 @pytest.mark.parametrize("graph", [True, False])
 @pytest.mark.parametrize("name", ENDS)
-def test_a_tensor_knows_the_operation_it_comes_from(name, graph):
+def test_the_operation_of_a_tensor_is_detected(name, graph):
     end, kind = ENDS[name]
     torch.manual_seed(0)
     layer, x = nn.Linear(4, 3), torch.randn(2, 4)

@@ -43,7 +43,7 @@ def late_record(values):
 # --- one tensor
 
 
-def test_values_are_known_until_they_are_overwritten():
+def test_values_are_valid_until_they_are_overwritten():
     start, values = begin_graph(torch.tensor([[-1.0, 2.0]]))
     values = values * 1
     point, copied = (GraphPoint.of(mapped(values), copied=copied) for copied in (False, True))

@@ -30,7 +30,7 @@ class Comparing(TorchDispatchMode):
 
 @settings(deadline=None)
 @given(st.data())
-def test_a_convolution_has_the_shape_that_pytorch_gives_it(data):
+def test_a_convolution_has_the_shape_of_pytorchs(data):
     dims, groups = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 3))
 
     def sides(low, high):
@@ -51,7 +51,7 @@ def test_a_convolution_has_the_shape_that_pytorch_gives_it(data):
 
 
 @pytest.mark.parametrize("shape", [(4,), (3, 4), (2, 3, 4), (5, 2, 3, 4)], ids=str)
-def test_a_product_has_the_shape_that_pytorch_gives_it(shape):
+def test_a_product_has_the_shape_of_pytorchs(shape):
     with Comparing() as comparing, torch.no_grad():
         nn.Linear(4, 6)(torch.rand(shape))
         nn.Linear(4, 6, bias=False)(torch.rand(shape))

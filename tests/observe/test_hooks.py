@@ -65,7 +65,7 @@ def convolved(conv, x):
 
 
 @torch.no_grad()
-def test_trap_01_an_activation_in_place_does_not_change_what_is_kept():
+def test_trap_01_an_activation_in_place_does_not_change_captured_values():
     model, x, kept = overwritten(), images(), []
     hook = model[0].register_forward_hook(lambda _module, _args, output: kept.append(output.detach()))
     found = run(model, x)
@@ -100,7 +100,7 @@ def test_trap_04_names_keep_their_dots():
 
 
 @torch.no_grad()
-def test_trap_05_each_call_of_a_module_is_a_map_of_its_own():
+def test_trap_05_each_call_of_a_module_has_its_own_map():
     model, x = Calls(), images()
     found = run(model, x, types=["Conv2d", "ReLU"])
     assert list(found) == ["relu", "conv", "relu#2", "conv#2", "relu#3"]
@@ -314,7 +314,7 @@ def test_trap_16_half_precision_is_scaled_in_float32(dtype):
     assert drawings_of(half)[0].statistics.minimum == truth.min().item()
 
 
-def test_trap_16_a_mean_beyond_what_float16_can_sum_is_right():
+def test_trap_16_a_mean_whose_sum_exceeds_float16_is_right():
     (drawn,) = draw_all(nn.Sequential(nn.Identity()), torch.full((1, 3, 64, 64), 1000.0).half(), types=["Identity"])
     assert drawings_of(drawn)[0].statistics.mean == 1000
 

@@ -601,7 +601,7 @@ def test_layouts_that_cannot_be_followed_are_assumed_with_a_notice_or_set_by_the
     assert drawn.layers[1].drawings[0].content.tiles.count == 4
 
 
-def test_queries_and_keys_of_each_block_have_channels_of_their_own():
+def test_queries_and_keys_of_each_block_have_separate_channels():
     batch, projections, blocks = torch.randn(2, 3, 8, 12), torch.randn(2, 6, 6), []
     with AxisTracking(batch) as tracking:
         tokens = functional.conv2d(batch, torch.randn(6, 3, 4, 4), stride=4).flatten(2).mT.contiguous()
@@ -643,7 +643,7 @@ TABLE = {
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(("name", "size", "layer"), TABLE)
-def test_layouts_of_real_networks_are_known(name, size, layer):
+def test_layouts_of_real_networks_are_right(name, size, layer):
     kind = {"img_size": size} if name.startswith(("vit", "deit")) else {}
     net = extras.timm.create_model(name, **kind).eval()
     with torch.no_grad(), fmapviz.capture(net, layers=layer, types="Module") as found:

@@ -107,7 +107,7 @@ def test_channels_first_maps_are_returned_unchanged(module, size):
     ],
     ids=lambda module: type(module).__name__,
 )
-def test_nine_channels_nine_pixels_high_are_not_taken_for_channels_last(module):
+def test_nine_channels_of_nine_rows_are_not_read_as_channels_last(module):
     values = torch.randn(2, 9, 9, 4)
     assert as_maps(values, module)[""] is values
 

@@ -191,7 +191,7 @@ def test_a_negative_index_is_no_class_of_any_network():
         indices_of(class_scores([found], key=None, images=1), number(-1))
 
 
-def test_every_image_may_have_a_class_of_its_own():
+def test_each_image_may_have_its_own_class():
     scores = scores_of(random(3, 5), images=3)
     best, second = indices_of(scores, top(1)), indices_of(scores, top(2))
     assert indices_of(scores, TargetChoice("given", None, None, (top(2), number(4), top(1)))) == [second[0], 4, best[2]]

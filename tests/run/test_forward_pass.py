@@ -61,7 +61,7 @@ def test_each_image_has_one_drawing_per_call_of_a_layer_and_view_in_the_order_of
         assert each.undrawn == {}
 
 
-def test_a_drawing_is_the_tile_of_what_the_layer_returned():
+def test_a_drawing_is_the_tile_of_the_layers_output():
     values = torch.randn(2, 7, 5, 6)
     for style in (Style(), Style(norm="layer", padding=1, columns=3, scale=2)):
         for image, drawing in enumerate(draw_values(values, style)):
@@ -322,7 +322,7 @@ def test_out_of_memory_in_a_view_is_distinguished():
     assert is_out_of_memory(caught.value)
 
 
-def test_the_model_is_called_as_its_source_says():
+def test_the_model_is_called_as_its_source_declares():
     def twice(module, batch):
         return module(list(batch))
 

@@ -154,7 +154,7 @@ def test_a_vmap_does_not_change_heat_maps_of_other_layers():
     assert torch.equal(found.raw, fmapviz.cam(network, images, target=1, layer="first").raw)
 
 
-def test_a_layer_inside_a_vmap_is_not_captured_and_the_error_says_why():
+def test_a_layer_inside_a_vmap_is_not_captured_and_the_error_has_the_reason():
     network, images = Between(in_a_vmap), torch.rand(1, 3, 32, 40)
     with fmapviz.capture(network, types=["Module"]) as maps:
         network(images)

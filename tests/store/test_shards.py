@@ -135,7 +135,7 @@ def test_an_archive_names_nothing_as_files_layers_and_classes_are_called(tmp_pat
     assert {key for key in sample if not key.startswith("__")} == {"input.png", "l00.png", "json"}
 
 
-def test_several_views_and_classes_have_fields_of_their_own(tmp_path):
+def test_several_views_and_classes_have_their_own_fields(tmp_path):
     visualize(
         "shapesnet", "sample_images/shapes", out=tmp_path, shard=2, to="tar", views=["maps", "mean", "gradcam"],
         targets=["top2"], layers=["features.7*"], name="run",
@@ -199,7 +199,7 @@ def tensor_of(path):
 
 
 @pytest.mark.parametrize("formats", [["tar"], ["tensorboard"], ["tensorboard", "tar"]])
-def test_the_index_says_where_each_picture_lies(inputs, tmp_path, formats):
+def test_the_index_locates_each_picture(inputs, tmp_path, formats):
     draw(inputs, tmp_path / "out", to=formats)
     run = tmp_path / "out/run"
     rows = parquet.read_table(run / "shard-000001/index.parquet").to_pylist()

@@ -768,7 +768,7 @@ def test_units_does_not_load_torch():
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems do not report it")
-def test_what_a_process_left_whose_parent_does_not_reap_it_is_swept(run):
+def test_staged_files_of_a_zombie_process_are_removed(run):
     """As in a container whose first process is no init."""
     process = subprocess.Popen(["true"])
     try:

@@ -75,7 +75,7 @@ def test_each_option_of_a_style_is_drawn_or_reported(maps, way, option):
 
 
 @pytest.mark.parametrize("option", LOOKS)
-def test_tile_draws_what_show_draws(maps, option):
+def test_tile_and_show_draw_the_same(maps, option):
     found, style = maps["features.0.conv"], Style(labels=True, **{option: LOOKS[option]} if option != "labels" else {})
     assert np.array_equal(np.asarray(found.show(style)), fmapviz.tile(found, style).numpy())
     without_header = fmapviz.tile(found.values[0], style).numpy()

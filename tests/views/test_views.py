@@ -95,7 +95,7 @@ def test_an_option_of_style_without_effect_is_reported_and_makes_no_other_run(sa
     assert not [event for event in events if isinstance(event, Notice) and "no effect" in event.message]
 
 
-def test_a_plan_sorts_views_by_what_they_need():
+def test_a_plan_sorts_views_by_their_needs():
     names = [view.name for view in CONTRIBUTION.views]
     assert {*names} >= {"kernels", *DRAWN, *REDUCED}
     plan = make_plan(names, targets=["top2", "star"], classes=("circle", "star"), output="out", automatic=True)

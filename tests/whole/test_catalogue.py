@@ -1193,7 +1193,7 @@ CATALOGUE = {
         "a JPEG named .png": (_UNUSUAL,),
         "FIFO, socket, device, a link to /dev/zero": (
             *_REFUSED,
-            "test_find_and_decode::test_what_is_no_regular_file_is_not_opened",
+            "test_find_and_decode::test_other_than_regular_files_are_not_opened",
         ),
         "no permission": ("test_files_without_permission_are_failures",),
         "gone between listing and opening": ("test_an_image_deleted_between_listing_and_opening_is_a_failure",),

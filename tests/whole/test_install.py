@@ -278,7 +278,7 @@ def test_some_tests_are_run_without_the_checks(machine):
     assert "mypy" not in plan
 
 
-def test_all_tests_are_those_of_make_test_and_the_thorough_ones(machine):
+def test_make_test_all_runs_all_tests(machine):
     everything = machine.make("--dry-run", "test-all").replace("make test-all PYTHON", "make test PYTHON").splitlines()
     assert everything[:-1] == machine.make("--dry-run", "test").splitlines()
     assert '-m "not thorough and not zoo"' in everything[-2]

@@ -42,7 +42,7 @@ def test_help_begins_with_the_purpose_and_has_a_line_for_each_public_name(reques
 
 
 @pytest.mark.parametrize("name", FORMER)
-def test_a_former_name_is_accepted_with_a_warning_that_says_the_new_place(name):
+def test_a_former_name_is_accepted_with_a_warning_that_names_the_new_module(name):
     message = rf"^fmapviz\.{name} is now fmapviz\.{FORMER[name]}\.{name}$"
     with pytest.warns(DeprecationWarning, match=message) as told:
         value = getattr(fmapviz, name)
@@ -86,7 +86,7 @@ def test_the_parameters_of_visualize_are_those_of_the_configuration():
         fmapviz.visualize("alexnet", layrs="x")
 
 
-def test_a_style_prints_what_differs_from_the_default():
+def test_a_style_prints_its_differences_from_the_default():
     assert repr(fmapviz.Style()) == "Style()"
     assert repr(fmapviz.Style(norm="layer", scale=2)) == "Style(norm='layer', scale=2)"
     assert repr(fmapviz.InputOptions(size=(8, 9))) == "InputOptions(size=(8, 9))"

@@ -169,7 +169,7 @@ VIEWS_OF_CHANNELS = ["maps", "inputs", "grads", "kernels"]
         *thorough(("top", "0,2")),
     ],
 )
-def test_chosen_channels_that_do_not_exist_are_announced(tmp_path, images, view, channels):
+def test_chosen_channels_that_do_not_exist_are_reported(tmp_path, images, view, channels):
     told, events = MISSING[channels], []
     runner(lambda: TwoConvolutionsAndHead(5, 6, 4, padding=1), out=tmp_path, preprocessing=AS_IT_IS, to=["png"], workers=1)(
         images, views=view, style=Style(channels=channels), layers=["first", "second"], on_event=events.append

@@ -323,7 +323,7 @@ def test_finite_values_are_not_reported(tmp_path, look):
     assert not any("Not finite" in text_of(file) for file in sound.glob("*.png"))
 
 
-def test_a_sheet_and_components_have_a_checkerboard_of_their_own_resolution(tmp_path, look):
+def test_sheets_and_components_have_a_checkerboard_in_their_resolution(tmp_path, look):
     from extras import matplotlib as mpl
 
     path = paint(tmp_path / "a.png")

@@ -149,7 +149,7 @@ def each_value(call, name, taken):
 
 
 @pytest.mark.parametrize(("function", "name"), [(function, name) for function, names in TAKEN.items() for name in names])
-def test_a_function_refuses_what_it_does_not_take(function, name):
+def test_a_function_refuses_wrong_arguments(function, name):
     each_value(CALLS[function], name, TAKEN[function][name])
 
 
@@ -198,7 +198,7 @@ OPTIONS = {
 
 
 @pytest.mark.parametrize("name", VISUALIZE)
-def test_visualize_refuses_what_an_option_does_not_take(name, tmp_path):
+def test_visualize_refuses_wrong_values_of_options(name, tmp_path):
     def call(**changed):
         with suppress(fmapviz.errors.NothingToDoError):  # the options are right
             fmapviz.visualize(**{"model": NET, "inputs": [], "out": tmp_path, **changed})
@@ -218,7 +218,7 @@ def test_visualize_refuses_values_that_are_no_model_or_image(name, taken, tmp_pa
 
 
 @pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, names in OPTIONS.items() for name in names])
-def test_a_group_of_options_refuses_what_an_option_does_not_take(kind, name):
+def test_a_group_of_options_refuses_wrong_values(kind, name):
     def call(**changed):
         return kind(**({"number": 1, "count": 2} if kind is fmapviz.types.Part else {}) | changed)
 
@@ -467,7 +467,7 @@ def test_one_number_is_a_square_size():
         assert str(refused(fmapviz.InputOptions, size=size)) == f"size must be 1 to 16384 pixels: '{size}x{size}'"
 
 
-def test_numbers_of_numpy_are_taken_as_numbers():
+def test_numbers_of_numpy_are_accepted_as_numbers():
     style = fmapviz.Style(columns=np.int64(3), alpha=np.float32(0.5))
     assert (style, type(style.columns), type(style.alpha)) == (fmapviz.Style(columns=3, alpha=0.5), int, float)
     assert fmapviz.InputOptions(size=np.int64(8)) == fmapviz.InputOptions(size=(8, 8))

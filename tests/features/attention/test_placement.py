@@ -191,7 +191,7 @@ def test_attention_of_other_partitions_is_reassembled():
     assert rows.nonzero()[:, 0].unique().tolist() == [2, 3]
 
 
-def test_pooled_keys_have_a_grid_of_their_own():
+def test_pooled_keys_have_a_separate_grid():
     network = extras.timm.create_model("pvt_v2_b0")
     found = placed(network, torch.randn(1, 3, 224, 224), Query((100, 100)))
     assert {tuple(maps.shape[2:]) for maps, _ in found.values()} == {(7, 7)}

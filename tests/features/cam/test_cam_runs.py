@@ -670,7 +670,7 @@ def test_a_class_that_the_network_does_not_have_is_refused(layers, look, tmp_pat
 
 
 @pytest.mark.parametrize("targets", [[7], ["0,99"], ["top1", 5]])
-def test_a_class_beyond_the_outputs_is_refused_before_a_run_is_announced(targets, look, tmp_path):
+def test_a_class_beyond_the_outputs_is_refused_before_a_run_starts(targets, look, tmp_path):
     events = []
     with pytest.raises(RequestError, match="the network has 5 outputs"):
         look(small(), views=["gradcam"], targets=targets, on_event=events.append)
@@ -945,7 +945,7 @@ def test_torchvisions_detector_has_no_detections_with_random_weights(look):
     assert "the network finds no such class in the image" in failure.message
 
 
-def test_a_network_without_classes_is_refused_with_what_it_returns(look):
+def test_a_network_without_classes_is_refused_with_its_outputs(look):
     with pytest.raises(RequestError, match="the network returns several tensors") as caught:
         look("raft_small", weights="random", views=["gradcam"], preprocessing=InputOptions(size=(128, 128)))
     assert caught.value.hint.startswith("output=KEY")

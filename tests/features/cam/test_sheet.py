@@ -23,7 +23,7 @@ def test_the_maps_of_a_sheet_are_one_picture_at_the_end():
     assert not np.array_equal(alone.pixels.shape, sheet.pixels.shape)
 
 
-def test_a_cell_without_a_map_says_so():
+def test_a_cell_without_a_map_is_labelled():
     full = [heat("sheet", layer, target=target) for layer in ("layer1", "layer4") for target in (STAR, FOURTH)]
     (with_all,), (with_three,) = pictures(*full, sheets=SHEETS), pictures(*full[:3], sheets=SHEETS)
     assert with_all.pixels.shape == with_three.pixels.shape

@@ -349,6 +349,6 @@ def test_only_weights_of_one_training_are_related():
     assert are_related(nn.Sequential(nn.ReLU()), nn.Sequential(nn.ReLU()))
 
 
-def test_a_comparison_prints_what_differs():
+def test_a_comparison_prints_the_differences():
     first = next(iter(fmapviz.diff(network(), network(), X)))
     assert repr(first) == "LayerDifference('0', 'image_0', max_abs=0, rms=0, cosine=1, sqnr=inf)"

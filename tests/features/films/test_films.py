@@ -161,7 +161,7 @@ def test_a_gif_keeps_up_to_256_colours_exactly(tmp_path):
     assert all(np.array_equal(frame, pixels) for frame in frames_in(tmp_path / "x.gif")[0])
 
 
-def test_an_odd_size_is_made_even_for_mp4(tmp_path):
+def test_an_odd_size_is_padded_to_an_even_one_for_mp4(tmp_path):
     pictures = [Image.new("RGB", (15, 9), (255, 255, 255))] * 3
     mp4.write_film(tmp_path / "x.mp4", pictures, size=(15, 9), rate=Fraction(10))
     frames, seconds = frames_in(tmp_path / "x.mp4")

@@ -156,7 +156,7 @@ def test_the_shared_range_of_similarity_is_that_of_cosines(folder, look, norm):
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("anchor", ["2,2", "b.png:2,2"])
 @pytest.mark.parametrize("norm", ["layer", "signed", "signed-layer", "fixed:0.2,0.9"])
-def test_a_picture_may_have_a_range_of_its_own(folder, look, norm, anchor):
+def test_a_picture_may_have_its_own_range(folder, look, norm, anchor):
     summary = look([folder], views="similarity", anchor=anchor, norm=norm, alpha=1.0, colormap="gray", gray_input=True)
     for image in "abcd":
         path = summary.directory / f"{image}.png" / "01_second.similarity.png"

@@ -222,7 +222,7 @@ def test_a_writer_of_tensorboard_is_used_directly(tmp_path):
     assert steps_in(tmp_path, "maps/00 0/image_0") == [0, 1, 2]
 
 
-def test_the_callback_says_once_that_the_preprocessing_is_an_assumption(tmp_path, capfd):
+def test_the_callback_reports_an_assumed_preprocessing_once(tmp_path, capfd):
     require("lightning.pytorch", "trainers")
     from fmapviz.integrations.lightning import FeatureMaps
 

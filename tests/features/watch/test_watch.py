@@ -768,7 +768,7 @@ def test_watches_of_different_images_in_a_directory_have_different_runs(picture,
 
 
 @pytest.mark.parametrize("to_writer", [False, True], ids=["run", "writer"])
-def test_two_of_one_network_draw_under_names_of_their_own_until_the_first_is_closed(picture, tmp_path, to_writer):
+def test_two_watches_of_one_network_have_different_names_until_the_first_is_closed(picture, tmp_path, to_writer):
     net, messages = Net(), []
     out = SummaryWriter(tmp_path) if to_writer else tmp_path
     first, second = (watching(picture, out, every=1, on_event=told_by(messages))(net) for _ in range(2))

@@ -76,7 +76,7 @@ NO_TENSORS = {
 
 
 @pytest.mark.parametrize("more", BESIDE.values(), ids=BESIDE)
-def test_complete_weights_are_loaded_and_what_is_beside_them_is_named(more, state, path):
+def test_complete_weights_are_loaded_and_other_entries_are_named(more, state, path):
     filled = loaded({**more, **state}, path)
     assert_holds(filled.module, state)
     (notice,) = filled.notices
@@ -94,7 +94,7 @@ def test_other_objects_do_not_hide_the_weights(more, nest, state, path):
     assert filled.notices == (f"not used of '{path}': {', '.join(f'{nest}.{key}' if nest else key for key in more)}",)
 
 
-def test_a_state_dict_with_other_things_can_be_given_in_python(state):
+def test_a_state_dict_with_other_entries_is_accepted_in_python(state):
     filled = load_weights({**state, "epoch": 3}, network)
     assert filled.notices == ("not used of the state dict: epoch",)
     assert_holds(filled.module, state)

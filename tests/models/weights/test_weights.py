@@ -134,7 +134,7 @@ def test_published_weights_come_from_torchs_cache(weights, cache, state):
 
 
 @pytest.mark.thorough
-def test_published_weights_are_those_of_the_entry_asked_for(cache):
+def test_published_weights_are_those_of_the_requested_entry(cache):
     first, second = build("mobilenet_v3_large"), build("mobilenet_v3_large", num_classes=1000, dropout=0.1)
     second.classifier[0].weight.data += 1
     torch.save(first.state_dict(), published_file(cache, "mobilenet_v3_large", "IMAGENET1K_V1"))
