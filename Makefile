@@ -57,7 +57,7 @@ test-lowest: ## test with the oldest versions that pyproject.toml allows, in an 
 torture: $(DEV) ## let every operation on the disk fail, kill 200 commands at random moments (minutes)
 	$(BIN)/pytest -n 2 --dist worksteal tests/torture.py
 
-features: $(DEV) ## delete each capability in a copy, and test what is left (minutes)
+features: $(DEV) ## delete each feature in a copy, and test what is left (minutes)
 	$(BIN)/pytest tests/without_features.py
 
 fuzz: $(DEV) $(VENV)/.fuzz ## feed every reader of files with damaged ones, led by the code that they reach (FUZZ=seconds each)

@@ -1,7 +1,7 @@
 """Measure how the package is built: `make check` runs the static part, `python tests/architecture.py --run` all of it.
 
-parameters of a function, import cycles, modules without a test, class names that several modules define, lines of code; with
---run also which modules one image passes, and how deep the stack is above a pixel.
+parameters of a function, import cycles, modules without a test, class names that several modules define, words that the
+glossary replaces, lines of code; with --run also which modules one image passes, and how deep the stack is above a pixel.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ def main() -> int:
         "import cycles": cycles(),
         "modules of which nothing says where they are tested": untested(),
         f"class names of several modules, above {MOST_SHARED_NAMES}": shared_names()[MOST_SHARED_NAMES:],
+        "words that the glossary of .github/CONTRIBUTING.md replaces": replaced_words(),
     }
     for what, where in found.items():
         print(f"{what}: {len(where)}")
@@ -123,6 +124,27 @@ def untested() -> list[str]:
         for module in [path.relative_to(PACKAGE)]
         if not (tests / module.with_name(f"test_{module.name}")).exists()
         if not any(module.match(pattern) and len(module.parts) == pattern.count("/") + 1 for pattern in named)
+    ]
+
+
+def replaced_words() -> list[str]:
+    """Return lines of the package and its documents with a word in the glossary's column "not", also as part of a name."""
+    glossary = ROOT / ".github" / "CONTRIBUTING.md"
+    rest, table = glossary.read_text().split("| not | but |\n|---|---|\n")
+    rows, _, after = table.partition("\n\n")
+    words = [word for row in rows.splitlines() for word in _CODE.findall(row.split("|")[1])]
+    pattern = re.compile(rf"(?<![a-z])(?:{'|'.join(words)})s?(?![a-z])", re.IGNORECASE)
+    texts = {
+        path: path.read_text("utf-8")
+        for path in (ROOT / "README.md", *sorted(PACKAGE.rglob("*")))
+        if path.suffix in {".py", ".md", ".js", ".ts", ".css", ".jinja"}
+    }
+    texts[glossary] = rest + after
+    return [
+        f"{path.relative_to(ROOT)}: {line.strip()}"
+        for path, text in texts.items()
+        for line in text.splitlines()
+        if pattern.search(line)
     ]
 
 

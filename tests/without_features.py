@@ -1,6 +1,6 @@
 """What takes minutes: `make features`. A short form is `tests/whole/test_features.py`.
 
-In a copy without a capability all tests can be collected, and those of some other folders pass.
+In a copy without a feature all tests can be collected, and those of some other folders pass.
 """
 
 from __future__ import annotations

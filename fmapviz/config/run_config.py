@@ -260,7 +260,7 @@ class RunConfig(Execution, Output, Selection):
 
     @property
     def needs_images(self) -> bool:
-        """Whether a view needs images, and not only the model."""
+        """True if a view needs images, and not only the model."""
         return any(registry.view(view).images for view in self.views)
 
     @property

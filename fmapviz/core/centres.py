@@ -73,7 +73,7 @@ class Centres:
 
     @property
     def is_spread(self) -> bool:
-        """Whether the map spans the input: a position for each step, whose centre lies in its own equal part of the input.
+        """True if the map spans the input: a position for each step, whose centre lies in its own equal part of the input.
 
         Convolutions that halve a padded picture have their centres up to half a step before the middle of that part, by
         their geometry. What they have learnt lies nearer to the middle: shapesnet answers to dots at 8 k + 3.7 pixels; the
@@ -84,7 +84,7 @@ class Centres:
 
     @property
     def reaches_borders(self) -> bool:
-        """Whether no pixel is more than a step beyond the first or the last position; false of a single one."""
+        """True if no pixel is more than a step beyond the first or the last position; false of a single one."""
         for centres, side in zip((self.rows, self.columns), self.picture, strict=True):
             step = np.ptp(centres) / (len(centres) - 1) if len(centres) > 1 else 0.0
             if not (centres.min() <= step and side - centres.max() <= step):

@@ -144,7 +144,7 @@ class HeatMap:
 
     @property
     def empty(self) -> bool:
-        """Whether all pixels are 0: no positive value, or the same value everywhere."""
+        """True if all pixels are 0: no positive value, or the same value everywhere."""
         return not bool(self.pixels.any())
 
 

@@ -71,7 +71,7 @@ class Layout:
 
     @property
     def of_images(self) -> bool:
-        """Whether there is an axis of images, as far as is known."""
+        """True if there is an axis of images, as far as is known."""
         return not self.text or "N" in self.text
 
     def frame(self, number: int, *, count: int) -> float | None:

@@ -49,7 +49,7 @@ class Ground:
 
     @property
     def is_dark(self) -> bool:
-        """Whether ink on it is light."""
+        """True if ink on it is light."""
         red, green, blue = self.colour
         return 299 * red + 587 * green + 114 * blue < 1000 * _DARK  # ITU-R BT.601
 

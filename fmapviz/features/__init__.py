@@ -1,1 +1,1 @@
-"""One folder for each capability that the rest of the package can do without."""
+"""One folder for each feature; the rest of the package works without it."""

@@ -1,6 +1,6 @@
 """Callbacks for trainers of other packages: `fmapviz.integrations.lightning` and others.
 
-The modules lie in the folder of the capability that they are a part of.
+Their modules are in the folders of features.
 """
 
 from importlib.util import find_spec

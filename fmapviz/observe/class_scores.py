@@ -113,12 +113,12 @@ class ClassScores:
 
     @property
     def open_ended(self) -> bool:
-        """Whether there may be classes beyond C: a detector returns only what it found."""
+        """True if there may be classes beyond C: a detector returns only what it found."""
         return self.kind == "boxes"
 
     @property
     def of_pixels(self) -> bool:
-        """Whether each pixel has its own scores, as of a segmentation."""
+        """True if each pixel has its own scores, as of a segmentation."""
         return self.shares is not None
 
     def name(self, index: int) -> str:

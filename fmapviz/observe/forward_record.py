@@ -62,7 +62,7 @@ class GraphPoint:
 
     @property
     def intact(self) -> bool:
-        """Whether no later layer has overwritten the values."""
+        """True if no later layer has overwritten the values."""
         return _version(self.values) == self.version
 
     @property

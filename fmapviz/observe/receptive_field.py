@@ -71,7 +71,7 @@ class ReceptiveField:
 
     @property
     def is_whole(self) -> bool:
-        """Whether every position depends on the whole picture, or is taken to do so."""
+        """True if every position depends on the whole picture, or is taken to do so."""
         pairs = zip((self.rows, self.columns), self.picture, strict=True)
         return all(bool(((ends[0] <= 0) & (ends[1] >= pixels - 1)).all()) for ends, pixels in pairs)
 

@@ -59,7 +59,7 @@ class LayerBatch:
 
     @property
     def shows_first_sample(self) -> bool:
-        """Whether a picture is of the first of several samples of an image."""
+        """True if a picture is of the first of several samples of an image."""
         return self.template.samples > 1 and any(content is not None for content in self.drawings.values())
 
     def finish(self) -> list[LayerResult | None]:

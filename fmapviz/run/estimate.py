@@ -81,7 +81,7 @@ class Estimate:
 
     @property
     def fits(self) -> bool:
-        """Whether there is room for it."""
+        """True if there is room for it."""
         fit_bytes = self.free is None or self.all_bytes <= self.free
         return fit_bytes and (self.free_files is None or self.files <= self.free_files)
 

@@ -30,7 +30,7 @@ class Findings:
 
     layouts: LayoutCache = field(default_factory=LayoutCache)
     fields: dict[tuple[int, ...], dict[str, ReceptiveField]] = field(default_factory=dict)
-    others: dict[object, Any] = field(default_factory=dict)  # Any: of each capability its own type
+    others: dict[object, Any] = field(default_factory=dict)  # Any: of each feature its own type
 
 
 _shown: WeakKeyDictionary[nn.Module, tuple[object, Findings]] = WeakKeyDictionary()

@@ -117,14 +117,14 @@ def run(
             several=not _is_one_file(inputs),
         )
         found = list_frames(found, frame_choice(session), of_inputs.append)
-        told: list[str] = []
+        messages: list[str] = []
         bar = make_bar("images") if config.progress and session.plan.of_images else None
 
         def on_event(event: Event) -> None:
             if isinstance(event, Notice):
-                if event.message in told:  # of two passes over the images
+                if event.message in messages:  # of two passes over the images
                     return
-                told.append(event.message)
+                messages.append(event.message)
             if bar:
                 _advance(bar, event)
             if config.on_event:
@@ -155,7 +155,7 @@ def run(
             on_event(Notice(message))
         if not session.plan.of_images and inputs:
             on_event(Notice(f"{', '.join(config.views)} needs no image: the inputs were ignored"))
-        return replace(summary, notices=tuple(told), no_inputs=by_frequency(no_inputs))
+        return replace(summary, notices=tuple(messages), no_inputs=by_frequency(no_inputs))
 
 
 def _draw_recorded(

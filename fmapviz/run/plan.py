@@ -52,23 +52,23 @@ class Observation(Protocol):
 
     @property
     def differentiates(self) -> bool:
-        """Whether the pass is recorded by autograd."""
+        """True if the pass is recorded by autograd."""
 
     @property
     def from_pixels(self) -> bool:
-        """Whether gradients are needed before the first layer."""
+        """True if gradients are needed before the first layer."""
 
     @property
     def of_layers(self) -> bool:
-        """Whether it draws layers, chosen by the user or by itself."""
+        """True if it draws layers that the user or the view itself chooses."""
 
     @property
     def of_modules(self) -> bool:
-        """Whether it draws values inside modules, which it finds by running the network."""
+        """True if it draws values inside modules, which it finds by running the network."""
 
     @property
     def captioned(self) -> bool:
-        """Whether its pictures name a class."""
+        """True if its pictures name a class."""
 
     def without_pictures(self, *, values: bool) -> Observation | None:
         """Return the observation for formats without pictures; None if it has nothing to do.
@@ -156,38 +156,38 @@ class Plan:
 
     @property
     def of_layers(self) -> bool:
-        """Whether some view draws every chosen layer."""
+        """True if some view draws every chosen layer."""
         observed = {view for each in self.observations for view in each.views}
         return any(view not in observed for views in self.draws.values() for view in views)
 
     @property
     def of_modules(self) -> bool:
-        """Whether an observation finds what it draws by running the network."""
+        """True if an observation finds what it draws by running the network."""
         return any(each.of_modules for each in self.observations)
 
     @property
     def of_channels(self) -> bool:
-        """Whether some view draws values that have channels."""
+        """True if some view draws values that have channels."""
         return any(self.draws.values())
 
     @property
     def of_gradients(self) -> bool:
-        """Whether some view draws gradients of class scores at layers."""
+        """True if some view draws gradients of class scores at layers."""
         return bool(self.draws.get("gradient") or self.draws.get("input gradient"))
 
     @property
     def of_images(self) -> bool:
-        """Whether some view needs an image."""
+        """True if some view needs an image."""
         return self.of_layers or bool(self.observations)
 
     @property
     def of_outputs(self) -> bool:
-        """Whether the views need only the outputs of layers."""
+        """True if the views need only the outputs of layers."""
         return not (self.of_classes or self.observations or self.draws.get("input"))
 
     @property
     def from_pixels(self) -> bool:
-        """Whether gradients are needed before the first layer."""
+        """True if gradients are needed before the first layer."""
         return bool(self.draws.get("input gradient")) or any(each.from_pixels for each in self.observations)
 
     @property

@@ -39,7 +39,7 @@ class PassDrawer(Protocol):
 
     @property
     def numbers(self) -> Numbers:
-        """Whether the last pass drew random numbers."""
+        """True if the last pass drew random numbers."""
 
     @property
     def lasting(self) -> Sequence[LastingState]:

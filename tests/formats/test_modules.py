@@ -1,4 +1,4 @@
-"""The scripts of the report: modules, joined; the page works without those of capabilities."""
+"""The scripts of the report: modules, joined; the page works without those of features."""
 
 import re
 from pathlib import Path
@@ -83,7 +83,7 @@ def test_a_module_that_is_missing_is_an_error():
         join("entry.js", 'import { a } from "./a.js";\n', lambda path: (FOLDER / "missing" / path).read_text())
 
 
-def test_the_page_holds_every_module_and_the_kernel_names_no_capability():
+def test_the_page_holds_every_module_and_the_kernel_names_no_feature():
     run = {"title": "", "facts": [], "units": [], "model": None, "statistics": None, "failures": []}
     found = [
         set(re.findall(r'^modules\["(.*)"\] = ', render_page(run, scripts=of).decode(), re.MULTILINE))
@@ -105,7 +105,7 @@ def runs(tmp_path_factory, samples):
 
 
 @pytest.mark.parametrize("scripts", [(), *thorough(*((SCRIPTS[:at] + SCRIPTS[at + 1 :],) for at in range(len(SCRIPTS))))])
-def test_the_page_works_without_the_scripts_of_capabilities(open_report, runs, tmp_path, scripts):
+def test_the_page_works_without_the_scripts_of_features(open_report, runs, tmp_path, scripts):
     for run in runs:
         root = copytree(run, tmp_path / run.name)
         (root / "index.html").write_bytes(render_page(page_of(root), scripts=scripts))

@@ -19,7 +19,7 @@ KEYS = [
     image_key(
         replace(FILE, unit="cats/lena.png/step_000010", version={**FILE.version, "step": 10, "weights": "/epoch_10.pt"})
     ),
-    UnitKey("of a capability", "model:net (random)", "_model", {"checksum": 2**53 + 1, "weights": "/\udcff.pt"}),
+    UnitKey("of a feature", "model:net (random)", "_model", {"checksum": 2**53 + 1, "weights": "/\udcff.pt"}),
 ]
 
 

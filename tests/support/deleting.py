@@ -1,4 +1,4 @@
-"""A copy of the repository without some capabilities."""
+"""A copy of the repository without some features."""
 
 import re
 import shutil
@@ -9,12 +9,12 @@ from fmapviz.catalogue import PACKAGES
 ROOT = Path(__file__).parents[2]
 FEATURES = sorted(path.parent.name for path in (ROOT / "fmapviz/features").glob("*/__init__.py"))
 LISTED = {name.removeprefix("fmapviz.features.") for name in PACKAGES if name.startswith("fmapviz.features.")}
-# Each has a line for each contribution, or public name, of a capability.
+# Each has a line for each contribution, or public name, of a feature.
 LISTS = ("catalogue.py", "public_names.py", "__init__.py", "types.py")
 
 
 def copy_without(features, root, folders=("fmapviz",), files=()):
-    """Copy folders and files of the repository to `root`, and delete capabilities: their folders, tests and lines."""
+    """Copy folders and files of the repository to `root`, and delete features: their folders, tests and lines."""
     for folder in folders:
         shutil.copytree(ROOT / folder, root / folder)
     for file in files:

@@ -1,4 +1,4 @@
-"""Each capability can be deleted: its folder, its tests and its lines of three lists, and the rest goes on.
+"""Each feature can be deleted: its folder, its tests and its lines of three lists, and the rest goes on.
 
 `make features` runs tests of other folders in copies without each of them.
 """
@@ -37,20 +37,20 @@ assert not [problem for each in verify(run.directory) for problem in each.proble
 """
 
 
-def test_a_capability_is_in_the_catalogue_once():
+def test_a_feature_is_in_the_catalogue_once():
     text = (ROOT / "fmapviz/catalogue.py").read_text()
     assert {*FEATURES} >= LISTED
     assert all(text.count(f'"fmapviz.features.{name}"') == 1 for name in LISTED)
 
 
 @pytest.mark.parametrize("feature", often(["top"], FEATURES))
-def test_without_a_capability_the_others_are_drawn(feature, samples, torch_alone, tmp_path):
+def test_without_a_feature_the_others_are_drawn(feature, samples, torch_alone, tmp_path):
     copy_without([feature], tmp_path / "copy")
     done = torch_alone(JOB, tmp_path / "copy", samples / "shapes/star.jpg", env={"PYTHONPATH": str(tmp_path / "copy")})
     assert done.returncode == 0, done.stderr.decode()
 
 
-def test_other_code_names_no_capability():
+def test_other_code_names_no_feature():
     named = re.compile(r"\bfmapviz[./]features[./](\w+)")
     others = [
         f"{path.relative_to(ROOT)}: {name}"

@@ -123,7 +123,7 @@ CALLS = {
     "tile": lambda **changed: fmapviz.tile(**{"maps": X, **changed}),
     "top_images": lambda **changed: fmapviz.top_images(**{"run": ranked(), "model": NET, **changed}),
 }
-for name in CALLS.keys() - HOMES:  # of capabilities that are not there
+for name in CALLS.keys() - HOMES:  # of features that are not there
     del CALLS[name], TAKEN[name]
 
 

@@ -70,7 +70,7 @@ class AttentionObservation:
 
     @property
     def differentiates(self) -> bool:
-        """Whether flows are weighted by gradients."""
+        """True if flows are weighted by gradients."""
         return bool(self.targets)
 
     from_pixels = captioned = differentiates

@@ -42,22 +42,22 @@ class Method:
 
     @property
     def of_pixels(self) -> bool:
-        """Whether it needs gradients at the network's input, not at a layer."""
+        """True if it needs gradients at the network's input, not at a layer."""
         return "pixel_gradients" in self.view.needs
 
     @property
     def exact(self) -> bool:
-        """Whether it needs the weights of a linear layer behind global average pooling."""
+        """True if it needs the weights of a linear layer behind global average pooling."""
         return "weights" in self.view.needs
 
     @property
     def of_gradients(self) -> bool:
-        """Whether it needs the gradients at a layer."""
+        """True if it needs the gradients at a layer."""
         return "gradients" in self.view.needs
 
     @property
     def sheet(self) -> bool:
-        """Whether the maps of several layers and classes are one picture."""
+        """True if the maps of several layers and classes are one picture."""
         return bool(self.view.compose)
 
     def apply(self, **captured: Tensor) -> Tensor:

@@ -74,17 +74,17 @@ class CamObservation:
 
     @property
     def from_pixels(self) -> bool:
-        """Whether gradients are needed before the first layer."""
+        """True if gradients are needed before the first layer."""
         return any(method.of_pixels for method in self.methods.values())
 
     @property
     def of_layers(self) -> bool:
-        """Whether there are maps of layers, not only of pixels."""
+        """True if there are maps of layers, not only of pixels."""
         return any(not method.of_pixels for method in self.methods.values())
 
     @property
     def captioned(self) -> bool:
-        """Whether a picture, beside a sheet, names a class."""
+        """True if a picture, beside a sheet, names a class."""
         return any(method.targets and not method.sheet for method in self.methods.values())
 
     def without_pictures(self, *, values: bool) -> CamObservation | None:

@@ -70,9 +70,9 @@ class Matches(CustomContent):
 
     def describe(self, layer: LayerResult, style: Style, /) -> dict[str, str | None]:
         """See `CustomContent`."""
-        told = "; ".join(f"{number}: {pair.cosine:.3f}" for number, pair in enumerate(self.pairs, 1))
-        shown = "and their places match nothing"
-        return channel_facts(layer, scaling=self._scaling(style), nonfinite=shown, more={"Matches": told or "none"})
+        matches = "; ".join(f"{number}: {pair.cosine:.3f}" for number, pair in enumerate(self.pairs, 1))
+        shown = "and their positions match nothing"
+        return channel_facts(layer, scaling=self._scaling(style), nonfinite=shown, more={"Matches": matches or "none"})
 
     def _scaling(self, style: Style) -> str:
         """Return what the lines mean."""

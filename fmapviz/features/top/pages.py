@@ -84,7 +84,7 @@ class Pages:
             )
             name = f"{info.index or 0:0{self._digits}d} {info.layer}"
             images = [[*self._images(info, channel)] for channel in channels]
-            told = {"channels": channels, "images": images, "remarks": [strip.remark for strip in strips]}
+            strips_data = {"channels": channels, "images": images, "remarks": [strip.remark for strip in strips]}
             yield Picture(
                 GROUP,
                 name,
@@ -95,7 +95,7 @@ class Pages:
                 layer=layer,
                 tiles=tiles,
                 page=page,
-                report={"strips": told},
+                report={"strips": strips_data},
             )
 
     def _strip(self, info: FeatureMapInfo, first: int, channel: int) -> ChannelStrip:

@@ -129,11 +129,11 @@ def top_images(
     if channels != "all" and listed is None:
         raise RequestError(f"channels must be numbers, not {quote(channels)}", hint="such as channels='0,3,8-15'")
     shown = TopOptions(k=k, by=by, crop=crop, channels=listed or (), inside=inside)
-    told: list[str] = []
+    messages: list[str] = []
 
     def tell(event: Event) -> None:
         if isinstance(event, Notice):
-            told.append(event.message)
+            messages.append(event.message)
         if on_event:
             on_event(event)
 
@@ -147,7 +147,7 @@ def top_images(
         drawn = stage.drawn
         address = found.output.address_of(found.directory) if is_url(run) else Path(run)  # as it was given
         pages = address / drawn.unit.name if drawn.unit else None
-        return TopSummary(address, address / CSV_FILE, pages, drawn.pictures, drawn.images, drawn.lost, tuple(told))
+        return TopSummary(address, address / CSV_FILE, pages, drawn.pictures, drawn.images, drawn.lost, tuple(messages))
 
 
 _TYPES: dict[str, tuple[Any, str]] = {  # types, and what is meant

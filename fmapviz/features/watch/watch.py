@@ -121,7 +121,7 @@ class Watch:
         self._strict = check_type("strict", strict, bool, hint="True or False")
         self._on_event = on_event
         self._begun = self._spent = 0.0
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self._closed = False
         self._is_first = not _is_other_process()
         if not self._is_first:
@@ -275,8 +275,8 @@ class Watch:
             if isinstance(error, torch.OutOfMemoryError):
                 torch.cuda.empty_cache()
             kind = type(error).__name__
-            if kind not in self._told:
-                self._told.add(kind)
+            if kind not in self._reported:
+                self._reported.add(kind)
                 shown = str(error) if isinstance(error, FmapvizError) else f"{kind}: {error}"
                 hint = f" ({error.hint})" if isinstance(error, FmapvizError) and error.hint else ""
                 warnings.warn(f"feature maps were not drawn, the training goes on: {shown}{hint}", stacklevel=4)
@@ -292,8 +292,8 @@ class Watch:
 
     def _tell(self, key: str, message: str) -> None:
         """Report something, once for each key."""
-        if key not in self._told:
-            self._told.add(key)
+        if key not in self._reported:
+            self._reported.add(key)
             if self._on_event:
                 self._on_event(Notice(message))
             else:

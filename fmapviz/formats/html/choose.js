@@ -12,7 +12,7 @@ import { paired, run, withoutNumber } from "./text.js";
 /** @type {{ layers: { name: string, layer: Layer | null }[], ofView: boolean }} */
 export const choice = { layers: [], ofView: false };
 
-// Gradients and class maps have their own numbering, and a layer may have several.
+// Gradients and class activation maps have their own numbering, and a layer may have several.
 /** @type {(picture: { name: string, layer: Layer | null }, view: string | null) => Picture | undefined} */
 export function pictureLike({ name, layer }, view) {
   const ofView = pictures.listed.filter((picture) => picture.view === view);

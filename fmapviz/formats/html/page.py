@@ -55,7 +55,7 @@ def render_page(
             page of two runs has `runs` (see `two_runs`), and its `units` are those of `pairs.pair_images`.
         files: Files inside the page, by their relative addresses: scripts as JSON of their data, pictures in base64. With
             them, the page loads no others.
-        scripts: The modules of capabilities, by their paths in the package; each exports `register`, see `registry.js`.
+        scripts: The modules of features, by path in the package; each exports `register`, see `registry.js`.
 
     Raises:
         ValueError: A number in the data is NaN or infinite.
@@ -184,7 +184,7 @@ def _template() -> Template:
 
 @cache
 def _join(scripts: tuple[str, ...]) -> str:
-    """Return the script of a page with the scripts of some capabilities."""
+    """Return the script of a page with the scripts of some features."""
     kernel = 'import { report } from "./registry.js";\nimport { start } from "./start.js";\n'
     imports = "".join(f'import {{ register as register{at} }} from "../../{path}";\n' for at, path in enumerate(scripts))
     calls = "".join(f"register{at}(report);\n" for at in range(len(scripts)))
@@ -192,7 +192,7 @@ def _join(scripts: tuple[str, ...]) -> str:
 
 
 def _read(path: str) -> str:
-    """Read a file of the package: a script or style may lie beside its capability."""
+    """Read a file of the package: a script or style may lie beside its feature."""
     return resources("fmapviz").joinpath(path).read_text("utf-8")
 
 

@@ -1,5 +1,5 @@
 // @ts-check
-// The hooks by which scripts of capabilities extend the page. Each registers itself; the page works without any of them.
+// The hooks by which scripts of features extend the page. Each registers itself; the page works without any of them.
 
 /** @import { Report } from "./page.d.ts" */
 

@@ -46,7 +46,7 @@ export const isAlike = (one, other) => one.view === other.view && withoutNumber(
 export const likeIn = (among, picture) => among.find(({ view, name }) => view === picture.view && name === picture.name) ?? among.find((each) => isAlike(each, picture));
 /** @type {(among: Picture[]) => string[]} */
 export const viewsOf = (among) => [...new Set(among.map(({ view }) => view))];
-// Includes views of capabilities, whose data may not be loaded yet.
+// Includes views of features, whose data may not be loaded yet.
 /** @type {() => string[]} */
 export const viewsShown = () => [...new Set([...viewsOf(pictures.listed), ...report.views.map(({ view }) => view)])].sort((one, other) => rank({ view: one }) - rank({ view: other }));
 /** @type {(view: string | null) => string} */

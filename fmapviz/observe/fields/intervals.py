@@ -70,7 +70,7 @@ class Axis:
 
     @property
     def is_spread(self) -> bool:
-        """Whether there are several positions."""
+        """True if there are several positions."""
         return self.dim is not None and self.positions > 1
 
     def everywhere(self) -> Axis:
@@ -171,7 +171,7 @@ class Field:
 
     @property
     def is_turned(self) -> bool:
-        """Whether the tensor has the picture's columns before its rows, or both as one."""
+        """True if the tensor has the picture's columns before its rows, or both as one."""
         (rows, outer), (columns, inner) = ((axis.dim or 0, axis.inner) for axis in self.axes)
         return self.rows.is_spread and self.columns.is_spread and (rows, -outer) >= (columns, -inner)
 

@@ -70,7 +70,7 @@ def layout_of(axes: Axes) -> Layout:  # noqa: PLR0911  one for each kind of tens
     if not images and not (named(axes) and is_single):
         return Layout(text, dims, refused=f"{shown}: its axes were lost in an operator that cannot be followed; {SAY_IT}")
     if len(images) > 1:
-        return Layout(text, dims, refused=f"{shown}: its axes of images cannot be told apart")
+        return Layout(text, dims, refused=f"{shown}: its axes of images cannot be distinguished")
     if not space:
         if len(axes.dims) > 2 and prod(digits[at].size for at in others) > 1:
             return Layout(text, dims, refused=f"{shown}: an axis is neither channels nor positions of the picture")

@@ -109,8 +109,8 @@ class UnitWriter:
                 raise
             unit.ended = True
             path = member.file.path
-            told = Failure(path, "E_CODE", f"{error}: {quote(path)}", hint=error.hint, report=error.report)
-            tell(Outcome(path, "failed", failure=told))
+            failed = Failure(path, "E_CODE", f"{error}: {quote(path)}", hint=error.hint, report=error.report)
+            tell(Outcome(path, "failed", failure=failed))
         except BaseException:
             unit.remove()
             raise

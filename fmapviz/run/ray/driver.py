@@ -123,7 +123,7 @@ class _Driver:
         self._threads: list[threading.Thread] = []
         self._tasks: queue.Queue[Task | None] = queue.Queue(64)
         self._reports: queue.Queue[Outcome | Notice | Staged | BaseException | None] = queue.Queue(10_000)  # None: the end
-        self._told: set[str] = set()  # notices, and images that are staged in tasks that have not ended
+        self._reported: set[str] = set()  # notices, and images that are staged in tasks that have not ended
         self._attempts: dict[Any, _Attempt] = {}  # by Ray's stream of object references
         self._idle_since = time.monotonic()
         self._any_ended = False
@@ -259,7 +259,7 @@ class _Driver:
         progress.undrawn |= found.undrawn
         for event in receipt.events:
             self._report(event)
-        self._told.difference_update(task.paths)
+        self._reported.difference_update(task.paths)
         if receipt.error:
             raise receipt.error
         for item in task.items:
@@ -270,9 +270,9 @@ class _Driver:
         """Report a worker's event, unless it was reported before: by another worker, or when it happened."""
         if isinstance(event, Staged | Notice):
             subject = event.path if isinstance(event, Staged) else event.message
-            if subject in self._told:
+            if subject in self._reported:
                 return
-            self._told.add(subject)
+            self._reported.add(subject)
         elif event.unit:
             event = replace(event, unit=self._session.directory / event.unit)
         self._put(self._reports, event)

@@ -51,7 +51,7 @@ class Task:
 
     @property
     def careful(self) -> bool:
-        """Whether to draw one image after the other, and to report each before it is begun."""
+        """True if images are drawn one by one, each reported before it begins."""
         return bool(self.deaths)
 
     @property

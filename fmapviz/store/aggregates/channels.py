@@ -79,12 +79,12 @@ class ChannelStatistics:
 
     @property
     def constant(self) -> NDArray[np.bool_]:
-        """Whether all values of all images are equal and finite."""
+        """True if all values of all images are equal and finite."""
         return np.asarray((self["min"] == self["max"]) & (self["nonfinite"] == 0) & (self["finite"] > 1))
 
     @property
     def flat(self) -> NDArray[np.bool_]:
-        """Whether a channel is dead: the same value everywhere in each image; with one value per image, in all images."""
+        """True if a channel is dead: the same value everywhere in each image; with one value per image, in all images."""
         return np.where(self["single"], self.constant, self["dead"])
 
     def slices(self) -> Iterator[tuple[FeatureMapInfo, slice]]:

@@ -75,7 +75,7 @@ class Ranking:
 
     @property
     def constant(self) -> NDArray[np.bool_]:
-        """Whether several images have the channel and all of them the same value, so that none is a top image."""
+        """True if several images have the channel and all of them the same value, so that none is a top image."""
         return np.asarray((self.images > 1) & (self.scores[:, 0] == self.worst))
 
     @property
