@@ -51,7 +51,7 @@ def run_diff(config: RunConfig, *, against: Other | None, reference: str | None 
     if is_series and against is not None:
         raise RequestError(
             "a series of checkpoints is compared with one of its own",
-            hint="without against=; reference='first' or 'previous'",
+            hint="without against=; reference='first' or reference='previous'",
         )
     if is_series and (film := next((form for form in config.to if registry.form(form).write_film), None)):
         hint = "to='html' has a slider through the checkpoints"

@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from fmapviz.store.aggregates.ranking import Ranking
 
 
+RESTORE = "restore their files as they were when the run was drawn; earlier pages stay"
+
+
 @dataclass(frozen=True, slots=True)
 class Drawn:
     """The result of drawing top images; all zero if they were drawn before.
@@ -103,7 +106,7 @@ def draw_ranking(
             why = {each.note for each in shown.values()}
             raise NothingToDoError(
                 f"none of the top images can be read any more: {first_few(missing)} ({first_few(sorted(why))})",
-                hint="restore their files as they were when the run was drawn; pages of before stay",
+                hint=RESTORE,
             )
         missing = list(dict.fromkeys([*missing, *lost]))
         count = _write_pages(

@@ -11,10 +11,10 @@ import numpy as np
 from fmapviz.config import Style
 from fmapviz.core.words import counted
 from fmapviz.draw.channel_choice import describe_left_out
-from fmapviz.errors import NothingToDoError, RequestError, quote
+from fmapviz.errors import NothingToDoError, RequestError, first_few, quote
 from fmapviz.events import Notice
 from fmapviz.features.top.aggregate import KIND, UNIT, rank_units
-from fmapviz.features.top.draw import Drawn, draw_ranking
+from fmapviz.features.top.draw import RESTORE, Drawn, draw_ranking
 from fmapviz.features.top.locate import inside_values
 from fmapviz.features.top.options import TopOptions
 from fmapviz.features.top.second_pass import forward_again, why_lost
@@ -127,8 +127,7 @@ def draw_top_images(
     if options.channels and (left_out := describe_left_out(Style(channels=",".join(map(str, options.channels))), counts)):
         on_event(Notice(left_out))
     if not ranking.maps and lost:
-        message = "none of the images of the run can be read any more"
-        raise NothingToDoError(message, hint="their files are gone or have changed")
+        raise NothingToDoError(f"none of the images can be read any more: {first_few(lost)}", hint=RESTORE)
     again = force or session.config.force
     return draw_ranking(session, ranking, options, on_event, layers=layers, lost=lost, of=of, force=again)
 
