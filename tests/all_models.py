@@ -32,7 +32,7 @@ PICTURE = Path(__file__).parent.parent / "sample_images" / "shapes.png"
 
 
 class ConvolutionCount(TorchDispatchMode):
-    """Counts the convolutions that are computed, whatever asks for them."""
+    """Counts the computed convolutions."""
 
     def __init__(self, dimensions: int) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ def check(name: str, out: Path, options: InputOptions | None = None, *, side: in
 
 
 def check_loading(name: str, place: Path) -> None:
-    """Save the weights of a network that torchvision has initialised, load them, and compare all that the networks know."""
+    """Save the weights of a network of torchvision, load them, and compare the state of both networks."""
     original = build(name, **AS_PUBLISHED.get(name.removeprefix("quantized_"), {}))
     file = place / "weights.pth"
     torch.save(original.state_dict(), file)
@@ -92,7 +92,7 @@ def check_loading(name: str, place: Path) -> None:
 
 
 def _facts(network: torch.nn.Module) -> dict[tuple[str, int], object]:
-    """List everything that a network's modules know: parameters, buffers, other tensors, numbers and words."""
+    """List the state of a network's modules: parameters, buffers, other tensors, numbers and words."""
     found = {}
     for name, module in network.named_modules():
         known = {key: value for key, value in vars(module).items() if "hook" not in key}

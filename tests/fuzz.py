@@ -45,7 +45,7 @@ def main():
 
 
 def supervise(target, seconds):
-    """Go on after whatever ends the process: a crash, a file that takes too long or too much memory."""
+    """Continue after a crash, and after files that take too long or too much memory."""
     folder = OUTPUT / target
     folder.mkdir(parents=True, exist_ok=True)
     before = set(folder.glob("*-*"))
@@ -98,7 +98,7 @@ def again(target, paths):
 
 
 def prepare(target):
-    """Give a function that tries some bytes, and the bytes to begin with."""
+    """Return a function that tries some bytes, and the bytes to begin with."""
     import test_fuzz as short
 
     warnings.simplefilter("error")
@@ -115,7 +115,7 @@ def _images(short, place, *, arrays):
 
 
 def _checkpoints(short, place):
-    """Try a checkpoint; the first byte chooses its kind, and what is no archive is put into one, with right checksums."""
+    """Try a checkpoint of the kind that the first byte chooses; other bytes are put into an archive with right checksums."""
     files = short.checkpoint_files(place / "marker")
     names = sorted(files)
 

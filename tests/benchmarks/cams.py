@@ -30,7 +30,7 @@ def ours(model: nn.Module, batch: Tensor, targets: Sequence[int]) -> None:
 
 
 def captums(model: nn.Module, batch: Tensor, targets: Sequence[int]) -> None:
-    """Grad-CAM as captum does it, at the last block; it gives the map at the layer's resolution."""
+    """Grad-CAM of captum at the last block, at the layer's resolution."""
     LayerGradCam(model, model.layer4).attribute(batch, target=torch.tensor(targets), relu_attributions=True)
 
 

@@ -1,4 +1,4 @@
-"""Measure what the README says of speed and memory: `make benchmark`, or `make benchmark QUICK=1` for one minute.
+"""Measure the README's figures for speed and memory: `make benchmark`, or `make benchmark QUICK=1` for one minute.
 
 Everything is a ratio of two things measured side by side in this one run, on the same pictures with the same random weights;
 the seconds belong to the machine. Of several rounds the median is given, with the lowest and highest.
@@ -627,13 +627,13 @@ print(json.dumps([time.perf_counter() - begun, usage.ru_maxrss, used, os.waitsta
 
 
 def whole_process(command):
-    """Give the seconds a process takes, and the most memory it had, MiB."""
+    """Return the seconds of a process, and its highest use of memory in MiB."""
     seconds, peak, _ = launch(command)
     return seconds, peak / (1024 if sys.platform != "darwin" else 2**20)
 
 
 def processor_seconds(command):
-    """Give the seconds of all cores that a process and those that it starts take."""
+    """Return the seconds of all cores that a process and its children take."""
     return launch(command)[2]
 
 

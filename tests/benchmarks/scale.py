@@ -1,4 +1,4 @@
-"""Measure what the README says of a million images: `make benchmark SCALE=1`, some minutes, `QUICK=1` too: one.
+"""Measure the README's figures for a million images: `make benchmark SCALE=1`, some minutes, `QUICK=1` too: one.
 
 Tiny pictures and a tiny network, so that what is measured is what grows with the number of images, not what an image costs.
 """
@@ -140,7 +140,7 @@ def engines(place, quick):
 
 
 def share(place, quick):
-    """What is left to the processor where a GPU computes: reading an image, encoding and writing its pictures; ResNet-18."""
+    """The processor's work beside a GPU: reading an image, encoding and writing its pictures; ResNet-18."""
     torch.set_num_threads(1)
     session, _ = load_session(CONFIG)
     file = next(find_images([str(copy_of_picture(place))]))
@@ -195,7 +195,7 @@ def copy_of_picture(place):
 
 
 def run(command):
-    """Give the seconds that a command took, and its highest use of memory in MiB."""
+    """Return the seconds that a command took, and its highest use of memory in MiB."""
     begun = time.monotonic()
     process = subprocess.Popen([str(word) for word in command], stdout=subprocess.DEVNULL)
     _, status, usage = os.wait4(process.pid, 0)

@@ -1,4 +1,4 @@
-"""An option that takes one value is refused two, in every command; former names of options are taken."""
+"""Options of one value refuse two, in each command; former names of options are accepted."""
 
 import pytest
 import typer

@@ -1,4 +1,4 @@
-"""`fmapviz diff` as it is typed."""
+"""`fmapviz diff` on the command line."""
 
 import json
 from pathlib import Path

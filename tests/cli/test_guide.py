@@ -83,7 +83,7 @@ def test_a_page_is_found_by_related_words(fmapviz, words, page):
 
 @pytest.fixture
 def terminal(warm, tmp_path):
-    """Run the command in a terminal of 80 columns, and return what it shows, with `\\n` as the end of lines."""
+    """Run the command in a terminal of 80 columns; return its output, with `\\n` as the end of lines."""
 
     def show(*args, **environment):
         given = {"TERM": "xterm-256color", "COLUMNS": "80", **environment}
@@ -106,7 +106,7 @@ def terminal(warm, tmp_path):
 
 @pytest.fixture
 def pager(tmp_path):
-    """A pager that says what it is given."""
+    """A pager that prints its input."""
     program = "import os, sys\nprint('LESS', os.environ['LESS'])\nprint(sys.stdin.read(), end='END')"
     path = tmp_path / "pager.py"
     path.write_text(program)

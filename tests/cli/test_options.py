@@ -1,4 +1,4 @@
-"""What the library says of Python's arguments, as the command line prints it."""
+"""Messages about arguments in Python, as the command line prints them."""
 
 import ast
 import re

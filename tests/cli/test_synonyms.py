@@ -1,4 +1,4 @@
-"""What people of other tools type is answered with what to type here."""
+"""Options and commands of other tools are refused with hints."""
 
 import re
 

@@ -26,7 +26,7 @@ ARCHITECTURES = [
 
 @pytest.fixture
 def run(torch_alone):
-    """Run code in a process that knows torch only, in which a warning is an error."""
+    """Run code in a process that has imported only torch, in which a warning is an error."""
 
     def ended(code):
         done = torch_alone(f"import warnings; warnings.simplefilter('error')\n{code}")

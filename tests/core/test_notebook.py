@@ -1,4 +1,4 @@
-"""What a notebook shows: tables in which no text is HTML, links that lead somewhere, a bar only in a kernel."""
+"""Notebooks: tables with escaped texts, valid links, and a progress bar in kernels only."""
 
 import base64
 import io
@@ -149,7 +149,7 @@ def test_an_address_is_no_link():
 
 @pytest.fixture
 def kernel(monkeypatch):
-    """Pretend that this process is the kernel of a notebook; return what is displayed."""
+    """Pretend that this process is the kernel of a notebook; return the displayed objects."""
     displayed = []
 
     def display(shown, *, display_id):

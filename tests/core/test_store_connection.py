@@ -1,4 +1,4 @@
-"""A store that does not answer is named, and errors of stores say what to do."""
+"""A store that does not answer is named, and errors of stores have hints."""
 
 import socket
 

@@ -1,4 +1,4 @@
-"""The words of other tools lead to words that exist here, and never hide one that does."""
+"""Words of other tools have hints to existing words, and never hide one."""
 
 import pytest
 import torch

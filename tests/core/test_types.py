@@ -1,4 +1,4 @@
-"""Values refuse what makes no sense, and say what would."""
+"""Values refuse invalid fields with hints."""
 
 from __future__ import annotations
 

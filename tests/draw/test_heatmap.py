@@ -1,4 +1,4 @@
-"""A heat map is what pytorch-grad-cam, OpenCV and torch make of the same signed map."""
+"""Heat maps equal those of pytorch-grad-cam, OpenCV and torch for the same signed map."""
 
 from __future__ import annotations
 

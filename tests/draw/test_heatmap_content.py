@@ -1,4 +1,4 @@
-"""Heat maps become pictures that lie over the input, and say which class and layer they are of."""
+"""Heat maps become pictures over the input that name their class and layer."""
 
 from __future__ import annotations
 

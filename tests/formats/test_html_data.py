@@ -1,4 +1,4 @@
-"""What the writer html tells of an image, in its report.js, compared with hooks and NumPy."""
+"""The data of an image in its report.js, against hooks and NumPy."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def look(tmp_path, picture):
 
 
 def shown(unit, view="maps"):
-    """Give the pictures of layers of one view, by the layer's name."""
+    """Return the pictures of layers of one view, by the layer's name."""
     return {each["layer"]["name"]: each for each in report_of(unit)["pictures"] if each["view"] == view}
 
 
@@ -86,7 +86,7 @@ def hooked(path, layers=LAYERS):
 
 
 def reference(maps):
-    """Describe each channel: lowest, highest, mean, deviation, share of zeros, share of what is not finite."""
+    """Describe each channel: minimum, maximum, mean, deviation, shares of zeros and of values that are not finite."""
     rows = []
     for channel in maps.astype(np.float64).reshape(len(maps), -1):
         finite = channel[np.isfinite(channel)]

@@ -1,4 +1,4 @@
-"""Formats of the user's own write files of units as formats of the catalogue do; what fails is that image's failure."""
+"""Own formats write files of units like formats of the catalogue; an error is a failure of its image."""
 
 from __future__ import annotations
 

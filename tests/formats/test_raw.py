@@ -1,4 +1,4 @@
-"""The values that are written are those that plain hooks see, bit for bit."""
+"""Stored values equal those of plain hooks, bit for bit."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def assert_same(directory, expected):
 
 
 class Makes(nn.Module):
-    """Has parts that return what they are told to make of the input."""
+    """Has parts that apply given functions to the input."""
 
     def __init__(self, **made):
         super().__init__()

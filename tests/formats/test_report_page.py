@@ -528,7 +528,7 @@ def reference(path):
 
 
 def tiles_shown(report, unit):
-    """Where the tiles of what is shown lie, as its data say."""
+    """Return the positions of the shown tiles, from the page's data."""
     title = report.text("#title")
     text = (report.root / unit / "report.js").read_text("ascii").removeprefix("fmapviz.unit(").removesuffix(");\n")
     picture = next(each for each in json.loads(text)["pictures"] if each["name"] == title)
@@ -536,7 +536,7 @@ def tiles_shown(report, unit):
 
 
 def told(report, selector, column=0):
-    """What a table says: minimum, maximum, mean, deviation."""
+    """Return the numbers of a table: minimum, maximum, mean, deviation."""
     return [number(cells[column]) for cells in list(report.numbers(selector).values())[:4]]
 
 

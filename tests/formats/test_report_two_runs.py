@@ -1,4 +1,4 @@
-"""The page of two runs: what is written where, and how it shows both, in a browser."""
+"""The page of two runs: its files, and both runs in a browser."""
 
 import json
 import shutil
@@ -319,7 +319,7 @@ def test_a_run_is_compared_with_itself(open_report, runs, tmp_path):
 
 @pytest.mark.thorough
 def test_runs_that_are_being_written_are_compared(open_report, runs, tmp_path):
-    """The page has what is finished; neither run has a report of its own yet."""
+    """The page has the finished images; neither run has a report yet."""
     out = copy(runs, tmp_path / "runs")
     for run in ("a", "b"):
         for name in ("index.html", "products.json"):

@@ -1,4 +1,4 @@
-"""The value under the pointer in the report, and the line that says what black and white are, against the raw values."""
+"""The value under the pointer in the report, and the line on black and white, against the raw values."""
 
 from __future__ import annotations
 

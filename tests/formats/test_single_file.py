@@ -1,4 +1,4 @@
-"""The report as one file: what it shows alone, what it holds, and how large it may be."""
+"""The report as a single file: its content, and its largest size."""
 
 from __future__ import annotations
 

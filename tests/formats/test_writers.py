@@ -256,7 +256,7 @@ def test_grey_pictures_are_still_grey_in_the_event_file(tmp_path):
 @example({"\x02wzxhzdk:0\x03": "\x02amp\x03 &#60;b&#62;"})
 @example({"https://example.com": "<https://example.com> mailto:a@example.com ![a](b)"})
 def test_facts_are_shown_verbatim(facts):
-    """Nothing but table cells comes out of Markdown, even before TensorBoard removes what it finds dangerous."""
+    """Markdown contains only table cells, even before TensorBoard removes dangerous elements."""
     description = summaries._table(facts)
     unsafe = markdown.markdown(description, extensions=["tables", "fenced_code"])  # as TensorBoard sets it up
     assert shown(unsafe) == cells_of(facts)
@@ -273,7 +273,7 @@ def squeeze(text):
 
 
 def shown(html):
-    """Give the rows of a table as a browser shows them; any element that no plain table has is an error."""
+    """Return the rows of a table as a browser shows them; any element that no plain table has is an error."""
     cells = []
 
     class Table(HTMLParser):

@@ -1,4 +1,4 @@
-"""Grey-scale and multispectral files, from the file to what the network is given, against NumPy, Pillow and tifffile."""
+"""Grey-scale and multispectral files as inputs of networks, against NumPy, Pillow and tifffile."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def refusal(path: Path, channels: int = 3) -> InputError:
 
 
 def values(image: Image) -> np.ndarray:
-    """What was read, as `(C, H, W)`, scaled to 0..1."""
+    """Return the samples that were read, `(C, H, W)`, scaled to 0..1."""
     assert isinstance(image.pixels, Samples)
     bands = scale(image.pixels)
     assert {plane.mode for plane in bands.planes} == {"F"}
@@ -417,7 +417,7 @@ for file in bad:
 
 
 def answers(*paths: Path) -> list[tuple[str, int]]:
-    """Give the code and the KiB of each bad file, read in a fresh process after a good one."""
+    """Return the code and the KiB of each bad file, read in a fresh process after a good one."""
     done = subprocess.run(
         [sys.executable, "-c", MEMORY, *map(str, paths)], capture_output=True, text=True, check=True, timeout=PATIENCE
     )
@@ -653,7 +653,7 @@ def test_a_tiff_costs_no_memory_for_what_it_claims(tmp_path):
 
 
 def test_tiles_that_a_tiff_file_lacks_are_a_failure(tmp_path):
-    """Where a tile is missing, tifffile leaves what was in the memory before."""
+    """tifffile leaves the former content of memory where a tile is missing."""
     path = save_tiff(tmp_path / "a.tif", stack(6), "tiles")
     with tifffile.TiffFile(path) as file:
         tags = [file.pages[0].tags[code] for code in (324, 325)]

@@ -82,7 +82,7 @@ PngImageFile.load = load
 
 
 class Reader:
-    """Reads files, and knows the processes that do it."""
+    """Reads files in workers, whose processes it lists."""
 
     def __init__(self, pool):
         self.pool = pool
@@ -98,7 +98,7 @@ class Reader:
 
 @pytest.fixture(scope="module", autouse=True)
 def broken(tmp_path_factory):
-    """Let the decoders of all workers do what a picture says, and keep workers between pools."""
+    """Let decoders of workers execute commands in pictures, and keep workers between pools."""
     folder = tmp_path_factory.mktemp("broken")
     (folder / "sitecustomize.py").write_text(BROKEN_DECODER)
     with pytest.MonkeyPatch.context() as patch:
@@ -163,7 +163,7 @@ def unexpected(notice):
 
 
 def saying(path, words):
-    """Save a picture that tells a broken decoder what to do."""
+    """Save a picture with a command for a broken decoder."""
     info = PngInfo()
     info.add_text("do", words)
     PillowImage.new("RGB", (8, 8), "red").save(path, pnginfo=info)
@@ -171,7 +171,7 @@ def saying(path, words):
 
 
 def parents():
-    """Give the parent of every process, but of those that only their parents have to take note of."""
+    """Return the parent of every process, but of those that only their parents have to take note of."""
     found = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
@@ -719,7 +719,7 @@ ARGUMENTS = ["my_net.py:build", "pictures", "--weights", "random", "--size", "16
 
 @pytest.fixture
 def command(warm, pictures, tmp_path):
-    """Run the command in a process of its own, and give its exit code and what it says on standard error."""
+    """Run the command in a process of its own; return its exit code and what it says on standard error."""
 
     def run(seconds):
         arguments = ["-c", COMMAND, str(seconds), *ARGUMENTS, "--workers", "2"]
@@ -745,7 +745,7 @@ def test_a_run_continues_after_a_crash_and_a_hang_of_a_decoder(command, pictures
 
 @contextmanager
 def hanging(command, tmp_path):
-    """Begin a command, and give its process when only the decoder that hangs is left; wait until that has gone as well."""
+    """Begin a command; return its process when only the decoder that hangs is left; wait until that has gone as well."""
     with ThreadPoolExecutor(1) as thread:
         ended = thread.submit(command, 10 * PATIENCE)  # whoever waits for that decoder hangs
         assert wait_until(lambda: (tmp_path / "runs/run/f.png").exists() or ended.done())

@@ -1,4 +1,4 @@
-"""Images that are given in memory are those of files of the same content."""
+"""Images in memory are drawn like files of the same content."""
 
 import io
 from concurrent.futures import ThreadPoolExecutor

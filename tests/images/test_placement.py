@@ -1,4 +1,4 @@
-"""Boxes of preprocessed inputs found back in the files, against rectangles painted there."""
+"""Boxes of preprocessed inputs are located in the files, against painted rectangles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a network is given of a picture, against torchvision and Pillow."""
+"""Preprocessing, against torchvision and Pillow."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def read(path, channels=3):
 
 
 def shown(image):
-    """Return what was read, `(C, H, W)`, 0..1."""
+    """Return the samples that were read, `(C, H, W)`, 0..1."""
     if isinstance(image.pixels, Samples):
         return np.stack([np.asarray(plane) for plane in scale(image.pixels).planes])
     pixels = np.asarray(image.pixels, np.float64) / 255
@@ -52,7 +52,7 @@ def noise(bits, samples, dtype, seed=0):
 
 
 def stretched(colours):
-    """Return `(C, H, W)` as the guide says: from the minimum to the maximum of all channels."""
+    """Return `(C, H, W)`, stretched from the minimum to the maximum of all channels."""
     values = np.moveaxis(colours, -1, 0).astype(np.float64)
     return (values - values.min()) / (values.max() - values.min())
 

@@ -1,4 +1,4 @@
-"""A network is another one as soon as anything has changed that decides what it computes, and the same one otherwise."""
+"""The digest of a network changes if and only if its computation changes."""
 
 from __future__ import annotations
 
@@ -248,7 +248,7 @@ RECORDER = Recorder()
 
 
 class Writing(Net):
-    """Remembers in many ways what it has seen."""
+    """Keeps its inputs in many ways."""
 
     total = 0
 
@@ -297,7 +297,7 @@ def test_attributes_that_a_pass_writes_are_not_part_of_the_digest():
 
 
 class Reading(Net):
-    """Reads what it writes, or what only looks as if it were written."""
+    """Reads attributes that it writes, or seems to write."""
 
     def __init__(self, kind, value):
         super().__init__()

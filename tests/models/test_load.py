@@ -1,4 +1,4 @@
-"""Models by name: which there are, and what is made of them."""
+"""Models by name: lists, loading and outlines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Networks that somebody gives as they are: what they take, and awkward ones of every kind."""
+"""Networks of the user: their inputs, and awkward ones of each kind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The network that comes with the package: what it knows, where it looks, and how it is trained."""
+"""The bundled network: its classes, its evidence and its training."""
 
 import json
 import subprocess
@@ -33,7 +33,7 @@ def fresh():
 
 @pytest.fixture(scope="module")
 def large():
-    """Pictures as users' files are: four times as large as the network is given."""
+    """Pictures four times as large as the network's input, like files of users."""
     return [paint(np.random.default_rng([3, number]), side=384, label=number % len(CLASSES)) for number in range(30)]
 
 
@@ -252,12 +252,12 @@ def peak_of(activation):
 
 
 def share_of_circle(mask):
-    """Tell what share of the circle around its middle a shape fills."""
+    """Return the share of the circle around its middle that a shape fills."""
     places = np.argwhere(mask)
     radius = np.linalg.norm(places - places.mean(axis=0), axis=1).max() + 0.5
     return mask.sum() / (np.pi * radius**2)
 
 
 def distances(colours, ink):
-    """Tell how different colours look from an ink, 0..1."""
+    """Return the perceived difference of colours from an ink, 0..1."""
     return np.sqrt((((colours - ink) / 255) ** 2) @ [2 / 9, 4 / 9, 3 / 9])

@@ -1,4 +1,4 @@
-"""What a network's output says of each class: by the user, by the end of the network, by its configuration, or assumed."""
+"""The meaning of a network's outputs: declared by the user, derived from its end or configuration, or assumed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def logits_of(*shape, seed=0):
 
 
 def of(logits, end=lambda z: z, *, linear=False, **known):
-    """Give the scores of what ends in this way, seen as in a forward pass."""
+    """Return the class scores of a network with this ending, as in a forward pass."""
     last = nn.Linear(logits.shape[-1], logits.shape[-1], bias=False)
     with torch.no_grad():
         last.weight.copy_(torch.eye(logits.shape[-1]))

@@ -246,7 +246,7 @@ class Decides(nn.Module):
 
 
 class DecidesByPlaces(Decides):
-    """Does so without a word that tells it, by how many places are bright."""
+    """Branches by the number of bright pixels, outside of torch."""
 
     def forward(self, x):
         (places, *_) = torch.where(x > 0)
@@ -307,7 +307,7 @@ SMALL = InputOptions(size=(16, 16))
 
 @pytest.fixture
 def look(tmp_path):
-    """Run over some pictures, and give for each the layers drawn."""
+    """Run over some pictures; return for each the layers drawn."""
 
     def run(model, inputs, **options):
         summary = visualize(
@@ -470,7 +470,7 @@ def resnet():
 
 
 def pngs(directory):
-    """Give every picture of every image, by the layer's name: the number before it depends on how many were chosen."""
+    """Return every picture of every image, by the layer's name: the number before it depends on how many were chosen."""
     return {
         (path.parent.name, path.name.partition("_")[2] or path.name): path.read_bytes()
         for path in directory.rglob("*.png")

@@ -1,4 +1,4 @@
-"""By which operation a network ends is known from the operations themselves, with a graph and without."""
+"""The operation that ends a network is detected, with a graph and without."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is remembered of a layer's tensor is what the layer returned, whatever later layers do to it."""
+"""Recorded tensors are the outputs of layers, although later layers overwrite them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gradients at the inputs and outputs of layers are what PyTorch's module backward hooks give, where these work at all."""
+"""Gradients at inputs and outputs of layers equal those of module backward hooks, where these work."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def out_of_place(resnet):
 
 
 def drawn_gradients(network, batch, *, layers=(), inputs=True):
-    """Give what the views of gradients are handed to draw, of convolutions, at their outputs and at their inputs."""
+    """Return the gradients that views receive, at the outputs and inputs of convolutions."""
     given = {"gradient": [], "input gradient": []}
 
     def keep_as(of):
@@ -75,7 +75,7 @@ def drawn_gradients(network, batch, *, layers=(), inputs=True):
 
 
 def hooked_gradients(network, batch):
-    """Give what module backward hooks see of every convolution: grad_output and grad_input."""
+    """Return grad_output and grad_input of each convolution, from module backward hooks."""
     outputs, inputs, handles = {}, {}, []
     for name, module in network.named_modules():
         if isinstance(module, nn.Conv2d):
@@ -119,7 +119,7 @@ def test_gradients_do_not_depend_on_which_other_layers_are_chosen(resnet, out_of
 
 
 def test_a_hook_on_the_input_itself_would_be_wrong_at_every_fork(out_of_place, picture):
-    """Why a layer is given a copy of its input: the tensor's own gradient is also that of the shortcut."""
+    """A layer takes a copy of its input, because the tensor's gradient includes that of the shortcut."""
     found, handles = {}, []
     for name, module in out_of_place.named_modules():
         if isinstance(module, nn.Conv2d):

@@ -1,4 +1,4 @@
-"""One test for each of the seventeen ways in which hooks have been seen to show what a network did not compute.
+"""One test for each of seventeen known ways in which hooks show wrong values.
 
 Further down: everything about a network that must be as before, however a capture ends.
 """
@@ -488,7 +488,7 @@ def test_an_output_that_a_users_hook_replaces_is_captured():
 
 
 class ReceiverError(Exception):
-    """Raised by what is called inside the hook."""
+    """Raised by a function that the hook calls."""
 
 
 def networks():
@@ -637,7 +637,7 @@ def test_training_flags_that_differ_are_restored_for_each_module():
 
 
 class Merging(nn.Conv2d):
-    """Adds what was learnt beside the weights to them for evaluation, as adapters of low rank do."""
+    """Adds a learnt change to the weights for evaluation, as adapters of low rank do."""
 
     def __init__(self):
         super().__init__(3, 4, 3)

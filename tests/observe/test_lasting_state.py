@@ -1,4 +1,4 @@
-"""A network that keeps something from one pass to the next gives each image the maps that it has alone."""
+"""Images of a network that keeps state between passes have the same maps as alone."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fmapviz.observe.lasting_state import LastingState
 
 
 class Network(nn.Module):
-    """A convolution whose output is multiplied by a factor, which depends on what was kept."""
+    """A convolution whose output is multiplied by a factor that depends on its state."""
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""A network whose code changes something outside of it is found, and nothing of that is set back."""
+"""A network that changes state outside of it is detected, and that state is not restored."""
 
 from __future__ import annotations
 

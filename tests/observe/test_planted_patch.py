@@ -1,4 +1,4 @@
-"""Tokens are laid out as the patches that they are of: a patch that is planted in a picture lights its own position.
+"""Tokens are laid out as their patches: a planted patch is brightest at its own position.
 
 A network with random weights sees a constant picture, and the same one with a bright square at one patch. The first block
 mixes all positions a little, but changes none as much as the patch's own.
@@ -69,7 +69,7 @@ def first_block(spec):
 
 
 def maps_of(model, layer, pixels):
-    """Return what is drawn of a layer, each map `(C, h, w)`, and why the rest is not."""
+    """Return the maps of a layer, `(C, h, w)`, and the reasons why others are not drawn."""
     with torch.no_grad(), capture(model.module, layers=layer) as captured:
         model.forward(model.module, pixels)
     maps, reasons = [], []

@@ -1,4 +1,4 @@
-"""What is said of an image is what the network's output says."""
+"""Predictions of an image follow from the network's output."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_torchvisions_networks_are_understood():
 
 
 class Bright(nn.Module):
-    """Says `light` of bright pictures and `dark` of others; its last layer runs after the convolution."""
+    """Classifies bright pictures as `light`, others as `dark`; its last layer runs after the convolution."""
 
     classes = ("dark", "light")
     ended: ClassVar[list[int]] = []  # not a module's own: what a pass changes there would keep the next from ending early

@@ -21,7 +21,7 @@ def trace(network, size=SIZE, *, channels=3):
 
 
 def differences(network, size=SIZE):
-    """Compare the field of each part of a network with what is measured; return how many are exact, and what differs."""
+    """Compare the field of each part with a measured one; return the number of exact ones, and the differences."""
     network = smooth(network)
     fields = {name: field for name, field in trace(network, size).items() if "." not in name}
     measured = measure(network, [layer for layer in find_layers(network) if "." not in layer.name], size)
@@ -30,7 +30,7 @@ def differences(network, size=SIZE):
 
 
 class Apply(nn.Module):
-    """A module of one function, so that what it returns is a layer."""
+    """A module of one function, whose result is then that of a layer."""
 
     def __init__(self, function, *modules):
         super().__init__()
@@ -283,7 +283,7 @@ class Twice(nn.Module):
 
 
 class UNet(nn.Module):
-    """Down, up again, and joined with what was there before."""
+    """Down and up again, joined with the input."""
 
     def __init__(self):
         super().__init__()

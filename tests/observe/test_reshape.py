@@ -34,7 +34,7 @@ class Opaque:
 
 
 def as_maps(values, module, text=None, *, images=None, picture=(224, 224)):
-    """Reshape values of a module, of which nothing but its type is known, or the axes."""
+    """Reshape values of a module by its type or its axes."""
     layout = text and layout_from(text, values.shape, images=images or len(values), picture=picture)
     return frames_of(FeatureMap(Layer("layer", "", module), "layer", 1, 0, values, layout=layout), values)
 

@@ -1,4 +1,4 @@
-"""Which class a gradient is asked of is what was typed, and its score is the network's own."""
+"""Targets select the typed classes, whose scores are those of the network."""
 
 from __future__ import annotations
 

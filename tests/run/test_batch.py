@@ -1,4 +1,4 @@
-"""What a network takes is made of paths, pictures, arrays and tensors."""
+"""Batches are made of paths, pictures, arrays and tensors."""
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ def expected(model):
 
 
 def kinds_of(path, model):
-    """Return an image in all the ways in which it can be given."""
+    """Return an image in all accepted types."""
     array = np.asarray(Image.open(path).convert("RGB"))
     return [path, Image.open(path), array, torch.from_numpy(array.copy()).permute(2, 0, 1), fmapviz.load_image(path, model)]
 

@@ -1,4 +1,4 @@
-"""What a run will write is known before it begins, and one that will not fit is refused."""
+"""The size of a run is estimated before it begins, and a run that does not fit is refused."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def draw(inputs, out, **options):
 
 
 def room_of(place, formats):
-    """Give the bytes in whole blocks that files take, by a part of their names."""
+    """Return the bytes in whole blocks that files take, by a part of their names."""
     paths = [path for path in place.rglob("*") if path.is_file() and path.parent != place]
     return {
         form: sum(-(-path.stat().st_size // BLOCK_BYTES) * BLOCK_BYTES for path in paths if ending in path.name)
@@ -128,7 +128,7 @@ def test_the_sample_ends_in_time(inputs, tmp_path, monkeypatch):
 
 @pytest.fixture
 def full(monkeypatch):
-    """Let a disk have room for only so many bytes, whatever is on it."""
+    """Limit the free bytes of the disk."""
 
     def fill(free, files=None):
         monkeypatch.setattr(disk_space, "free_space", lambda _place: (free, files))

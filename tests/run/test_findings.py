@@ -1,4 +1,4 @@
-"""What one call has found out about a network is known to the next one, as long as the network is the same."""
+"""Findings about a network are reused until it changes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SIZE = 12
 
 
 class Turned(nn.Module):
-    """Returns maps in one of two orders of axes, as a flag says."""
+    """Returns maps in one of two orders of axes, by a flag."""
 
     def __init__(self, *, last):
         super().__init__()

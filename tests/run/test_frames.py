@@ -1,4 +1,4 @@
-"""What is drawn over a clip or a volume lies over the frame or slice that it belongs to, found here by its gradient."""
+"""Maps over a clip or a volume lie over their frame or slice, which the gradient determines."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class InSpaceAndTime(nn.Module):
 
 
 class FrameByFrame(nn.Module):
-    """Takes one frame after the other, and puts what it made of them together."""
+    """Processes frames one by one, and joins the results."""
 
     def __init__(self, time, order, *, unbinds):
         super().__init__()
@@ -88,7 +88,7 @@ def clip_of(time):
 
 
 def frames_seen(network, clip, time):
-    """Give the first and last frame that each map depends on, by layer, call and frame of the map."""
+    """Return the first and last frame that each map depends on, by layer, call and frame of the map."""
     found, calls, clip = {}, {}, clip[None].clone().requires_grad_()
 
     def note(name, output):

@@ -1,4 +1,4 @@
-"""Layers are listed as they run, whatever the model is built on."""
+"""Layers are listed as they run, for any kind of model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is drawn over the input lies where the network found it: a planted blob lights its own place."""
+"""Maps over the input lie at the evidence: a planted blob is brightest at its own position."""
 
 from __future__ import annotations
 
@@ -305,7 +305,7 @@ def test_top_images_report_unknown_contours(tmp_path, kind):
 
 
 class Unfollowed(nn.Module):
-    """Fails while its axes are followed on the CPU, so that the types of its layers tell them."""
+    """Fails while its axes are followed on the CPU, so that they derive from the types of its layers."""
 
     def __init__(self, network):
         super().__init__()

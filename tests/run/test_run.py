@@ -879,7 +879,7 @@ def test_a_notice_names_the_blocks_of_a_transformer_that_are_drawn_by_default(op
 
 
 class Tokens(nn.Module):
-    """Gives each position of a map as a token."""
+    """Returns each position of a map as a token."""
 
     def forward(self, x):
         return x.flatten(2).transpose(1, 2)

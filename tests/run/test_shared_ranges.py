@@ -64,7 +64,7 @@ def scales(summary):
 
 
 def range_of(paths):
-    """Give each layer's smallest and largest value over several pictures."""
+    """Return each layer's smallest and largest value over several pictures."""
     every = [hooked(path) for path in paths]
     return {
         layer: (min(float(each[layer].min()) for each in every), max(float(each[layer].max()) for each in every))
@@ -364,7 +364,7 @@ def test_a_lost_scale_is_computed_again(folder, look, damage):
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("given", [["0.png"], ["0.png", "1.png", "2.png", "3.png"]], ids=["fewer", "more"])
 def test_a_lost_scale_is_not_computed_from_other_images(folder, look, given):
-    """Pictures that are there would be on another scale than those that come, and nobody could see it."""
+    """Existing pictures would have another scale than new ones, without a sign of it."""
     summary = look([folder / "0.png", folder / "1.png"])
     (summary.directory / "survey.json").unlink()
     before = pictures(summary.directory)
@@ -414,7 +414,7 @@ def test_a_list_on_standard_input_is_read_to_its_end_first(fmapviz, folder, look
 
 
 def test_chosen_channels_are_drawn_on_the_whole_scale(folder, look):
-    """What is drawn of some channels is what is drawn of them among all: brightness compares between runs' layers."""
+    """Chosen channels are drawn as among all channels, so that brightness is comparable."""
     everything, some = look([folder]), look([folder], style=Style(norm="run", channels="1,4"))
     assert scales(everything) == scales(some)
     ranges = range_of(sorted(Path(folder).iterdir()))

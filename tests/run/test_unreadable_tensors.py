@@ -1,4 +1,4 @@
-"""Layers that return what is no plain tensor are named, and the rest is drawn."""
+"""Layers that return other than plain tensors are named, and the rest is drawn."""
 
 from __future__ import annotations
 

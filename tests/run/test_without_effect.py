@@ -1,4 +1,4 @@
-"""An option that changes nothing is said: a notice names exactly those whose absence gives the same files."""
+"""A notice names exactly the options whose absence leads to the same files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run says that it is done only if what it has finished is there."""
+"""A run is reported as done only if its finished images exist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Many images in one directory: what is in it, and that it has the promises of one image's."""
+"""Many images in one directory: its content, with the promises of an image's directory."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def inputs(tmp_path):
 
 
 def members(run):
-    """Give the names of the images in each shard."""
+    """Return the names of the images in each shard."""
     return {
         shard.name: [image["name"] for image in read_unit(shard)["images"] if "failed" not in image]
         for shard in find_shards(run)
@@ -57,7 +57,7 @@ def members(run):
 
 
 def samples(run, shard="shard-000000"):
-    """Read a shard's archive with WebDataset, which is given the open file: of a path it leaves closing to chance."""
+    """Read a shard's archive with WebDataset from an open file: it may not close a path."""
     from extras import webdataset
 
     with (run / shard / "pictures.tar").open("rb") as stream:

@@ -1,4 +1,4 @@
-"""What was drawn from all images of a run is drawn again with more of them, or is called out of date."""
+"""Results of all images are drawn again after more images, or reported as out of date."""
 
 from __future__ import annotations
 

@@ -127,7 +127,7 @@ def channels_first(values):
 
 
 def expected_of(images):
-    """What NumPy says of one feature map's channels: `(C, n)` of each image."""
+    """Return NumPy's statistics of one feature map's channels: `(C, n)` of each image."""
     whole = np.concatenate(images, 1)
     found = defaultdict(list)
     for channel in whole:
@@ -204,7 +204,7 @@ class Ordinary(nn.Module):
 
 
 class Makes(nn.Module):
-    """Has parts that return what they are told to make of the input."""
+    """Has parts that apply given functions to the input."""
 
     def __init__(self, **parts):
         super().__init__()
@@ -337,7 +337,7 @@ def test_a_single_value_of_a_single_image_is_not_dead(look, pictures):
 
 
 def test_constant_channels_of_varying_sizes_are_dead(look, pictures):
-    """One pixel of a small picture says nothing; over all pictures the same number does."""
+    """A single pixel of one picture shows nothing, but a constant over all pictures does."""
     for number, path in enumerate(pictures):
         paint(path, number, (12, 14 + 100 * (number % 2)))
 

@@ -1,4 +1,4 @@
-"""A run that was not finished says so: how many images it has of how many, whether it goes on, and why it does not."""
+"""An unfinished run reports its number of images, its state and the reason."""
 
 from __future__ import annotations
 

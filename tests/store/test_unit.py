@@ -47,7 +47,7 @@ def finish(run, file, content="pixels", *, force=False, name="input.png"):
 
 
 def tree(run):
-    """Give what everything below a directory is: a file's content, a link's goal, None for a directory."""
+    """Return everything below a directory: a file's content, a link's target, None for a directory."""
     return {
         str(path.relative_to(run)): str(path.readlink())
         if path.is_symlink()
@@ -240,7 +240,7 @@ def test_force_returns_an_image_to_its_plain_name(run):
 
 @pytest.mark.parametrize("force", [False, True])
 def test_a_unit_that_is_a_link_is_foreign(force, run, tmp_path):
-    """Whoever has moved it to another disk, say, may have more there."""
+    """The user may have moved the unit to another disk, and added files."""
     directory = finish(run, source(), "old")
     (directory / "notes.txt").write_text("mine")
     directory.rename(tmp_path / "other")
@@ -263,7 +263,7 @@ def test_nothing_is_written_through_a_folder_that_is_a_link(run, tmp_path):
 
 @pytest.mark.parametrize("unit", ["../../outside", "/outside", "", ".", "a/../../b", ".hidden/a"])
 def test_a_record_with_a_path_outside_of_the_run_is_not_restored(unit, run, tmp_path):
-    """Whoever may write into the run could have made it up."""
+    """Another user with write access may have forged it."""
     left = run / f".fmapviz-{HOST}-{2**22 + 1}-abcdef-00000000-old"
     left.mkdir()
     record = {"fmapviz": 2, "unit": {**source("/a").record, "name": unit}, "files": []}

@@ -1,4 +1,4 @@
-"""The table of a large run's units: what is known of them is the same with and without it."""
+"""The table of a large run's units does not change results."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def run(tmp_path):
 
 
 def folders(run):
-    """Return what is known of all directories of a run but its own."""
+    """Return the entries of all directories of a run except its own."""
     return {each for each in walk(run) if each.path}
 
 

@@ -321,7 +321,7 @@ def test_the_recorded_position_of_each_filters_row_is_right(shape, style):
 
 @pytest.mark.parametrize("shape", [(960, 1, 3, 3), (3000, 1, 3, 3), (900, 1, 2, 3, 3), (256, 64, 3, 3)], ids=str)
 def test_filters_are_at_least_as_large_as_their_numbers(shape):
-    """So no room is lost to numbers between filters: they stand as near to each other as the padding says."""
+    """Numbers take no room between filters: the padding alone separates them."""
     plain, style = Style(labels=False), Style(labels=True)
     grid = draw(torch.zeros(shape), style)
     tiles, pixels = grid.tiles, grid.pixels
@@ -367,7 +367,7 @@ def test_kernels_of_one_dimension_have_one_row():
 @pytest.mark.parametrize("groups", [1, 3])
 @pytest.mark.parametrize("kind", [nn.ConvTranspose2d, nn.ConvTranspose3d])
 def test_a_transposed_convolution_stamps_its_kernels(kind, groups):
-    """What a single one in one input channel gives is the kernel from there to each output."""
+    """The output for a single one in one input channel is the kernel from that channel."""
     torch.manual_seed(0)
     module = kind(6, 9, 3, groups=groups, bias=False)
     weight = weight_of(module)

@@ -1,4 +1,4 @@
-"""Views of the user's own are drawn as views of the catalogue are; what fails is named, and harms nothing else."""
+"""Own views are drawn like views of the catalogue; errors are named and affect nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every view says what it needs; what goes into a layer is drawn as it was before the layer ran."""
+"""Views declare their needs; inputs of layers are drawn as they were before the layer ran."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_a_plan_sorts_views_by_their_needs():
 
 
 def inputs_of(network, batch, *, types, layers=(), forward=nn.Module.__call__):
-    """Give what the view of inputs is handed to draw, by name, and the drawings."""
+    """Return what the view of inputs is handed to draw, by name, and the drawings."""
     given = []
 
     def draw(maps, style):
@@ -277,7 +277,7 @@ def test_drawing_inputs_does_not_change_the_pictures_of_outputs():
 
 
 def test_a_dictionary_that_creates_entries_is_passed_on():
-    """What a layer is given may be of any class that is built in another way than from its entries."""
+    """Inputs of layers may be objects that cannot be built from their entries."""
 
     class Sums(nn.Module):
         def forward(self, parts):

@@ -1,4 +1,4 @@
-"""The catalogue of faults: what may be wrong with images, names, lists, models and disks, and what the command does then.
+"""The catalogue of faults: errors in images, names, lists, models and disks, and the results of the command.
 
 Each case is run as somebody types it, and compared whole: exit code, lines on standard error, rows of failures.jsonl, and
 every file below OUT. CATALOGUE, at the end, names the tests of each entry, here and in other files.
@@ -147,7 +147,7 @@ CONV = {"00_conv.maps.png", "input.png", "unit.json"}
 
 
 def once(words):
-    """Leave out an option of `RUN`, with its value, that is given again: two values of one option are refused."""
+    """Leave out an option of `RUN` that is set again, with its value: two values of one option are refused."""
     words = list(map(str, words))
     again = {at for at, word in enumerate(words) if word.startswith("--") and word in words[at + 1 :]}
     return [word for at, word in enumerate(words) if not {at, at - 1} & again]
@@ -163,7 +163,7 @@ class Ended:
 
     @property
     def complaints(self):
-        """What was said on standard error, but for the line that counts; threads may say it in any order."""
+        """Return the lines on standard error, sorted, without the one that counts."""
         assert not any("Traceback" in line for line in self.told)
         return sorted(self.told[:-1])
 
@@ -203,7 +203,7 @@ class House:
         return found
 
     def failures(self, run="run"):
-        """Give the path and the code of each row."""
+        """Return the path and the code of each row."""
         path = self.place / "out" / run / "failures.jsonl"
         rows = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
         assert all(set(row) - {"report"} == {"time", "path", "code", "message", "hint", "sha256"} for row in rows)
@@ -227,7 +227,7 @@ def unfinished(tree):
 
 
 def fits(line, pattern):
-    """Compare a line with one in which ... stands for what Pillow or torch, each version in its own way, says."""
+    """Compare a line with one in which ... stands for a message of Pillow or torch."""
     return re.fullmatch(re.escape(pattern).replace(re.escape("..."), ".+"), line) is not None
 
 
@@ -526,7 +526,7 @@ def test_each_file_is_drawn_once(house):
 
 
 def hashed(house, name):
-    """Eight digits that tell the path of a source from others."""
+    """Eight digits of the hash of a source's path."""
     return house.run("-c", str(house.place / name), program=_HASH).said[0]
 
 
@@ -707,7 +707,7 @@ def test_closed_streams_are_handled(closed, house):
 
 @pytest.mark.thorough
 def test_a_command_runs_in_the_environment_of_cron(house):
-    """No HOME, no terminal, nothing said about the language."""
+    """No HOME, no terminal, no language."""
     make_good(house.place / "in/\u00e4.png")
     command = [sys.executable, "-m", "fmapviz", *RUN, "in"]
     environment = {"PATH": "/usr/bin:/bin", "LANG": "C"} | {k: v for k, v in os.environ.items() if k == "PYTHONPATH"}
@@ -933,7 +933,7 @@ def test_a_disk_that_fills_with_the_last_byte_is_an_output_error(form, house):
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_second_signal_ends_a_command_at_once(number, code, house):
-    """The first says at the end that the same command continues; the second has no time for that."""
+    """The first signal ends with a hint to continue; the second one ends at once."""
     make_good(house.place / "in/a.png")
     heeding = f"import signal; signal.signal(signal.SIGINT, signal.SIG_DFL); {MAIN}"  # see HEEDING in warm.py
     with ThreadPoolExecutor(1) as pool:

@@ -73,7 +73,7 @@ def ranked(maps, rank):
 
 
 def shown(directory):
-    """What is said of the channels shown: by layer in the record, and in each picture's text."""
+    """Return the description of the shown channels: by layer in the record, and in each picture's text."""
     layers = json.loads((directory / "unit.json").read_bytes())["layers"]
     texts = {}
     for each in layers:

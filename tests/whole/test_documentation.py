@@ -1,4 +1,4 @@
-"""The README and the guide: every command and program does what it says, and all there is to say is said.
+"""The README and the guide: commands and programs work as documented, and all options are documented.
 
 `documents.py` says how blocks are written.
 """

@@ -1,4 +1,4 @@
-"""What fails, or is interrupted, in one of several threads: the run ends as one, and leaves nothing half done."""
+"""Errors and interruptions in one of several threads end the run, and leave no partial unit."""
 
 from __future__ import annotations
 
@@ -293,7 +293,7 @@ def begin_disturbed(inputs, tmp_path, warm):
 
 
 def ended(process, tmp_path):
-    """Wait, and give what a command has said on standard output and standard error."""
+    """Wait; return what a command printed on standard output and standard error."""
     process.wait(PATIENCE)
     return (tmp_path / "output").read_text(), (tmp_path / "errors").read_text()
 

@@ -1,4 +1,4 @@
-"""Let each operation of a run fail: nothing is lost, nothing is half there, and the same command goes on.
+"""Each operation of a run fails in turn: nothing is lost or partial, and the same command continues.
 
 Some operations of some runs fail, in some ways; `make test-all` lets more of them fail, and `make torture` each in each way
 in each run, with more images.

@@ -1,4 +1,4 @@
-"""What is drawn is what the network computed: held against an oracle that shares nothing with this package.
+"""Drawn values are those that the network computed, against an oracle that shares no code with the package.
 
 The oracle copies each layer's input before the layer runs, and computes the layer's output from the copy when the network is
 done, so that nothing the network overwrites can reach it. torchvision's own `make_grid` and `save_image` then draw it.

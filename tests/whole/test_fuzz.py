@@ -1,4 +1,4 @@
-"""Whatever stands in a file, in a name or in an option: an answer that the README tells of, and nothing worse.
+"""Any content of files, names and options ends in a documented result or error.
 
 What is tried is the same every time. `python tests/fuzz.py` tries other things, for as long as one likes.
 """
@@ -70,7 +70,7 @@ CPU_SECONDS = 10  # the same picture takes milliseconds undamaged
 
 
 class Edit(NamedTuple):
-    """What is done to some bytes: where, with which number, how many of them."""
+    """A change of some bytes: position, value and length."""
 
     kind: str
     place: int
@@ -132,7 +132,7 @@ def edited(content, edits, donor):
 
 
 def outcome(function, *given, **options):
-    """Give what a function returns, or the refusal that it raises; anything else that it raises is an error."""
+    """Return a function's result, or the refusal that it raises; other exceptions are errors."""
     try:
         return function(*given, **options)
     except FmapvizError as refusal:
@@ -197,7 +197,7 @@ def _written(write, values, **options):
 
 
 def whole_png(content):
-    """Give the chunks of a PNG file the checksums that they should have, so that what is in them is looked at."""
+    """Correct the checksums of a PNG file's chunks, so that their content is read."""
     parts, at = [content[:8]], 8
     while at + 12 <= len(content):
         end = at + 8 + struct.unpack_from(">I", content, at)[0]
@@ -213,7 +213,7 @@ def damaged_image(name, edits, other, repaired):
 
 
 def check_image(path, content, channels):
-    """Make sure that a file is a picture as it should be, or is refused as the documentation says."""
+    """Check that a file is a valid picture, or is refused as documented."""
     path.write_bytes(content)
     image = outcome(read_image, ImageFile(str(path), "unit"), channels=channels)
     if isinstance(image, InputError):
@@ -326,7 +326,7 @@ def _written_by_torch(content, **options):
 
 
 def pickle_in(content):
-    """Take out of an archive what says what is in it."""
+    """Remove the directory of an archive."""
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         return archive.read(next(name for name in archive.namelist() if name.endswith("/data.pkl")))
 
@@ -401,7 +401,7 @@ MINE = ("mine.txt", "net/mine.txt")  # below the directory of all runs
 
 
 def draw(inputs, out, **options):
-    """Give the command that a finished run is the result of."""
+    """Return the command of a finished run."""
     return visualize(
         Net(),
         inputs,
@@ -422,7 +422,7 @@ def finished(tmp_path_factory):
 
 
 def finish(place):
-    """Make a run of two pictures and a file that is none, with somebody else's files in it."""
+    """Make a run of two pictures and a file that is none, with foreign files in it."""
     decode_pool.start()  # once, not for each run
     for seed, name in enumerate(("a.png", "b.png")):
         paint(place / "in" / name, seed)
@@ -454,7 +454,7 @@ def altered(content, place, value):
 
 
 def sealed(content):
-    """Give a record the checksum that it should have, if it is one."""
+    """Correct the checksum of a record."""
     try:
         document = json.loads(content)
         document.pop("sha256", None)
@@ -484,7 +484,7 @@ def check_run(place, *, commands=({}, {"repair": True}, {"force": True})):
 
 
 class Answer(NamedTuple):
-    """How a command ended, and what it said."""
+    """The exit code of a command, and its output."""
 
     code: int
     out: str
@@ -492,7 +492,7 @@ class Answer(NamedTuple):
 
 
 def answer(*words):
-    """Give a command, in this process."""
+    """Run a command in this process."""
     out, err = io.StringIO(), io.StringIO()
     before = sys.argv
     try:
@@ -533,7 +533,7 @@ def test_commands_survive_damaged_files_of_a_finished_run(finished, tmp_path):
 
 
 class Named(nn.Module):
-    """Has a convolution under each of some names, whatever they are."""
+    """Has a convolution under each of some arbitrary names."""
 
     def __init__(self, names):
         super().__init__()

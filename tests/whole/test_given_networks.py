@@ -1,4 +1,4 @@
-"""Networks and data that are given in Python: what is known about their inputs, and what is assumed and said."""
+"""Networks and data in Python: declared and assumed inputs, and their notices."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def test_a_network_of_the_main_module_has_its_preprocessing(monkeypatch, tmp_pat
 
 
 def said_by(call):
-    """Return what a call says: its warnings, and the lines and notices that it returns."""
+    """Return the warnings of a call, and its lines and notices."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         told = call()

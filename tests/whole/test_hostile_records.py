@@ -1,4 +1,4 @@
-"""Records that somebody has made up, with a right seal: an error of the table at most, and nothing outside is touched."""
+"""Forged records with a valid checksum: a documented error at most, and no change outside of the run."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def run(scenario, place):
 
 
 def sealed(record):
-    """Seal what `dumps` would not write: NaN, and other things that JSON does not know."""
+    """Add a checksum to values that `dumps` refuses: NaN, and others that JSON lacks."""
     body = ("{\n " + ",\n ".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in record.items())).encode("ascii")
     return body + b',\n "sha256": "' + hashlib.sha256(body).hexdigest().encode() + b'"\n}\n'
 

@@ -1,4 +1,4 @@
-"""Runs over images in memory: their pictures are those of files, and every part of a run knows them."""
+"""Runs over images in memory have the pictures and run-level files of runs over files."""
 
 import gc
 import io

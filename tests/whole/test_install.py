@@ -1,4 +1,4 @@
-"""What `make demo` and `make test` install, on machines of every kind: stand-ins in PATH are what differs between them."""
+"""The installation by `make demo` and `make test` on machines of each kind, which stand-ins in PATH simulate."""
 
 import os
 import re

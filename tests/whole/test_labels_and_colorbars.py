@@ -1,4 +1,4 @@
-"""Whole runs with --labels and --colorbar: the tiles are the same, only what is around them is new."""
+"""Whole runs with --labels and --colorbar, which do not change the tiles."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_numbers_and_header_are_drawn_on_request(look, style, numbered, headed):
 
 
 def test_each_number_is_above_its_tile(look):
-    """Of 12 tiles those of the same number look the same, and those of others do not: told apart by pictures alone."""
+    """Of 12 tiles only those of the same number look the same."""
 
     def numbers(unit, name):
         record = report(unit)[name]
@@ -210,7 +210,7 @@ def test_a_colour_bar_is_beside_the_grid(look, norm):
 
 @pytest.mark.thorough
 def test_marks_of_a_colour_bar_follow_the_scale(look):
-    """What is written beside the bar is not read here; but two scales are not told alike, and one scale always is."""
+    """The text beside the bar is not read, but equal if and only if the scales are."""
     beside = {}
     for norm in ("channel", "layer", "signed", "fixed:-0.5,2", "fixed:-0.5,3"):
         grid, _ = opened(look(norm=norm) / "00_first.maps.png")
@@ -282,7 +282,7 @@ def test_each_layer_name_is_drawn(look, name):
 
 
 def test_tiles_keep_their_numbers(look):
-    """What is said of each tile in the report belongs to the tile that is there."""
+    """The numbers of each tile in the report belong to it."""
     for style in ({"labels": True, "channels": "top:5"}, {"labels": False, "channels": "2,4"}):
         unit = look(**style)
         record = report(unit)["00 first"]

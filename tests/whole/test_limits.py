@@ -1,4 +1,4 @@
-"""What the system does not give: room, open files, somewhere to write to."""
+"""Limits of the system: space, open files, writable directories."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def house(tmp_path_factory, warm):
 
 @pytest.fixture
 def run(house, warm):
-    """Run the command under a limit, and give its exit code and what it says on standard error."""
+    """Run the command under a limit; return its exit code and its lines on standard error."""
     shutil.rmtree(house.out, ignore_errors=True)
 
     def limited(program=MAIN, *options, out=os.devnull):

@@ -77,7 +77,7 @@ def shuffled(inputs, seed):
 
 
 class EnoughError(Exception):
-    """Somebody has seen enough."""
+    """The user interrupts the run."""
 
 
 PLAIN = "each image by itself"

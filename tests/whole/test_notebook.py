@@ -1,4 +1,4 @@
-"""The notebook runs from its first cell to its last, and its cells show what they say."""
+"""The notebook runs from its first cell to its last, and its cells show their results."""
 
 import json
 import os
@@ -77,7 +77,7 @@ def test_each_cell_of_the_notebook_shows_its_result(executed):
     place, sources, outputs = executed
 
     def shown(beginning):
-        """Return the results of the cell that begins so, by MIME type, and what it prints."""
+        """Return the results of the cell with this beginning, by MIME type, and its output."""
         (found,) = (each for source, each in zip(sources, outputs, strict=True) if source.startswith(beginning))
         data = {kind: "".join(value) for each in found for kind, value in each.get("data", {}).items()}
         return data | {"printed": "".join("".join(each.get("text", "")) for each in found)}

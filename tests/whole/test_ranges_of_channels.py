@@ -1,4 +1,4 @@
-"""Whatever range and channels are chosen: caption, colour bar, pixels and record say the same range."""
+"""Caption, colour bar, pixels and record have one range for all choices of range and channels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The work of a run done by a real Ray: the same tree, whatever dies on the way.
+"""Runs with a real Ray: the same tree, whichever workers and nodes die.
 
 The cluster has two nodes on this machine, with one core each.
 """
@@ -197,7 +197,7 @@ def test_a_ray_run_has_the_tree_events_and_summary_of_a_local_run(cluster, place
 
 
 def timeless(events, out):
-    """Give events in no order, without times and where the output is."""
+    """Return events without order, times and output paths."""
     reported = (replace(event, seconds=0.0) if isinstance(event, Outcome) else event for event in events)
     return sorted(str(event).replace(str(out), "OUT") for event in reported)
 

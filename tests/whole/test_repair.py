@@ -1,4 +1,4 @@
-"""What `verify` finds, and that what it says to do about it helps: for every kind of file, and every kind of damage."""
+"""`verify` finds each kind of damage of each kind of file, and its remedies help."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_each_damage_is_found_and_the_suggested_command_repairs_it(name, damage,
 
 
 def follow(found, inputs, out):
-    """Do what is said, until nothing is said any more."""
+    """Follow the remedies until no problem is left."""
     for _ in range(3):
         (remedy,) = {problem.remedy for problem in found} or {"again"}
         if remedy == "remove":

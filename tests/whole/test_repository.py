@@ -1,4 +1,4 @@
-"""What people and machines read in the repository beside the code: documents, workflows, forms and hooks."""
+"""The repository beside the code: documents, workflows, forms and hooks."""
 
 import re
 import subprocess

@@ -1,4 +1,4 @@
-"""What is made of all images of a run: whole after any end, and never in place of a stranger's."""
+"""Run-level files: complete after any end, and never in place of foreign files."""
 
 from __future__ import annotations
 
@@ -294,7 +294,7 @@ def test_damaged_run_level_files_are_found_and_written_again(folder, look, name,
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("damage", ["deleted", "cut", "changed", "emptied"])
 def test_a_damaged_record_is_written_again(folder, look, damage):
-    """What it lists is as fmapviz made it, so it must be known again without the record."""
+    """Run-level files are recognised without their record."""
     run = look([folder]).directory
     data = (run / "products.json").read_bytes()
     (run / "products.json").unlink()
@@ -363,7 +363,7 @@ def test_a_full_disk_is_reported_and_repaired(folder, look, monkeypatch, tmp_pat
 
 
 def test_another_process_may_publish_first(folder, look, monkeypatch, tmp_path):
-    """Between asking what is ours and looking what is there, another process publishes: its page is no stranger's."""
+    """Another process publishes between two checks: its page is not foreign."""
     look([folder], out=tmp_path / "other")
     run = look([folder]).directory
     for name in ("index.html", "products.json"):
@@ -458,7 +458,7 @@ def test_the_path_of_the_page_is_printed_without_a_display(picture, tmp_path, wa
 
 
 def test_a_browser_opens_the_page_with_a_display(picture, tmp_path):
-    """The browser is a program of this test's own, which notes what it was asked for."""
+    """The browser is a program of this test that records its arguments."""
     browser = tmp_path / "browser.sh"
     browser.write_text(f'#!/bin/sh\necho "$1" > {tmp_path}/asked\n')
     browser.chmod(0o755)

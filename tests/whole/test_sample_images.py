@@ -1,4 +1,4 @@
-"""The sample pictures: small, of known sizes, and exactly what their script draws."""
+"""The sample pictures: small, of fixed sizes, and equal to the output of their script."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class Net(TwoConvolutionsAndHead):
 
 
 class Broken(Net):
-    """What its second convolution returns is NaN in one column, all of it if it is told so."""
+    """Its second convolution returns NaN in one column, or everywhere."""
 
     everything = False
 
@@ -107,7 +107,7 @@ def pictures(unit):
 
 
 def bytes_of(directory):
-    """Give every picture."""
+    """Return every picture."""
     files = (path for path in sorted(directory.rglob("*.png")) if path.is_file())
     return {str(path.relative_to(directory)): path.read_bytes() for path in files}
 
@@ -278,7 +278,7 @@ def test_a_checkerboard_covers_the_input_in_black_and_white(tmp_path, look):
 
 
 class Holes(nn.Module):
-    """Gives its input with holes: all channels of some places are NaN, one alone of others is infinite."""
+    """Returns its input with NaN in all channels of some positions, and infinity in one channel of others."""
 
     def __init__(self):
         super().__init__()
@@ -432,7 +432,7 @@ def test_a_contact_sheet_does_not_depend_on_other_views(tmp_path, look):
 
 
 def test_equal_vectors_have_equal_colours_in_all_images_if_the_basis_is_shared(tmp_path, look):
-    """Two pictures that share their left half: a 1 x 1 convolution gives both the same there, so shared colours agree."""
+    """Two pictures that share their left half, for which a 1 x 1 convolution has equal outputs, so shared colours agree."""
     first, second = (np.random.default_rng(seed).integers(0, 256, (*SIZE, 3), np.uint8) for seed in (0, 1))
     second[:, 10:] //= 3
     second[:, :10] = first[:, :10]

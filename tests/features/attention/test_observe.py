@@ -1,4 +1,4 @@
-"""Attention weights against what PyTorch, timm and an own loop compute: the same to rounding, and no output changes."""
+"""Attention weights against PyTorch, timm and a plain loop: equal up to rounding, with unchanged outputs."""
 
 import extras
 import pytest

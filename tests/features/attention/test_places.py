@@ -43,7 +43,7 @@ def test_a_query_is_the_patch_whose_centre_is_nearest(tmp_path, at):
 
 
 class Cropped(Patches):
-    """Most of what is left out is more than a patch away from all patches."""
+    """Most uncovered pixels are more than a patch away from all patches."""
 
     def __init__(self, before):
         super().__init__()

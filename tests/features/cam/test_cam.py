@@ -1,4 +1,4 @@
-"""What `fmapviz.cam` and `fmapviz.capture` give is what other libraries, arithmetic and finite differences give."""
+"""Results of `fmapviz.cam` and `fmapviz.capture`, against other libraries, arithmetic and finite differences."""
 
 from __future__ import annotations
 
@@ -345,7 +345,7 @@ def test_a_clip_is_shown_as_its_frame_whatever_the_order_of_its_axes(channels, f
 
 
 class Switched(nn.Module):
-    """Returns logits or probabilities, as it is told between calls."""
+    """Returns logits or probabilities, as set between calls."""
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Every formula of a class activation map is what captum, pytorch-grad-cam and torchcam compute."""
+"""Formulas of class activation maps equal those of captum, pytorch-grad-cam and torchcam."""
 
 from __future__ import annotations
 

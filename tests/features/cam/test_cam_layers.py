@@ -1,4 +1,4 @@
-"""The layer that is chosen automatically is the one that a person who knows the network would choose."""
+"""The layer that is chosen automatically is the one that an expert would choose."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def vision_transformer(layers=2):
 
 
 def rows_of(network, batch):
-    """Give the layers on a sheet, from top to bottom."""
+    """Return the layers on a sheet, from top to bottom."""
     plan = make_plan(["sheet"], targets=["top1"], classes=(), output=None, automatic=True)
     with Drawer(as_model(network), [], plan, Style()) as drawer:
         (drawn,) = drawer.draw(batch)
@@ -176,7 +176,7 @@ def test_a_network_without_maps_is_refused():
 
 
 def test_an_image_without_gradients_chooses_no_layer():
-    """All gradients are zero for a black picture; the next one is looked at anew."""
+    """All gradients are zero for a black picture; the layer is chosen with the next one."""
     torch.manual_seed(0)
     network = nn.Sequential(
         nn.Conv2d(3, 4, 3, bias=False), nn.ReLU(), nn.AdaptiveMaxPool2d(1), nn.Flatten(), nn.Linear(4, 5, bias=False)
@@ -232,7 +232,7 @@ def test_rows_of_a_plain_stack_are_spread_over_it():
 
 
 class LongAside(nn.Module):
-    """Ends with a long branch that the class scores know nothing of."""
+    """Ends with a long branch that does not affect the class scores."""
 
     def __init__(self, length):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Whole runs with gradients and heat maps: what is on disk, what it costs, and that the network is as it was."""
+"""Whole runs with gradients and heat maps: their files and cost, and that they do not change the network."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def small():
 
 
 class Says(nn.Module):
-    """A network of two convolutions that makes whatever it is told to of its logits."""
+    """A network of two convolutions that applies a given function to its logits."""
 
     def __init__(self, make=lambda logits: logits):
         super().__init__()
@@ -59,7 +59,7 @@ class Says(nn.Module):
 
 @pytest.fixture
 def look(picture, tmp_path):
-    """Run over a picture, and tell what came of it."""
+    """Run over a picture; return the summary and the events."""
 
     def run(model, *, inputs=picture, **options):
         events = []
@@ -75,7 +75,7 @@ def names_of(directory):
 
 
 def pictures_of(summary):
-    """Give the pictures of a run but those of the input, by name."""
+    """Return the pictures of a run but those of the input, by name."""
     return {path.name: path for path in summary.directory.rglob("*.png") if path.is_file() and path.name != "input.png"}
 
 
@@ -339,7 +339,7 @@ def test_workers_and_other_pictures_do_not_change_the_result(layers, folder, loo
 
 
 def everything_of(network):
-    """Tell everything that a run must leave as it was: equal means untouched."""
+    """Return the state that a run must not change."""
     named = dict(network.named_parameters())
     return {
         **state_of(network),
@@ -352,7 +352,7 @@ def everything_of(network):
 
 
 class FailingBackward(torch.autograd.Function):
-    """Hands on what it is given, and fails when it is differentiated."""
+    """Returns its input, and fails when it is differentiated."""
 
     @staticmethod
     def forward(_ctx, x):
@@ -504,7 +504,7 @@ CALLS = Counter()
 
 
 class Counts(torch.autograd.Function):
-    """Hands on what it is given, and counts how often it is differentiated."""
+    """Returns its input, and counts how often it is differentiated."""
 
     @staticmethod
     def forward(_ctx, x):
@@ -860,7 +860,7 @@ def test_which_part_of_the_output_holds_the_scores_can_be_chosen(look):
 
 
 class Segments(nn.Module):
-    """Says for each pixel which of three classes it is; no pixel is of the last."""
+    """Classifies each pixel into three classes; no pixel is of the last."""
 
     def __init__(self):
         super().__init__()
@@ -1030,7 +1030,7 @@ def test_scores_that_are_no_numbers_affect_only_their_image(order, look, picture
 
 
 class Recomputes(nn.Module):
-    """Forgets what is between its convolutions, and computes it again for the backward pass."""
+    """Frees the values between its convolutions, and computes them again for the backward pass."""
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""`fmapviz.diff` against the definition of what a layer returns, and against loops of one's own."""
+"""`fmapviz.diff` against its definition, and against plain loops."""
 
 import copy
 from contextlib import suppress
@@ -199,7 +199,7 @@ def test_a_network_that_changes_its_input_in_place_does_not_change_that_of_the_o
 
 
 class Swallows(nn.Module):
-    """Goes on whatever fails in it."""
+    """Continues after each failure."""
 
     def __init__(self):
         super().__init__()

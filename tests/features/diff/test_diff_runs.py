@@ -1,4 +1,4 @@
-"""A comparison as a run: what is on the disk, what is skipped, and what it says."""
+"""Comparisons as runs: their files, skipped images and reports."""
 
 import copy
 import csv

@@ -1,4 +1,4 @@
-"""Numbers as text: what is read again is what was written, to the digits of float32."""
+"""Numbers as text are read as they were written, to the digits of float32."""
 
 import csv
 import io

@@ -1,4 +1,4 @@
-"""Films of a run show the pictures of its units, at the film's speed, and are the same however the run was done."""
+"""Films of a run show the pictures of its units at the film's speed, and do not depend on how it was executed."""
 
 import base64
 import io
@@ -189,7 +189,7 @@ def test_films_play_in_a_browser(browser, run):
 
 
 def as_url(film):
-    """Return a film as a data URL: of a file, the browser lets nobody read the pixels."""
+    """Return a film as a data URL: a browser does not allow reading the pixels of a file."""
     return f"data:video/mp4;base64,{base64.b64encode(film.read_bytes()).decode()}"
 
 
@@ -260,7 +260,7 @@ def write_uneven(path):
 
 
 def begins_of(path):
-    """Return when the frames of a film begin, in milliseconds, as its own decoder says."""
+    """Return when the frames of a film begin, in milliseconds, by its decoder."""
     if path.suffix == ".gif":
         with Image.open(path) as image:
             durations = []

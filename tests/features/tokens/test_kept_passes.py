@@ -1,4 +1,4 @@
-"""Images that were surveyed are drawn of what the layers returned then, as if they went through the network again."""
+"""Surveyed images are drawn from kept outputs, as if they went through the network again."""
 
 from __future__ import annotations
 

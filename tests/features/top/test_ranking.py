@@ -1,4 +1,4 @@
-"""The ranking of images by the value of a channel is that of a plain sort, however the images are divided and merged."""
+"""The ranking of images by a channel's value equals a plain sort, for any division of the images."""
 
 from __future__ import annotations
 

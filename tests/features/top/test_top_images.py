@@ -1,4 +1,4 @@
-"""The top images of a run: those of a plain sort, where NumPy finds them, however the run came about."""
+"""The top images of a run equal those of a plain sort with NumPy, for any way to execute it."""
 
 from __future__ import annotations
 
@@ -239,7 +239,7 @@ def tiles_of(page, side, wanted):
 
 
 def test_boxes_are_in_the_pixels_of_the_file(tmp_path):
-    """A rotated photo: what the camera stored is what is cut out."""
+    """A rotated photo: the crop is of the stored pixels."""
     upright = np.full((60, 120, 3), 40, np.uint8)
     upright[10:20, 70:80] = 255
     (tmp_path / "photos").mkdir()
@@ -640,7 +640,7 @@ def test_plain_hooks_have_the_same_values_only_with_a_copy(pictures, tmp_path):
 
 
 def test_a_contour_follows_the_fields_and_not_aligned_corners():
-    """One position of a map is large: the contour surrounds the centre of what it sees, also near the border."""
+    """One position of a map is large: the contour surrounds the centre of its field, also near the border."""
     net = nn.Sequential(nn.Conv2d(1, 1, 11, stride=8, padding=0))
     field = find_field(net, (96, 96))
     values = np.zeros((11, 11), np.float32)

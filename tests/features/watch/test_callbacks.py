@@ -1,4 +1,4 @@
-"""The callbacks for trainers draw at the steps of the optimiser, and trackers get pictures and numbers."""
+"""The callbacks of trainers draw at the steps of the optimiser, and trackers receive pictures and numbers."""
 
 from __future__ import annotations
 

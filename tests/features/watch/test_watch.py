@@ -1,4 +1,4 @@
-"""A training that is watched goes as if it were not, and its pictures are those of the command."""
+"""Watching does not change a training, and its pictures equal those of the command."""
 
 from __future__ import annotations
 

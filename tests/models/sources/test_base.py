@@ -1,4 +1,4 @@
-"""The folder of sources is the registry: a file in it is a source, and no other module knows its name."""
+"""The catalogue lists the sources; no other module has their names."""
 
 from __future__ import annotations
 
@@ -66,6 +66,6 @@ def test_a_source_needs_only_a_module_and_a_line_of_the_catalogue(tmp_path, monk
 
 
 def forget():
-    """Read the catalogue anew."""
+    """Read the catalogue again."""
     registry.contributions.cache_clear()
     registry.sources.cache_clear()

@@ -1,4 +1,4 @@
-"""Complete weights with something beside them are loaded and named; incomplete ones and those of other networks are not."""
+"""Complete weights beside other entries are loaded; incomplete ones and those of other networks are refused."""
 
 import os
 import pickle

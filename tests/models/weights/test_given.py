@@ -1,4 +1,4 @@
-"""Weights that are given in Python: members of torchvision's enumerations, and state dicts."""
+"""Weights in Python: members of torchvision's enumerations, and state dicts."""
 
 from types import MappingProxyType
 

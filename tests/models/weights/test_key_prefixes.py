@@ -1,4 +1,4 @@
-"""Weights that fit after all, under other keys or with other ends, and what is said of those that do not."""
+"""Weights under other keys or with other heads, and the messages for those that do not fit."""
 
 from __future__ import annotations
 

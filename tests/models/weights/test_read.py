@@ -178,7 +178,7 @@ def test_several_threads_read_at_once(lightning, state, save):
 
 
 def _calls(marker):
-    """Give calls that leave a file, if one of them is made."""
+    """Return calls that leave a file if they are executed."""
     touch = f"__import__('pathlib').Path({str(marker)!r}).touch()"
     return {
         "eval": Call(builtins.eval, touch),
@@ -345,7 +345,7 @@ def test_several_state_dicts_without_a_common_name_need_a_choice(save, state):
 
 
 def test_other_weights_do_not_replace_unreadable_ones(save, state):
-    """An average is given on request only, also where the model itself was pickled."""
+    """An average is loaded on request only, also if the model itself was pickled."""
     for content in ({"model": network(), "ema": state}, {"state_dict": {**state, "x": [3]}, "ema": state}):
         path = save(content)
         with pytest.raises(WeightsError, match=r"refused|no state dict"):
@@ -506,7 +506,7 @@ def test_misspelled_words_have_a_hint():
 
 
 def write_shards(folder, state, *, safe=True, first="model"):
-    """Write a sharded checkpoint as `huggingface_hub.save_torch_state_dict` does, and give its index."""
+    """Write a sharded checkpoint as `huggingface_hub.save_torch_state_dict` does; return its index."""
     suffix = "safetensors" if safe else "bin"
     keys = list(state)
     shards = {f"{first}-0000{number}-of-00002.{suffix}": keys[number - 1 :: 2] for number in (1, 2)}

@@ -1,4 +1,4 @@
-"""Weights from wherever people have them: never others than those asked for, and nothing that runs code."""
+"""Weights of all sources: never others than requested, and no code is run."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def load(weights, name=NAME, **options):
 
 
 def refusal(weights, name=NAME):
-    """Give what is said about weights that cannot be had: the message and the hint."""
+    """Return the message and the hint about weights that cannot be loaded."""
     with pytest.raises(WeightsError) as caught:
         load_model(name, weights=str(weights))
     assert caught.value.exit_code == 2
@@ -299,7 +299,7 @@ def test_an_unknown_entry_is_an_error_with_the_nearest_ones(weights, nearest):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Serves a few files, and knows no HEAD."""
+    """Serves a few files, and does not support HEAD."""
 
     def do_GET(self):
         self.server.requests.append(self.path)
@@ -737,7 +737,7 @@ def test_a_file_that_the_system_cannot_read_is_an_error(name, tmp_path):
 
 
 def test_a_path_that_is_no_regular_file_is_refused_at_once(tmp_path):
-    """The SHA-256 is computed while the weights are loaded: of a pipe it would never be known."""
+    """The SHA-256 is computed while the weights are loaded, which a pipe would block."""
     os.mkfifo(tmp_path / "pipe.pth")
     (tmp_path / "endless.pth").symlink_to("/dev/zero")
     (tmp_path / "sharded.index.json").write_text('{"weight_map": {"a": "pipe.pth"}}')

@@ -112,7 +112,7 @@ class Counting(Net):
 
 
 class Averaging(Net):
-    """Keeps a mean of what it saw."""
+    """Keeps a mean of its inputs."""
 
     def __init__(self):
         super().__init__()
@@ -274,7 +274,7 @@ def test_outputs_of_networks_do_not_depend_on_other_images(name, tmp_path):
 
 
 class Normalising(Net):
-    """Normalises by what is in the batch, in an early branch."""
+    """Normalises by the batch, in an early branch."""
 
     def __init__(self):
         super().__init__()

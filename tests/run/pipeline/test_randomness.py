@@ -1,4 +1,4 @@
-"""What is random is seeded for each image by its name: two runs are equal, in any order and with any number of workers."""
+"""Random numbers are seeded for each image by name: runs are equal in any order and with any number of workers."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("no_thread_is_left")
 
 @dataclass(frozen=True)
 class Thing:
-    """What is listed, read, drawn and written here."""
+    """An image in the schedule."""
 
     number: int
     shape: str = "square"
@@ -30,7 +30,7 @@ class Thing:
 
 
 class Fake:
-    """Steps that only note what is done; tests override what matters to them."""
+    """Steps that only record their calls; tests override some."""
 
     held = 0
 
@@ -423,7 +423,7 @@ def test_events_that_are_not_consumed_stop_the_schedule(batch_size, drawn_ahead)
 
 
 class InOrder(Fake):
-    """Holds back what is drawn until all before it is written, as a shard does; the first takes longer to read."""
+    """Holds back pictures until all earlier ones are written, as a shard does; the first takes longer to read."""
 
     def __init__(self, *args, **limits):
         super().__init__(*args, **limits)

@@ -1,4 +1,4 @@
-"""What holds of many images of a run is recorded with each, and told once."""
+"""Notices about many images of a run are recorded with each, and reported once."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ def hidden(out):
 
 
 def content(out):
-    """Give what all files below a directory say, but for the time."""
+    """Return the content of all files below a directory, without times."""
     files = {}
     for path in filter(Path.is_file, out.rglob("*")):
         name = str(path.relative_to(out))
@@ -663,7 +663,7 @@ def server(warm):
 
 @pytest.fixture(params=["new", "changed"])
 def situation(request, server, tmp_path):
-    """Two pictures, an OUT to start from, and what it holds when a run over them has ended.
+    """Two pictures, an initial OUT, and its content after a run over them.
 
     If they are `changed`, that is what a run over other pictures of the same names gave, None else.
     """

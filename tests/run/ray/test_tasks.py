@@ -1,4 +1,4 @@
-"""How the work of a run is divided, and what is done about workers that die, without any."""
+"""The division of a run into tasks, and the handling of workers that die."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_all_images_of_a_task_fail_if_the_fatal_one_is_unknown():
 
 
 def done(session, task):
-    """Do a task here, and return what it reports meanwhile and its receipt."""
+    """Execute a task in this process; return its events and its receipt."""
     *reports, receipt = do(session, task)
     return reports, receipt
 
