@@ -119,7 +119,7 @@ def top_images(
         ...     print(summary.images, summary.pictures, summary.table.name)
         6 1 top.csv
     """
-    _check_types(run=run, layers=layers, exclude=exclude, inside=inside, to=to, force=force)
+    _check_types(run=run, layers=layers, exclude=exclude, channels=channels, inside=inside, to=to, force=force)
     if weights is not None:
         check_weights(weights)
     _check_types(preprocessing=preprocessing, device=device, workers=workers, on_event=on_event)
@@ -154,6 +154,7 @@ _TYPES: dict[str, tuple[Any, str]] = {  # types, and what is meant
     "run": (str | Path, "the directory of a finished run, or its address"),
     "layers": (Sequence[str], "globs over dotted names"),
     "exclude": (Sequence[str], "globs over dotted names"),
+    "channels": (str, "such as '0,3,8-15'"),
     "inside": (bool, "True or False"),
     "to": (Sequence[str], "names of formats"),
     "force": (bool, "True or False"),
