@@ -5,6 +5,7 @@ The cluster has two nodes on this machine, with one core each.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
@@ -73,8 +74,14 @@ def build():
         return Net(nn.Conv2d(3, 2, 3), nn.Conv2d(2, 3, 3))
 """
 POISON, SLOW = 1, 2
-# On a busy machine, Ray would give up workers that start slowly, and nodes that answer slowly.
-PATIENT = {"RAY_worker_register_timeout_seconds": str(PATIENCE), "RAY_health_check_timeout_ms": str(1000 * PATIENCE)}
+# On a busy machine, Ray would give up workers and servers that start slowly, and nodes and processes that answer slowly.
+PATIENT = {
+    **dict.fromkeys(["RAY_worker_register_timeout_seconds", "RAY_gcs_server_port_wait_time_s"], str(PATIENCE)),
+    **dict.fromkeys(
+        ["RAY_health_check_timeout_ms", "RAY_grpc_keepalive_timeout_ms", "RAY_grpc_client_keepalive_timeout_ms"],
+        str(1000 * PATIENCE),
+    ),
+}
 WORKER = 'import runpy, sys; del sys.argv[0]; runpy.run_path(sys.argv[0], run_name="__main__")'
 OPTIONS = {"preprocessing": InputOptions(fit="none", mean=(0.0,), std=(1.0,)), "batch_size": 1, "name": "run"}
 SHARDS = {"to": ["tar", "tensorboard", "stats"], "shard": 3}
@@ -111,7 +118,15 @@ def patience():
 
 
 @pytest.fixture(scope="module")
-def cluster(interpreter, _store, patience):
+def only_cluster():
+    """Wait until no other process has a cluster: several at once have lost each other's objects on a busy machine."""
+    with (Path(tempfile.gettempdir()) / f"fmapviz-tests-ray-{os.getuid()}.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+@pytest.fixture(scope="module")
+def cluster(interpreter, _store, patience, only_cluster):
     """Two nodes; nothing is left of them in the end."""
     require("pyarrow", "scale")
     reachable = {**stores.ENVIRONMENT, "AWS_ENDPOINT_URL": _store.url}
