@@ -73,6 +73,6 @@ def _collecting(option: TyperOption) -> TyperOption:
 def _refusal(option: TyperOption, first: object, last: object, *, others: list[str]) -> RequestError:
     name = max(option.opts, key=len)
     if option.is_flag:
-        return RequestError(f"{name} and {option.secondary_opts[0]} exclude each other", hint="give one of them")
+        return RequestError(f"{name} and {option.secondary_opts[0]} exclude each other", hint="pass one of them")
     hint = f"--against {last} compares the two" if name == "--weights" and "--against" in others else "it takes one value"
     return RequestError(f"{name} is given twice: {quote(first)} and {quote(last)}", hint=hint)

@@ -1,4 +1,4 @@
-"""Find the user's own views and formats among those of the catalogue."""
+"""Find own views and formats beside those of the catalogue."""
 
 from __future__ import annotations
 
@@ -62,6 +62,6 @@ def _check_free(kind: Kind, names: list[object]) -> None:
         if each.lower() in known:
             what = "view" if known[each.lower()] in registry.views() else "format"
             what = "picture" if known[each.lower()] in _TAKEN else what
-            raise RequestError(f"there is a {what} of the name {quote(each)}", hint=f"give your own {kind} another name")
+            raise RequestError(f"there is a {what} of the name {quote(each)}", hint=f"rename your own {kind}")
         if (other.reference, other.given) != (each.reference, each.given):
             raise RequestError(f"two {kind}s have the name {quote(each)}", hint="in Python, an attribute name is the name")

@@ -1,1 +1,1 @@
-"""What all other packages share: configuration, values, errors, events, files."""
+"""Shared by all other packages: configuration, values, errors, events, files."""

@@ -57,7 +57,7 @@ class Centres:
 
     @classmethod
     def spread(cls, grid: Size, picture: Size) -> Centres:
-        """Return those of a map that spans the input, each position an equal part of it.
+        """Return the centres of a map that spans the input in equal parts.
 
         Example:
             >>> Centres.spread((2, 4), (8, 8)).columns.tolist()
@@ -92,7 +92,7 @@ class Centres:
         return True
 
     def part(self, rows: Numbers, columns: Numbers) -> Centres | None:
-        """Return those of some rows and columns, in their order; None if some of them lie elsewhere.
+        """Return the centres of some rows and columns, in their order; None if one is outside.
 
         Args:
             rows: About where each row lies.

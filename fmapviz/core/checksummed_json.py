@@ -64,7 +64,7 @@ def is_intact(data: bytes) -> bool:
 
 
 def is_truncated(data: bytes) -> bool:
-    """Return True for what a full disk or a power failure leaves of a record: its beginning, nothing, or zeros.
+    """Return True for a record that a full disk or a power failure truncated, emptied or filled with zeros.
 
     Example:
         >>> is_truncated(b""), is_truncated(dumps({"fmapviz": 1})[:20]), is_truncated(b"{}")

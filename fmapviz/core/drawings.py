@@ -127,7 +127,7 @@ class HeatMap:
 
     @property
     def values(self) -> Mapping[str, NDArray[Any]]:
-        """The raw values, by what is added to the name of the map."""
+        """The raw values, by the suffix of the map's name."""
         return {"": self.raw}
 
     @property

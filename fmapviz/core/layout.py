@@ -71,7 +71,7 @@ class Layout:
 
     @property
     def of_images(self) -> bool:
-        """True if there is an axis of images, as far as is known."""
+        """True if the layout has an axis of images."""
         return not self.text or "N" in self.text
 
     def frame(self, number: int, *, count: int) -> float | None:
@@ -79,7 +79,7 @@ class Layout:
         return float(self.frames[number]) if self.frames is not None and len(self.frames) == count else None
 
     def of_one(self, shape: Sequence[int], *, images: int) -> tuple[int, ...]:
-        """Return the shape of what a tensor holds of one image: without the axis of images, wherever it is.
+        """Return the shape of one image's values: without the axis of images, at any position.
 
         Example:
             >>> tokens, alone = Layout("H*W N C"), Layout("C H W")
@@ -91,7 +91,7 @@ class Layout:
         return _of_one(self.text, tuple(shape), images)
 
     def sizes(self, shape: Sequence[int]) -> list[int]:
-        """Return the sizes of the digits of a tensor, whatever the number of images.
+        """Return the sizes of the digits of a tensor, for any number of images.
 
         Raises:
             LayoutError: The tensor has another shape.
@@ -215,7 +215,9 @@ def _sizes(factors: Sequence[str], length: int, *, images: int, picture: tuple[i
         pairs = [(rows, count // rows) for rows in range(1, count + 1) if count % rows == 0]
         known["H"], known["W"] = min(pairs, key=lambda pair: abs(log(pair[0] / pair[1] / ratio)))
         if abs(log(known["H"] / known["W"] / ratio)) > log(1.5):
-            raise LayoutError(f"{shown}: {count} positions are no grid in the picture's proportions; H=ROWS*W=COLUMNS says")
+            raise LayoutError(
+                f"{shown}: {count} positions are no grid in the picture's aspect ratio; declare H=ROWS*W=COLUMNS"
+            )
     elif len(unknown) == 1:
         known[unknown[0]] = length // rest
     elif unknown:

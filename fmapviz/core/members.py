@@ -28,7 +28,7 @@ HEAT_LOOKS = (
 
 
 def load(reference: str) -> Any:  # Any: code of all kinds is referred to
-    """Import what a reference names.
+    """Import the object that a reference names.
 
     Example:
         >>> load("fmapviz.core.words:counted")(2, "image")
@@ -59,7 +59,7 @@ class NamedMember:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Requested(NamedMember):
-    """What a run may be asked for: a view or a format.
+    """A member that a run may request: a view or a format.
 
     Attributes:
         aggregates: Run-level results that its run has.
@@ -118,7 +118,7 @@ class View(Requested):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerView(View):
-    """A view of what one layer returns or receives, see `fmapviz.views.base`.
+    """A view of the output or input of one layer, see `fmapviz.views.base`.
 
     Attributes:
         captures: What is drawn of the layer: its `output`, its `input`, the `gradient` at the one or `input gradient` at the
@@ -151,7 +151,7 @@ class ReducedView(View):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelView(View):
-    """A view of what a layer has learnt, see `fmapviz.views.base`.
+    """A view of a layer's weights, see `fmapviz.views.base`.
 
     Attributes:
         read: Reference of the function that reads it.
@@ -263,7 +263,7 @@ class ReportPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contribution:
-    """What a package contributes to the catalogue.
+    """The contribution of a package to the catalogue.
 
     Attributes:
         views: Views.

@@ -1,4 +1,4 @@
-"""Show results in a notebook: as HTML in which every text is escaped, and progress while a run goes on."""
+"""Show results in a notebook, as HTML with escaped texts, and the progress of a run."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class Bar:
         self._handle = display(self, display_id=True)
 
     def advance(self, count: int = 1) -> None:
-        """Add what is done."""
+        """Advance the bar."""
         self._done += count
         if time.monotonic() >= self._shown + _SECONDS:
             self.show()

@@ -132,7 +132,7 @@ def pages() -> Mapping[str, str]:
 
 @cache
 def contributions() -> list[Contribution]:
-    """Return what the packages of the catalogue contribute, in its order."""
+    """Return the contributions of packages, in the order of the catalogue."""
     return [import_module(name).CONTRIBUTION for name in PACKAGES]
 
 

@@ -208,7 +208,7 @@ def _hint(error: BaseException) -> str | None:
 
 
 def find_in(home: ModuleType, reference: CodeReference, known: Sequence[str]) -> Any:
-    """Return what a reference names in its module.
+    """Return the object that a reference names in its module.
 
     Args:
         home: The module.

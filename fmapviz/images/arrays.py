@@ -34,7 +34,7 @@ _LUMA = (0.299, 0.587, 0.114)  # ITU-R BT.601, as in Pillow's mode L
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """What a file declares about its samples.
+    """The declarations of a file about its samples.
 
     Attributes:
         range: The samples that are black and white; None if the file declares only the number of stored bits.

@@ -63,7 +63,7 @@ def uninverted(image: PillowImage.Image) -> Stored | None:
 
 
 def _declared_by(image: PillowImage.Image, dtype: np.dtype[Any]) -> Declared:
-    """Return what the tags of a TIFF file declare about its samples; nothing for other formats."""
+    """Return the declarations of a TIFF file's tags about its samples; empty for other formats."""
     tags: Any = getattr(image, "tag_v2", {})
     bits = max(tags.get(BITS, (16,)))
     declared = (0.0, float(2**bits - 1)) if bits not in {8, 16, 32, 64} else None

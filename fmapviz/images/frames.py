@@ -56,7 +56,7 @@ class Frames:
 
 
 def frames_of(path: str) -> Frames | None:
-    """Return what the path of a frame or a clip names; None for the path of a file.
+    """Return the frame or clip that a path names; None for the path of a file.
 
     Example:
         >>> frames_of("/films/clip.mp4/000042"), frames_of("/films/clip.mp4")

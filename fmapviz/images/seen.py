@@ -58,7 +58,7 @@ class Seen:
 
     @property
     def facts(self) -> dict[str, str]:
-        """What its picture shows, its shape, and which frame or what scaling is shown."""
+        """The content of its picture, its shape, and its frame or scaling."""
         facts = {"Shows": "the input as the network saw it", "Shape": f"{self.size[0]} x {self.size[1]} pixels"}
         shown = {"Frame": self.describe(None), "Scaling": self.scaling}
         return {**facts, **{name: text for name, text in shown.items() if text}, **self._facts}
@@ -70,7 +70,7 @@ class Seen:
 
     @property
     def scaling(self) -> str:
-        """What black and white are, in words; empty if they are those of the file."""
+        """The values of black and white as text; empty if they are those of the file."""
         return f"{self.range[0]:.4g} is black, {self.range[1]:.4g} white" if self.range else ""
 
     def at(self, frame: float | None) -> NDArray[Any]:

@@ -130,7 +130,7 @@ def _alpha(page: TiffPage) -> int:
 
 
 def _read_declared(page: TiffPage, channels: int) -> Declared:
-    """Return what the tags of a page declare about its samples."""
+    """Return the declarations of a page's tags about its samples."""
     dtype = page.dtype
     assert dtype is not None
     found, source = None, ""

@@ -1,4 +1,4 @@
-"""Find a model by its name, whichever source provides it."""
+"""Find a model by its name in all sources."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def _resolve(spec: str) -> tuple[str, str]:
 
 
 def _no_model(spec: str) -> RequestError:
-    """Return the error for a name that no source accepts: what it is instead, and what to type."""
+    """Return the error for a name that no source accepts, with its meaning and a correction."""
     suffix = PurePath(spec).suffix.lower()
     if suffix in _WEIGHTS:
         return RequestError(
@@ -188,7 +188,7 @@ def _no_model(spec: str) -> RequestError:
 
 
 def hint_for(name: str) -> str | None:
-    """Return what a name that is no model's may mean: a name of another source, a family, or a similar name."""
+    """Return a hint for an unknown name: a name of another source, a family, or a similar name."""
     is_misspelt = bool(nearest(name, model_names(), cutoff=0.8))
     for source in () if is_misspelt or name.count("_") < 2 else registry.sources():  # which import torch, for seconds
         with suppress(RequestError):  # its package is not installed

@@ -203,7 +203,7 @@ def _prepare(preprocessing: InputOptions, channels: int, shape: tuple[int, ...] 
 
 
 def _assumption(preprocessing: InputOptions, channels: int, shape: tuple[int, ...] | None, *, volume: bool) -> str:
-    """Return what a preprocessing of `_prepare` assumes, for the user; empty if the options leave nothing to be assumed."""
+    """Return the assumptions of a preprocessing of `_prepare`, for the user; empty if options replace all."""
     assumed = []
     if shape is None and not preprocessing.size and not preprocessing.fit and not volume:
         assumed.append("resized to 256 and cropped to 224")

@@ -36,7 +36,7 @@ def capture(
     types: str | Iterable[str] = (),
     gradients: bool = False,
 ) -> Iterator[Captured]:
-    """Capture a copy of what each layer returns, in your own loop.
+    """Capture a copy of each layer's output, in your own loop.
 
     Within the block the model is in evaluation mode, afterwards as before: dropout passes everything on, and batch norms use
     their averages and do not learn. So a step of a training belongs outside of it; `Watch` draws while a network is trained.
@@ -120,14 +120,14 @@ class Captured(dict[str, FeatureMap]):
         raise LayerKeyError(f"no feature map of {quote(name)} was captured", hint=near or f"there are: {first_few([*self])}")
 
     def keep(self, feature_map: FeatureMap) -> None:
-        """Copy what a layer returned; called by the hooks."""
+        """Copy the output of a layer; called by the hooks."""
         if self._over:  # layers under `torch.utils.checkpoint` run again in the backward pass
             return
         self._edges[feature_map.name] = edge_of(feature_map.values) if self._gradients else None
         self[feature_map.name] = replace(feature_map, values=feature_map.values.detach().clone())
 
     def refuse(self, feature_map: FeatureMap, reason: str) -> None:
-        """Copy what is no plain tensor, such as a sparse one, unless it ends with the call of the layer."""
+        """Copy other than plain tensors, such as sparse ones, unless they end with the call of the layer."""
         if is_transformed(feature_map.values):
             self._refused[feature_map.name] = reason
         else:

@@ -36,7 +36,7 @@ _VALUES = {"tanh", "relu", "softplus", "hardtanh", "hardsigmoid", "elu", _ELSEWH
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What a network's scores are, as far as it is known before the network runs.
+    """The kind of a network's scores, as far as it is known before the network runs.
 
     Attributes:
         names: Of the classes; empty if unknown.
@@ -113,7 +113,7 @@ class ClassScores:
 
     @property
     def open_ended(self) -> bool:
-        """True if there may be classes beyond C: a detector returns only what it found."""
+        """True if there may be classes beyond C: a detector returns only detected ones."""
         return self.kind == "boxes"
 
     @property
@@ -151,7 +151,7 @@ def class_scores(
     ending_of: Callable[[Tensor], Ending] = lambda _: Ending(),
     layout: Layout | None = None,
 ) -> ClassScores:
-    """Find the score of each class in a network's output, and what it means.
+    """Find the score of each class in a network's output, and its kind.
 
     The user, the last operation of the network, or its configuration decides what the scores mean, in this order. Otherwise
     it is assumed, and `remarks` reports that.
@@ -223,7 +223,7 @@ def _has_pixels(values: Tensor) -> bool:
 
 
 def _axis_of_classes(values: Tensor, layout: Layout | None) -> tuple[int, tuple[str, ...]]:
-    """Return the axis along which the classes lie, and what is assumed of it."""
+    """Return the axis of classes, and the assumption about it."""
     if not _has_pixels(values):
         return 1, ()
     if layout is not None and len(layout.dims) == values.ndim == len(layout.order) and not layout.refused:
@@ -304,7 +304,7 @@ def _columns(values: Tensor, axis: int) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class _Decided:
-    """What the outputs are.
+    """The kind of the outputs.
 
     Attributes:
         kind: See `ClassScores`.
@@ -384,7 +384,7 @@ def _effective(ending: str, columns: Tensor) -> str:
 
 
 def _is_distribution(columns: Tensor, tolerance: float) -> bool:
-    """Return True unless some value is negative, or some sum differs from one; what is not finite does not count."""
+    """Return True unless a value is negative or a sum differs from one; values that are not finite are ignored."""
     sums = columns.sum(1)
     differs = (sums - 1).abs() > tolerance
     return bool(sums.isfinite().any()) and not bool((columns < 0).any()) and not bool((differs & sums.isfinite()).any())
@@ -449,7 +449,7 @@ def _scores_of(decided: _Decided, columns: Tensor, before: Tensor | None, head: 
 
 
 def _differentiated(decided: _Decided, columns: Tensor, before: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """Return what is differentiated of each output, and its probability, outside the graph."""
+    """Return the differentiated score of each output, and its probability, outside the graph."""
     plain = columns.detach()
     if decided.kind == "value":
         return columns, None
@@ -498,7 +498,7 @@ def _names_of(classes: int, outputs: int, head: Head, *, mapped: bool) -> tuple[
     elif names == outputs - 1:
         why = "; if one output is the background, it needs a name too"
     plural = "" if outputs == 1 else "s"
-    unknown = "which name belongs to which output is not known, and no name is used"
+    unknown = "the order of names and outputs is unknown, and no name is used"
     return (), f"{names} class names for {outputs} output{plural}: {unknown}{why}"
 
 

@@ -59,7 +59,7 @@ def begin_graph(values: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def begin_graph_in_place(values: Tensor) -> bool:
-    """Begin a graph at a tensor that a network is already using, and goes on to use.
+    """Begin a graph at a tensor in the middle of a forward pass.
 
     Returns:
         False if that is impossible, for one of several views that an operation has returned together, for example.

@@ -1,4 +1,4 @@
-"""Run a model under hooks that receive what each layer returns, and leave the model unchanged."""
+"""Run a model under hooks that receive each layer's output, and leave the model unchanged."""
 
 from __future__ import annotations
 
@@ -238,7 +238,7 @@ class _Entries:
         self._open[module].append([(values, own, own._version) for values, own in changed if own is not values])
 
     def leave(self, module: nn.Module) -> None:
-        """Overwrite what the layer would have overwritten: the network may use that instead of the layer's output."""
+        """Overwrite the layer's input as the layer would: the network may use it instead of the layer's output."""
         for values, own, version in self._open[module].pop() if self._open.get(module) else ():
             if own._version != version:
                 values.copy_(own)
@@ -285,7 +285,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 def describe_training(network: nn.Module) -> str:
-    """Return a notice on what is in training mode while a network is evaluated; empty if nothing is.
+    """Return a notice on modules in training mode while a network is evaluated; empty if there are none.
 
     Example:
         >>> describe_training(nn.Sequential(nn.Dropout()))

@@ -77,7 +77,7 @@ class LastingState:
         return self
 
     def __exit__(self, *_error: object) -> None:
-        """Set back what the network has changed."""
+        """Restore the values that the network has changed."""
         self.restore()
 
     @contextmanager
@@ -93,7 +93,7 @@ class LastingState:
             self._learn(images)
 
     def restore(self) -> None:
-        """Set back what the network has changed."""
+        """Restore the values that the network has changed."""
         if not self.changes:
             return
         memo = dict(self._memo)
@@ -153,7 +153,7 @@ def _is_constant(value: object) -> bool:
 
 
 def _is_nothing(value: object) -> bool:
-    """Return True for what a cache may be before the first image: None, an empty tensor or container."""
+    """Return True for an empty cache: None, an empty tensor or container."""
     return value is None or (hasattr(value, "__len__") and not (value.numel() if isinstance(value, Tensor) else len(value)))
 
 

@@ -153,7 +153,7 @@ def select_layers(
     chosen = [layer for layer in layers if layer.name in wanted or _matches(layer, free)]
     chosen = [layer for layer in chosen if not _matches(layer, exclude)]
     if not chosen:
-        raise RequestError("no layer is left: all are excluded", hint="fmapviz.list_layers(model) lists what there is")
+        raise RequestError("no layer is left: all are excluded", hint="fmapviz.list_layers(model) lists the layers")
     return chosen
 
 

@@ -1,4 +1,4 @@
-"""Detect what a network changes when it runs and is not restored: state outside of it, and its weights.
+"""Detect changes by a network that are not restored: of state outside of it, and of its weights.
 
 Globals, attributes of classes and variables of closures belong to the user's program, which may count or collect on purpose.
 Restoring weights would double their memory. So the changes are only reported, by name.
@@ -125,7 +125,7 @@ def _is_own(code: Any) -> bool:  # Any: a class, a function, or a module
 
 
 def functions_in(value: Any) -> list[FunctionType]:  # Any: an attribute of a user's class or module
-    """Return the Python functions that an attribute calls: itself, what it decorates, or the getter of a property."""
+    """Return the Python functions that an attribute calls: itself, the decorated one, or the getter of a property."""
     parts = (value, getattr(value, "__wrapped__", None), getattr(value, "__func__", None), getattr(value, "fget", None))
     return [each for each in parts if isinstance(each, FunctionType)]
 

@@ -1,4 +1,4 @@
-"""Seed what is random for each image by its name, so that neither order nor threads change it."""
+"""Seed random numbers for each image by its name, so that neither order nor threads change them."""
 
 from __future__ import annotations
 

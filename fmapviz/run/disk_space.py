@@ -125,7 +125,7 @@ class RunWatch:
 
 
 def count_unfinished(found: Iterable[ImageFile | Failure], run: Path, fingerprint: str, *, shards: bool) -> tuple[int, int]:
-    """Count the inputs, and those of them that are not finished.
+    """Count the inputs, and the unfinished ones.
 
     Args:
         found: The inputs.

@@ -35,7 +35,7 @@ def open_finished_run(
     workers: int | None = None,
     aggregates: Iterable[str] = (),
 ) -> Iterator[Session]:
-    """Load the network of a run as it was drawn; the run's directory is that of the session.
+    """Load the network of a run as it was drawn, with the run's directory.
 
     Args:
         run: The run's directory, or its address.

@@ -176,7 +176,7 @@ class Drawer:
         self.lasting[0].restore()
 
     def draw(self, batch: Tensor, *, keep: KeptPasses | None = None) -> list[ImageResult]:
-        """Run the model and draw what the plan requests of each layer.
+        """Run the model and draw each layer as planned.
 
         What layers return and receive is drawn inside their hooks; gradients and heat maps after the pass, by one backward
         pass for each class.

@@ -337,7 +337,7 @@ def _load(model: str | nn.Module | Model, weights: Weights, preprocessing: Input
 
 
 def find_device(config: RunConfig, given: nn.Module | None = None) -> torch.device:
-    """Return the requested device; by default that of the given module.
+    """Return the requested device; by default that of the module.
 
     Raises:
         RequestError: It does not exist here.

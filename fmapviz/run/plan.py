@@ -96,7 +96,7 @@ class PlanObservation(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:
-    """The views of a run, sorted by what they capture.
+    """The views of a run, sorted by the captured quantity.
 
     Attributes:
         draws: The views of a layer by what they draw of it, such as `output`: from name to `draw` function, of which the
@@ -162,7 +162,7 @@ class Plan:
 
     @property
     def of_modules(self) -> bool:
-        """True if an observation finds what it draws by running the network."""
+        """True if an observation finds its layers by running the network."""
         return any(each.of_modules for each in self.observations)
 
     @property
@@ -236,7 +236,7 @@ def make_plan(
     scores: str | None = None,
     outputs: int | None = None,
 ) -> Plan:
-    """Sort views by what they capture.
+    """Sort views by the captured quantity.
 
     Args:
         views: Their names.

@@ -67,7 +67,7 @@ class RunningPass:
 
     @property
     def position(self) -> int | None:
-        """Number of layers drawn so far, among which what an observer draws is sorted; None if no layers are drawn."""
+        """Number of layers drawn so far, for sorting an observer's drawings; None if no layers are drawn."""
         return self.received if self.draws_layers else None
 
     @contextmanager

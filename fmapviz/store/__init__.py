@@ -1,1 +1,1 @@
-"""What lies on the disk: runs, units, shards, storage, and files made of all units."""
+"""Files on the disk: runs, units, shards, storage, and run-level files."""

@@ -187,7 +187,7 @@ def _read(copy: LocalCopy, shard: Path, row: dict[str, Any]) -> bytes:
 
 
 def _damaged(path: Path) -> DamagedError:
-    return DamagedError(f"damaged: {quote(path)}", hint="fmapviz verify reports what helps")
+    return DamagedError(f"damaged: {quote(path)}", hint="fmapviz verify reports the remedy")
 
 
 def _name(row: dict[str, Any], shards: Iterable[Path]) -> str:

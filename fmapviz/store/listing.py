@@ -1,4 +1,4 @@
-"""List the runs of a directory: what they hold, and how those of one model differ."""
+"""List the runs of a directory, their contents, and the differences between runs of one model."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ListedRun:
-    """A run and what it holds.
+    """A run and its contents.
 
     Attributes:
         directory: Its directory.

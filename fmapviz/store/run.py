@@ -121,7 +121,7 @@ def names_of(info: RunInfo, name: str | None = None) -> Iterator[str]:
 
 
 def describe_contents(directory: Path, info: RunInfo) -> str:
-    """Return what a directory holds in place of the run with these settings, with the settings that differ."""
+    """Return the content of a directory in place of the run with these settings, with the settings that differ."""
     if read_run(directory) is None:
         return "files that fmapviz did not make"
     different = differences(settings_of(directory), json.loads(json.dumps(info.settings)))

@@ -97,7 +97,7 @@ def observe_attention(
 
 
 def with_grids(attention: Attention, layouts: LayoutFinder) -> Attention:
-    """Return an attention with the places of its queries and keys, if they are known."""
+    """Return an attention with the positions of its queries and keys, if they can be derived."""
     weights, (queries, keys) = attention.weights, attention.weights.shape[2:]
     tensors = [weights.query, weights.key] if isinstance(weights, Fused) else [attention.output]  # which are the weights
     grids = layouts.token_grids(attention.name, attention.layer, tensors, lengths=(queries, keys))
@@ -119,7 +119,7 @@ class AttentionObserver(PassObserver):
         self._drawn = 0
 
     def attached(self, network: nn.Module) -> AbstractContextManager[object]:
-        """Attach hooks that know which module is running."""
+        """Attach hooks that record which module is running."""
         return self._mode.attached(network)
 
     def watching(self) -> AbstractContextManager[object]:

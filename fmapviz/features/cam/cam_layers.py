@@ -139,7 +139,7 @@ def find_maps(record: ForwardRecord, scores: ClassScores) -> Iterator[GraphPoint
 
 
 def _is_map(point: GraphPoint, record: ForwardRecord, scores: ClassScores, *, boxes: bool) -> bool:
-    """Return False for what is no map of the picture, and for other things that have such shapes too."""
+    """Return False for tensors that are no maps of the picture, or have ambiguous shapes."""
     values, parts = point.values, point.name.split(".")
     try:
         maps = record.maps(point, values)

@@ -202,7 +202,7 @@ class PairDrawer:
             each.restore()
 
     def draw(self, batch: Tensor, *, keep: KeptPasses | None = None) -> list[ImageResult]:  # noqa: ARG002
-        """Run both networks and draw what they return.
+        """Run both networks and draw their outputs.
 
         Args:
             batch: One prepared image `(1, ...)`.
@@ -251,7 +251,7 @@ class PairDrawer:
         return numbers.drawn
 
     def _receive(self, use: Callable[[FeatureMap], None], feature_map: FeatureMap) -> None:
-        """Receive what a layer returned; called by its hook."""
+        """Receive the output of a layer; called by its hook."""
         self._last = feature_map.name
         try:
             self._check()

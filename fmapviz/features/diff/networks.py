@@ -89,7 +89,7 @@ def check_other(against: Other) -> None:
     if not isinstance(against, str):
         return
     if not against:
-        raise RequestError("what to compare with is empty", hint="against='b.pth', for example")
+        raise RequestError("the second network or run of the comparison is empty", hint="against='b.pth', for example")
     if against.startswith(_DTYPE):
         _check_dtype(against.removeprefix(_DTYPE))
     elif against.startswith(_MODEL):

@@ -77,7 +77,7 @@ class _FinishedRun:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _StoredPair:
-    """What the layers of two networks returned for an image, by their names."""
+    """The outputs of layers of two networks for an image, by layer name."""
 
     first: Mapping[str, KeptValues]
     second: Mapping[str, KeptValues]

@@ -103,7 +103,7 @@ class FilmStage(Stage):
 
 
 def _find_shown(run: Path, fingerprint: str) -> Iterator[_Shown]:
-    """Yield what each film shows: the frames of one film in one state, or all images if none is a frame."""
+    """Yield the pictures of each film: the frames of one film in one state, or all images if none is a frame."""
     frames: dict[tuple[str, object], list[tuple[int, Path]]] = {}
     images: list[tuple[int, Path]] = []
     for unit in find_units(run):

@@ -75,7 +75,7 @@ class Matches(CustomContent):
         return channel_facts(layer, scaling=self._scaling(style), nonfinite=shown, more={"Matches": matches or "none"})
 
     def _scaling(self, style: Style) -> str:
-        """Return what the lines mean."""
+        """Return the meaning of the lines."""
         start = style.start
         if start and start.at:
             mutual = "the best match of each other" if self.pairs and self.pairs[0].mutual else "not the other way round"

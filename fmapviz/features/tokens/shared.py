@@ -1,4 +1,4 @@
-"""What all images of a run share of one layer's channel vectors."""
+"""Values of one layer's channel vectors that all images of a run share."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SharedVectors:
-    """What the views of tokens share, if requested: `more` of `fmapviz.draw.grid.Shared`.
+    """Shared values of token views, if requested: `more` of `fmapviz.draw.grid.Shared`.
 
     Attributes:
         basis: Principal components of all images.

@@ -1,4 +1,4 @@
-"""The images with the largest values of each channel, and what the unit sees of them.
+"""The images with the largest values of each channel, and their receptive fields.
 
 Two passes: the statistics of all images tell which images have the largest values; these go through the network once more,
 which tells where in each image the value is.
@@ -18,7 +18,7 @@ CONTRIBUTION = Contribution(
         LayerView(
             name="top",
             words="top-images top-activations top-activating max-activations maxact topk exemplars",
-            help="The images of the run with the largest values of each channel, cropped to what the unit sees.",
+            help="The images of the run with the largest values of each channel, cropped to the receptive field.",
             looks=("scale", "channels"),
             placed=True,
             scaled=False,

@@ -55,7 +55,7 @@ def top(
     force: Annotated[bool, typer.Option("--force", help="Draw again what is drawn already.")] = False,
     json: JsonOption = False,
 ) -> int:
-    """Draw the images of RUN with the largest values of each channel, and what each unit sees of them.
+    """Draw the images of RUN with the largest values of each channel, and their receptive fields.
 
     RUN keeps statistics: it was drawn with --to stats, or with --view top. Only the images that are shown go through the
     network again. The table is RUN/top.csv, the pages are in RUN/_top and in the report.

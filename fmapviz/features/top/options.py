@@ -1,4 +1,4 @@
-"""What is ranked, and how it is shown."""
+"""Options of the ranking of images and of its pages."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ def find_winners(run: Path, ranking: Ranking, channels: Collection[int] = ()) ->
 
 
 def why_lost(file: ImageFile) -> str:
-    """Return why a file is not what a run has drawn; empty if it is, or is not a local file."""
+    """Return why a file differs from the one that a run has drawn; empty if it does not, or is not local."""
     if is_in_memory(file.path):
         return "" if memory_image(file) else "it was given in memory, and is no longer there"
     if is_url(file.path):
@@ -107,7 +107,7 @@ _TOLERANCE = 1e-3  # relative, where the first pass may have rounded in another 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shown:
-    """What a tile shows.
+    """The content of a tile.
 
     Attributes:
         image: Name of the image in the run.
@@ -241,7 +241,7 @@ class _View:
         return self.seen.size
 
     def in_file(self, position: Position) -> Box | None:
-        """Return what the unit sees in the file's own pixels."""
+        """Return the receptive field in the pixels of the file."""
         if self.placement is None:
             return None
         return self.placement.to_file(position.visible, orientation=self.image.orientation, size=self.image.size)

@@ -92,7 +92,7 @@ def top_images(
         k: Number of images per channel, 1 to 100; up to 16 for a run with shards.
         by: What images are ranked by: `max`, the largest value of a channel in an image; `mean`; or `min`, the smallest
             value, smallest first.
-        crop: What is shown of an image: `field`, what the unit sees; `whole`, all of it with a contour where the channel is
+        crop: What is shown of an image: `field`, the receptive field; `whole`, all of it with a contour where the channel is
             above half of its maximum; `auto`, the field if it is smaller than 60 % of the picture in both axes.
         channels: Numbers of the channels to show, such as `0,3,8-15`.
         inside: Whether only positions count whose receptive field lies within the picture; all images are forwarded again.

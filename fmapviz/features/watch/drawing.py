@@ -106,7 +106,7 @@ class StepDrawer:
         session, notices = load_session(replace(self._config, model=replace(model, module=module)))
         if is_surveyed(session.info.settings):
             raise RequestError(
-                "what all images of a run share is not known while a network is trained",
+                "values that all images of a run share are unknown during a training",
                 hint="Style(norm='fixed:LO,HI') draws all steps in one range; no shared components, clusters or anchor",
             )
         if session.plan.second_pass:

@@ -48,7 +48,7 @@ class EventLog:
         self.add_summary(histogram_raw(tag, **numbers), global_step)  # type: ignore[no-untyped-call]
 
     def flush(self) -> None:
-        """Write what was added since the last time, in one piece.
+        """Write the records that were added since the last call, in one piece.
 
         Raises:
             OSError: The disk is full, for example.

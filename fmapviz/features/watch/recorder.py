@@ -40,7 +40,7 @@ def configure(options: Mapping[str, Any]) -> RunConfig:
         own = ["layers", "views", "style", "every", "budget", "strict", "out"]
         of_runs = min(unknown) in options_of(RunConfig)
         meant = None if of_runs else suggest(min(unknown), [*_OPTIONS, *own])
-        raise RequestError(f"Watch takes no {min(unknown)}=", hint=meant or f"of the options of a run it takes {known} too")
+        raise RequestError(f"Watch takes no {min(unknown)}=", hint=meant or f"it also takes these options of a run: {known}")
     return RunConfig("network", (), to=list(registry.pages()), **options)
 
 
@@ -90,7 +90,7 @@ class Recorder:
 
     @property
     def steps_before(self) -> set[int]:
-        """The steps that an earlier training drew of the same images, as far as they are known."""
+        """The known steps that an earlier training drew of the same images."""
         images = [probe.unit for probe in self._drawer.probes]
         films = {step for (_, image), strip in self.strips.strips.items() if image in images for step in strip.maps}
         return films | self.target.steps_of(images)

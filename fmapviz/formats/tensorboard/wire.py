@@ -15,7 +15,7 @@ NUMBER, DOUBLE, DELIMITED = 0, 1, 2  # types of fields; text, bytes and messages
 
 # Any: protobuf's generated classes have no common type here.
 def key(kind: Any, field: str, *, wire_type: int = DELIMITED) -> bytes:
-    """Return what the encoding of a message's field begins with."""
+    """Return the prefix of a message's field."""
     number: int = kind.DESCRIPTOR.fields_by_name[field].number
     return varint(number << 3 | wire_type)
 

@@ -1,1 +1,1 @@
-"""Images that are given in memory: Pillow pictures, NumPy arrays, tensors."""
+"""Images in memory: Pillow pictures, NumPy arrays, tensors."""

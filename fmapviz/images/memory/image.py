@@ -76,7 +76,7 @@ def memory_image(file: ImageFile) -> MemoryImage | None:
 
 
 def is_in_memory(path: str) -> bool:
-    """Return True for the path of an image that was given in memory.
+    """Return True for the path of an image in memory.
 
     Example:
         >>> is_in_memory("memory:image_0#0123456789abcdef"), is_in_memory("memory://bucket/a.png")

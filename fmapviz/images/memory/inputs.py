@@ -1,4 +1,4 @@
-"""Read what is given as inputs: paths, Pillow pictures, arrays, tensors, or lists of these."""
+"""Read inputs: paths, Pillow pictures, arrays, tensors, or lists of these."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def _named(values: Iterable[Any], *, volumes: bool, copied: bool = False) -> Ite
 
 
 def _images_in_item(item: object, remark: Callable[[str], object]) -> list[object]:
-    """Return the images of what may be a batch or an item of a data set; an image as it is."""
+    """Return the images of a batch or of an item of a data set; an image itself otherwise."""
     if isinstance(item, Mapping) or (isinstance(item, list | tuple) and item):
         return _images_of(item, remark)
     return [item]

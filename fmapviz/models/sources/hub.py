@@ -152,7 +152,7 @@ def _entries_in(folder: Path) -> list[str]:
 
 
 def _spelled(folder: str) -> Iterator[str]:
-    """Yield what a user types for a folder of the cache, `OWNER_REPOSITORY_REFERENCE`, if it is unambiguous."""
+    """Yield the model name of a folder of the cache, `OWNER_REPOSITORY_REFERENCE`, if it is unambiguous."""
     parts = folder.split("_")
     if len(parts) >= 3 and parts[-1] in _BRANCHES:
         yield f"{parts[0]}/{'_'.join(parts[1:-1])}"

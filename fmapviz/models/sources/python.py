@@ -155,7 +155,7 @@ def _call(target: Any, reference: CodeReference, home: ModuleType) -> object:
 
 
 def _suggest_call(reference: CodeReference, signature: inspect.Signature) -> str:
-    """Return a hint for a call that does not fit: an argument of a similar name, or what it needs."""
+    """Return a hint for a call that does not fit: an argument of a similar name, or the missing ones."""
     unknown = (name for name in reference.arguments or {} if name not in signature.parameters)
     near = next(filter(None, (suggest(name, signature.parameters) for name in unknown)), None)
     name = next(iter(signature.parameters), "")

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 def model_names() -> list[str]:
-    """List the names that timm knows, with and without the tags of published weights."""
+    """List the names of timm, with and without the tags of published weights."""
     return sorted({*timm.list_models(), *timm.list_pretrained()})
 
 

@@ -147,7 +147,7 @@ class Axis:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Field:
-    """What the elements of a tensor depend on.
+    """The pixels that the elements of a tensor depend on.
 
     Attributes:
         rows: The rows of the picture.

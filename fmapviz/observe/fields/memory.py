@@ -50,7 +50,7 @@ class FieldMemory:
         return shared
 
     def overwrite(self, tensor: Tensor, field: Field, *, other: Field) -> None:
-        """Record what was written into a tensor, whose memory others may share.
+        """Record a write into a tensor, whose memory others may share.
 
         Args:
             other: What these get if their new fields are not known.

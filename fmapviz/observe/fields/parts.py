@@ -25,7 +25,7 @@ def taken_field(operand: Operand, field: Field) -> Field:
 
 
 def parts_of_result(call: Call, operands: Sequence[Operand], known: Fields) -> tuple[ChannelPart, ...]:
-    """Return the parts of a result: those of its only operand, or what it was concatenated of."""
+    """Return the parts of a result: those of its only operand, or the concatenated ones."""
     if "tensors" in call.given and "dim" in call.given:
         return _concatenated(call, operands, known)
     if len(operands) != 1:

@@ -121,7 +121,7 @@ def _linear(call: Call) -> list[Operand]:
 
 
 def _attention(call: Call) -> list[Operand]:
-    """Return the queries, whose positions those of the result are, and what all positions of it depend on."""
+    """Return the queries, which have the positions of the result, and the field of all positions."""
     others = [Operand(each, [None] * each.ndim) for each in tensors_of(call.given.values()) if each is not call.operand]
     return [*one(call, {call.operand.ndim - 1: None}), *others]
 

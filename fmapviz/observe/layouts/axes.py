@@ -48,7 +48,7 @@ class Base:
 
     @property
     def kind(self) -> str:
-        """What it is of: `N`, `C`, `P` of positions, or nothing."""
+        """The kind of the axis: `N`, `C`, `P` of positions, or empty."""
         coords = self.coords
         if "C" in coords:
             return "C"

@@ -189,9 +189,9 @@ def _rank(digit: Digit) -> int:
 
 def _why(reason: str) -> str:
     if reason in {"aten.gather", "aten.index", "aten.index_select", "aten.topk", "aten.sort", "aten.argsort"}:
-        return f"tokens that the network chooses by their values ({reason}): which patches they are is not known"
+        return f"tokens that the network chooses by their values ({reason}): their patches are unknown"
     if reason.startswith("aten.scatter") or reason == "aten.index_add":
-        return f"tokens that the network merges ({reason}): which patches they are is not known"
+        return f"tokens that the network merges ({reason}): their patches are unknown"
     return f"its positions are mixed ({reason}), so that they are no positions of the picture"
 
 

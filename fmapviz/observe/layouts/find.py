@@ -78,7 +78,7 @@ def usual_layout(module: nn.Module, values: Tensor) -> Layout:
 
 
 def _decided(module: nn.Module, dimensions: int) -> str:
-    """Return the layout that a layer's type decides; that of one image if the layer has got no axis of images."""
+    """Return the layout that a layer's type decides; without N if the layer received no axis of images."""
     text = "N C W" if isinstance(module, nn.Conv1d | nn.ConvTranspose1d) else known_by_type(module)
     alone = text.removeprefix("N ")
     return known_by_type(module, dimensions) or (alone if len(alone.split()) == dimensions else "")
@@ -97,7 +97,7 @@ class MissingLayoutError(Exception):
 
 @dataclass(slots=True, eq=False)
 class Found:
-    """What was found by following axes.
+    """The layouts found by following axes.
 
     Attributes:
         layouts: By the names of feature maps.

@@ -21,7 +21,7 @@ _CLOSE = 1e-6  # a weight of interpolation below this is a rounding error
 
 
 def windows(outputs: int, kernel: int, *, stride: int, padding: int, dilation: int = 1) -> Indices:
-    """Return those of a convolution or pooling.
+    """Return the indices of a convolution or pooling.
 
     Example:
         >>> windows(2, 3, stride=2, padding=1).tolist()
@@ -31,7 +31,7 @@ def windows(outputs: int, kernel: int, *, stride: int, padding: int, dilation: i
 
 
 def inverse_windows(outputs: int, kernel: int, *, stride: int, padding: int, dilation: int) -> Indices:
-    """Return those of a transposed convolution.
+    """Return the indices of a transposed convolution.
 
     Example:
         >>> inverse_windows(3, 2, stride=2, padding=0, dilation=1).max(axis=1).tolist()
@@ -42,7 +42,7 @@ def inverse_windows(outputs: int, kernel: int, *, stride: int, padding: int, dil
 
 
 def bins(inputs: int, outputs: int) -> Indices:
-    """Return those of adaptive pooling.
+    """Return the indices of adaptive pooling.
 
     Example:
         >>> bins(5, 2).tolist()
@@ -56,7 +56,7 @@ def bins(inputs: int, outputs: int) -> Indices:
 
 
 def nearest(inputs: int, outputs: int, *, scale: float | None, middle: bool) -> Indices:
-    """Return those of interpolation by the nearest neighbour, in single precision as PyTorch computes them.
+    """Return the indices of interpolation by the nearest neighbour, in single precision as in PyTorch.
 
     Args:
         scale: Outputs for each input, if it was given instead of their number.
@@ -71,7 +71,7 @@ def nearest(inputs: int, outputs: int, *, scale: float | None, middle: bool) -> 
 
 
 def linear(inputs: int, outputs: int, *, scale: float | None, align_corners: bool) -> Indices:
-    """Return those of bilinear interpolation, one where the second has no weight.
+    """Return the indices of bilinear interpolation, one where the second has no weight.
 
     Example:
         >>> linear(2, 4, scale=None, align_corners=False).tolist()
@@ -84,7 +84,7 @@ def linear(inputs: int, outputs: int, *, scale: float | None, align_corners: boo
 
 
 def cubic(inputs: int, outputs: int, *, scale: float | None, align_corners: bool) -> Indices:
-    """Return those of bicubic interpolation, one where the others have no weight."""
+    """Return the indices of bicubic interpolation, one where the others have no weight."""
     position = sources(inputs, outputs, scale=scale, align_corners=align_corners)
     first = np.floor(position + _CLOSE).astype(np.int64)[:, None]
     between = (np.abs(position - np.round(position)) > _CLOSE)[:, None]
@@ -124,7 +124,7 @@ def sources(inputs: int, outputs: int, *, scale: float | None, align_corners: bo
 
 
 def reflected(inputs: int, before: int, after: int) -> Indices:
-    """Return those of padding by reflection.
+    """Return the indices of padding by reflection.
 
     Example:
         >>> reflected(3, 2, 1).ravel().tolist()
@@ -136,7 +136,7 @@ def reflected(inputs: int, before: int, after: int) -> Indices:
 
 
 def replicated(inputs: int, before: int, after: int) -> Indices:
-    """Return those of padding with the border.
+    """Return the indices of padding with the border.
 
     Example:
         >>> replicated(3, 2, 1).ravel().tolist()
@@ -146,7 +146,7 @@ def replicated(inputs: int, before: int, after: int) -> Indices:
 
 
 def stretch(outputs: int, *, start: int = 0, step: int = 1) -> Indices:
-    """Return those of a slice, or of padding with a constant if some are outside.
+    """Return the indices of a slice, or of padding with a constant if some are outside.
 
     Example:
         >>> stretch(3, start=4, step=2).ravel().tolist()

@@ -64,7 +64,7 @@ _MOST_EARLY_DEATHS = 12  # of workers, before any task has ended
 
 @dataclass(frozen=True, slots=True)
 class _Recipe:
-    """What a worker needs to load its session: equal for all tasks of a run.
+    """The data from which a worker loads its session: equal for all tasks of a run.
 
     Attributes:
         config: The configuration, which names the run's directory.
@@ -333,7 +333,7 @@ _opened = ExitStack()  # for the sessions of this worker process, as long as it 
 
 
 def _work(recipe: _Recipe, task: Task) -> Iterator[str | Begun | Staged | Receipt]:
-    """Do a task in a worker: yield its node, what it reports, and its receipt, with units relative to the run."""
+    """Execute a task in a worker: yield its node, its events and its receipt, with units relative to the run."""
     yield str(_ray().get_runtime_context().get_node_id())
     try:
         session = _load(recipe)

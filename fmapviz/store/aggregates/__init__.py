@@ -6,7 +6,7 @@ CONTRIBUTION = Contribution(
     aggregates=(
         Aggregate(
             name="images",
-            help="The finished images of a run, with their predictions: what a report lists.",
+            help="The finished images of a run, with their predictions, for the report.",
             module="fmapviz.store.aggregates.images",
         ),
         Aggregate(

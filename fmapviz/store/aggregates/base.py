@@ -48,7 +48,7 @@ class Aggregate(Protocol[Summary]):
         """Return the contents of the run-level files by file name, or a function that writes one."""
 
     def report(self, run: Path, /) -> tuple[Mapping[str, Any], list[str]]:
-        """Return what the command prints about the run at its end, read from the run-level files.
+        """Return the lines that the command prints at the end of the run, read from the run-level files.
 
         Returns:
             Fields of the summary that `--json` prints, and lines of text for people.

@@ -1,4 +1,4 @@
-"""Statistics of every channel over a set of images: the values, what is derived from them, and how two sets are combined."""
+"""Statistics of every channel over a set of images: values, derived numbers, and the merge of two sets."""
 
 from __future__ import annotations
 

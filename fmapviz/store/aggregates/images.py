@@ -1,4 +1,4 @@
-"""The finished images of a run, with their predictions: what a report lists."""
+"""The finished images of a run, with their predictions, for the report."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class RecordedMap:
-    """What a unit records of a feature map.
+    """A feature map in the record of a unit.
 
     Attributes:
         layer: Name of the layer.

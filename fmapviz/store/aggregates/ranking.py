@@ -192,7 +192,7 @@ def best_of(places: NDArray[np.int32], scores: Floats, k: int) -> tuple[NDArray[
 def join_names(
     sets: Sequence[tuple[Sequence[str], NDArray[np.uint64]]],
 ) -> tuple[tuple[str, ...], NDArray[np.uint64], list[NDArray[np.int32]]]:
-    """Join sets of images, given by names and digests.
+    """Join sets of images by names and digests.
 
     Returns:
         The names in natural order, without those of copies; their digests; and for each set the position of each of its

@@ -100,7 +100,7 @@ Destination = LocalDestination | RemoteDestination
 
 @contextmanager
 def open_destination(out: str | Path) -> Iterator[Destination]:
-    """Open a directory of runs, given by path or address.
+    """Open a directory of runs by path or address.
 
     Raises:
         RequestError: The address is invalid, or not supported.

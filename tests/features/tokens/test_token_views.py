@@ -242,7 +242,7 @@ def test_later_images_have_the_existing_clusters(folder, look):
     grown = look([folder], views="clusters", on_event=events.append)
     assert (grown.done, grown.skipped, problems(grown.directory)) == (2, 2, [])
     assert {name: each for name, each in contents(grown.directory).items() if name in before} == before
-    assert any("also holds for new ones" in event.message for event in events if isinstance(event, Notice))
+    assert any("also applies to new ones" in event.message for event in events if isinstance(event, Notice))
 
 
 def test_clusters_are_shared_by_all_images(folder, look, tmp_path):

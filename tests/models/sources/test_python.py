@@ -532,7 +532,7 @@ def test_options_that_replace_a_preprocessing_and_wrong_class_names_are_reported
     _, events = run("net.py:net", code, preprocessing=InputOptions(size=(16, 16)))
     told = " ".join(event.message for event in events if isinstance(event, Notice))
     assert "the input options replace the network" in told
-    assert "4 class names for 5 outputs: which name belongs to which output is not known" in told
+    assert "4 class names for 5 outputs: the order of names and outputs is unknown" in told
 
 
 def test_class_names_may_be_a_dictionary_of_numbers():

@@ -49,7 +49,7 @@ class Block:
 
     @classmethod
     def of(cls, attention: Attention, *, differentiated: bool) -> Block:
-        """Keep what is needed of an attention: its matrix, or its position in the graph."""
+        """Keep an attention's matrix, or its position in the graph."""
         known = attention.name, attention.weights.shape, attention.grids
         if not differentiated:
             return cls(*known, matrix=mean_of_heads(attention.weights))

@@ -91,7 +91,7 @@ class AttentionMode:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """See what the network computes."""
+        """Observe the operations of the network."""
         self._running.clear()
         with _Mode(self):
             yield
@@ -150,7 +150,7 @@ class AttentionMode:
 
     @contextmanager
     def heads(self, heads: int) -> Iterator[None]:
-        """Take attention weights of three axes as those of so many heads."""
+        """Read attention weights of three axes as those of several heads."""
         before, self._heads = self._heads, heads
         try:
             yield

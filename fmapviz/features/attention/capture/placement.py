@@ -86,7 +86,7 @@ def map_of(attention: Attention, picture: TokenInput, query: Query) -> tuple[Ten
     if other.order is None:
         raise NotAMapError(f"{shown} to {keys} tokens that are no patches of the picture")
     if count != picture.images * other.parts or keys != other.length or own.parts not in {1, other.parts}:
-        raise NotAMapError(f"{shown}: where its {count // picture.images} parts of an image lie is not known")
+        raise NotAMapError(f"{shown}: the positions of its {count // picture.images} parts of an image are unknown")
     part, tokens, words = rows_of(own, queries, picture, query)
     if other.parts > 1 and part is None and own.order is not None and own.parts > 1:
         seen = _sum_of_patches(attention, own, picture.images) / len(own.order)
@@ -136,7 +136,7 @@ def rows_of(tokens: TokenGrid, count: int, picture: TokenInput, query: Query) ->
 
 
 def _class_token(tokens: TokenGrid, picture: TokenInput) -> tuple[int, str] | None:
-    """Return the class token, and what it is in words: by its parameter, else the first that is no patch."""
+    """Return the class token and its description: by its parameter, else the first token that is no patch."""
     if tokens.classes:
         return tokens.classes[0], "the class token"
     if not tokens.others or not picture.has_class:

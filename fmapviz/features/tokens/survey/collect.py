@@ -1,4 +1,4 @@
-"""Collect what all images of a run share: ranges, components, samples of vectors, and the map of the anchor's image."""
+"""Collect values that all images of a run share: ranges, components, samples of vectors, the anchor's map."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SurveyRequest:
-    """What a survey computes besides ranges.
+    """The values that a survey computes besides ranges.
 
     Attributes:
         ranges: Whether ranges are needed at all.
@@ -68,7 +68,7 @@ class SurveyRequest:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Survey:
-    """What all images of a run share.
+    """Values that all images of a run share.
 
     Attributes:
         images: Number of images surveyed.
@@ -165,7 +165,7 @@ class Surveyor:
         return Survey(len(self.paths), shared, self._request.path)
 
     def _share(self, key: Key) -> SharedVectors:
-        """Return what the images share of a feature map besides its range."""
+        """Return the shared values of a feature map besides its range."""
         shared, request, sample = SharedVectors(), self._request, self._samples.get(key)
         if key in self._covariances:
             shared = replace(shared, basis=self._covariances[key].basis())

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class SurveyStage(Stage):
-    """Finds what all images of a run share: ranges, components, clusters, the vectors at an anchor."""
+    """Computes values that all images of a run share: ranges, components, clusters, the vectors at an anchor."""
 
     def before(
         self, session: Session, items: Iterable[ImageFile | Failure], on_event: Callable[[Event], None]
@@ -50,7 +50,7 @@ class SurveyStage(Stage):
 
 
 def request_of(session: Session) -> SurveyRequest:
-    """Return what must be computed of all images before they are drawn."""
+    """Return the values to compute of all images before they are drawn."""
     settings, style = session.info.settings, session.config.style
     anchor = style.start if style.start and style.start.image else None
     components = session.plan.drawn and shares_components(settings)
@@ -64,7 +64,7 @@ def request_of(session: Session) -> SurveyRequest:
 
 
 def survey(session: Session, found: Sequence[ImageFile | Failure], on_event: Callable[[Event], None]) -> Survey:
-    """Return what all images of a run share, from its first survey, so that later pictures stay comparable.
+    """Return the shared values of a run's first survey, so that later pictures stay comparable.
 
     Images that cannot be read or drawn do not count.
 
@@ -84,7 +84,9 @@ def survey(session: Session, found: Sequence[ImageFile | Failure], on_event: Cal
         failed = {str(row.get("path")) for row in read_failures(session.directory)}  # not surveyed
         given = sum(each.path not in failed for each in found)
         if request.of_all and known.images < given:
-            on_event(Notice(f"the survey of {counted(known.images, 'image')} also holds for new ones: {given} are given"))
+            on_event(
+                Notice(f"the survey of {counted(known.images, 'image')} also applies to new ones: the inputs are {given}")
+            )
         return known
     if request.anchor:
         file = find_anchor(request.anchor, found)
@@ -92,7 +94,7 @@ def survey(session: Session, found: Sequence[ImageFile | Failure], on_event: Cal
         found = found if request.of_all else [file]
     if request.of_all:
         number = f"{len(found)} images" if len(found) > 1 else "the image"
-        on_event(Notice(f"surveying {number} first, for what all images of the run share"))
+        on_event(Notice(f"surveying {number} first, for values that all images share"))
     surveyor = Surveyor(request, session.preparation_of)
     surveyed = replace(session, plan=session.plan.to_survey(whole=request.maps, ranges=request.ranges))
     with closing(work(surveyed, found, progress=Progress(), on_drawn=surveyor.note)) as events:

@@ -1,4 +1,4 @@
-"""Store what all images of a run share in `survey.json`, and read it."""
+"""Write and read `survey.json`, the values that all images of a run share."""
 
 from __future__ import annotations
 
