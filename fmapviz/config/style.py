@@ -120,7 +120,9 @@ class Style:
         "The foreground is one side of the first component: that with fewer positions at the border.",
     )
     # Parsed from the options above.
-    ground: tuple[int, int, int] | None = field(init=False, compare=False)  # red, green, blue; None for a transparent one
+    background_colour: tuple[int, int, int] | None = field(
+        init=False, compare=False
+    )  # red, green, blue; None for a transparent one
     palette: str | None = field(init=False, compare=False)  # colour map of grids; None for grey
     scope: str = field(init=False, compare=False)  # values with one range: `channel`, `layer`, `run`, or `fixed`
     signed: bool = field(init=False, compare=False)  # whether zero is in the middle of the range
@@ -150,7 +152,7 @@ class Style:
         if self.channels != "all" and self.strongest is None and self.listed is None:
             forms = "one of all, 0,3,8-15, top:16, top:16:mean, top:16:std"
             raise RequestError(f"no such channels: {quote(self.channels)}", hint=forms)
-        object.__setattr__(self, "ground", _parse_colour(self.background))
+        object.__setattr__(self, "background_colour", _parse_colour(self.background))
         check_number("text size", self.text_size, "6 to 200 pixels", least=6, most=200)
         check_number("alpha", self.alpha, "0 to 1", least=0, most=1)
         check_word("pca", self.pca, ("image", "shared"))

@@ -13,7 +13,7 @@ from numpy.lib.stride_tricks import as_strided
 from fmapviz.config.style import TEXT_SIZE
 from fmapviz.core.drawings import Tiles
 from fmapviz.draw.colormaps import table
-from fmapviz.draw.layout import Box, Ground, Lines, column, draw, row, with_channels
+from fmapviz.draw.layout import Background, Box, Lines, column, draw, row, with_channels
 from fmapviz.draw.text import TextLine, Typeface, set_lines, wrap
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ _BAR, _GAP, _TICK = 14, 12, 5  # the colour bar's width, the gap before it and t
 _LONGEST = 160  # the widest text beside a colour bar
 
 
-_BLACK = Ground()
+_BLACK = Background()
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +40,11 @@ class Lettering:
     """The look of numbers, headers and colour bars.
 
     Attributes:
-        ground: The ground below them.
+        background: The background below them.
         size: Of the text of a header, pixels; the others are in proportion.
     """
 
-    ground: Ground = _BLACK
+    background: Background = _BLACK
     size: int = TEXT_SIZE
 
     @property
@@ -79,20 +79,20 @@ _PLAIN = Lettering()
 
 
 def lay_tiles(pixels: NDArray[np.uint8], tiles: Tiles, look: Lettering) -> NDArray[np.uint8]:
-    """Replace the pixels between tiles, and those of missing tiles, by the ground.
+    """Replace the pixels between tiles, and those of missing tiles, by the background.
 
     Example:
         >>> grid, tiles = np.zeros((4, 7), np.uint8), Tiles(1, 1, 2, 2, 3, 3, 2, 2)
-        >>> lay_tiles(grid, tiles, Lettering(Ground((255, 255, 255))))[1].tolist()
+        >>> lay_tiles(grid, tiles, Lettering(Background((255, 255, 255))))[1].tolist()
         [255, 0, 0, 255, 0, 0, 255]
     """
-    if look.ground == _BLACK:
+    if look.background == _BLACK:
         return pixels
     page = _blank(pixels.shape[0], pixels.shape[1], pixels, look)
     _blocks(page, tiles)[:] = _as_deep_as(page, _blocks(pixels, tiles))
     for at in range(tiles.count, -(-tiles.count // tiles.columns) * tiles.columns):
         left, top = tiles.corner(at)
-        page[top : top + tiles.height, left : left + tiles.width] = look.ground.pixel
+        page[top : top + tiles.height, left : left + tiles.width] = look.background.pixel
     return page
 
 
@@ -113,7 +113,7 @@ def number_tiles(
         pixels: uint8 `(H, W)` or `(H, W, 3)`.
         tiles: The layout of the grid.
         numbers: One per tile, not negative.
-        look: Of the numbers, and the ground between tiles.
+        look: Of the numbers, and the background between tiles.
         texts: Receives the numbers with their positions, instead of the picture.
 
     Returns:
@@ -142,7 +142,7 @@ def number_tiles(
             if place % step == 0:
                 texts.append(_number_at(numbers[at], look, wide, moved.left + place * across, top + line * moved.down))
         return numbered, moved
-    blank = np.full((rows * tiles.columns - count, *labels.shape[1:]), look.ground.pixel, np.uint8)
+    blank = np.full((rows * tiles.columns - count, *labels.shape[1:]), look.background.pixel, np.uint8)
     written = np.concatenate([labels, blank]).reshape(rows, tiles.columns, high, wide, -1)[:, ::step]
     columns = written.shape[1]
     places = Tiles(moved.left, top, wide, high, step * across, moved.down, columns, rows * columns)
@@ -177,7 +177,7 @@ def number_rows(
         pixels: uint8 `(H, W)` or `(H, W, 3)`.
         rows: The layout of the rows, one tile each.
         numbers: One per row, not negative.
-        look: Of the numbers, and the ground between tiles.
+        look: Of the numbers, and the background between tiles.
         texts: Receives the numbers with their positions, instead of the picture.
 
     Returns:
@@ -356,7 +356,7 @@ def _is_counted(numbers: Sequence[int]) -> bool:
 
 
 def _draw_numbers(numbers: Sequence[int], look: Lettering, alignment: str = "<") -> NDArray[np.uint8]:
-    """Draw numbers, uint8 `(N, height, width, channels)`, left or right aligned, with the channels of the ground."""
+    """Draw numbers, uint8 `(N, height, width, channels)`, left or right aligned, with the channels of the background."""
     digits = max(len(str(number)) for number in numbers)
     text = "".join(f"{number:{alignment}{digits}}" for number in numbers).encode("ascii")
     drawn = _digits(look)[np.frombuffer(text, np.uint8).reshape(len(numbers), digits)]
@@ -367,10 +367,10 @@ def _draw_numbers(numbers: Sequence[int], look: Lettering, alignment: str = "<")
 @cache
 def _digits(look: Lettering) -> NDArray[np.uint8]:
     """Draw the digits, all of one width, uint8 `(128, height, width, channels)`, indexed by their ASCII codes."""
-    drawn = [draw(set_lines([(digit, look.number)]), look.ground) for digit in "0123456789"]
-    planes = np.stack([with_channels(digit, look.ground.channels) for digit in drawn])
-    inked = np.flatnonzero((planes != look.ground.pixel).any((0, 2, 3)))
-    glyphs = np.full((128, int(np.ptp(inked)) + 1, *planes.shape[2:]), look.ground.pixel, np.uint8)
+    drawn = [draw(set_lines([(digit, look.number)]), look.background) for digit in "0123456789"]
+    planes = np.stack([with_channels(digit, look.background.channels) for digit in drawn])
+    inked = np.flatnonzero((planes != look.background.pixel).any((0, 2, 3)))
+    glyphs = np.full((128, int(np.ptp(inked)) + 1, *planes.shape[2:]), look.background.pixel, np.uint8)
     glyphs[ord("0") : ord("9") + 1] = planes[:, inked[0] : inked[-1] + 1]
     return glyphs
 
@@ -382,9 +382,11 @@ def _number_at(number: int, look: Lettering, width: int, left: int, top: int, *,
 
 
 def _blank(height: int, width: int, pixels: NDArray[np.uint8], look: Lettering) -> NDArray[np.uint8]:
-    """Return a page of the ground's colour, with as many channels as it and pixels on it need."""
-    channels = max(look.ground.channels, 1 if pixels.ndim == 2 else pixels.shape[2])
-    page = np.full((height, width, channels), with_channels(np.array([[look.ground.pixel]], np.uint8), channels), np.uint8)
+    """Return a page of the background's colour, with as many channels as it and pixels on it need."""
+    channels = max(look.background.channels, 1 if pixels.ndim == 2 else pixels.shape[2])
+    page = np.full(
+        (height, width, channels), with_channels(np.array([[look.background.pixel]], np.uint8), channels), np.uint8
+    )
     return page if channels > 1 else page[..., 0]
 
 

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 WHITE, BLACK = 255, 0  # grey levels
-_DARK = 128  # a ground below this luma has light ink
+_DARK = 128  # a background below this luma has light ink
 
 
 @dataclass(frozen=True, slots=True)
-class Ground:
+class Background:
     """The colour of a page around its pictures, with ink that can be read on it.
 
     Attributes:
@@ -30,7 +30,7 @@ class Ground:
         opaque: Whether the page has that colour; otherwise it is transparent, and the colour decides only on the ink.
 
     Example:
-        >>> Ground((255, 255, 255)).ink(235), Ground().ink(235)
+        >>> Background((255, 255, 255)).ink(235), Background().ink(235)
         (20, 235)
     """
 
@@ -39,12 +39,12 @@ class Ground:
 
     @property
     def channels(self) -> int:
-        """Values per pixel: 1 of a grey ground, 3 of a coloured one, 4 of a transparent one."""
+        """Values per pixel: 1 of a grey background, 3 of a coloured one, 4 of a transparent one."""
         return 4 if not self.opaque else 1 if len({*self.colour}) == 1 else 3
 
     @property
     def pixel(self) -> tuple[int, ...]:
-        """The values of a pixel of the ground."""
+        """The values of a pixel of the background."""
         return (*self.colour, 0) if not self.opaque else self.colour[: self.channels]
 
     @property
@@ -58,7 +58,7 @@ class Ground:
         return level if self.is_dark else WHITE - level
 
     def apply(self, mark: Mark) -> NDArray[np.uint8]:
-        """Draw a mark on the ground: uint8 `(h, w)`, `(h, w, 3)` or `(h, w, 4)`."""
+        """Draw a mark on the background: uint8 `(h, w)`, `(h, w, 3)` or `(h, w, 4)`."""
         ink = self.ink(mark.level)
         if self.opaque:
             planes = [mark.draw(ink, level) for level in self.pixel]
@@ -68,13 +68,13 @@ class Ground:
 
 
 class Mark(Protocol):
-    """Text or lines, drawn on the ground of the page."""
+    """Text or lines, drawn on the background of the page."""
 
     @property
     def level(self) -> int:
-        """Grey level on black, or on the ground that it was made for."""
+        """Grey level on black, or on the background that it was made for."""
 
-    def draw(self, level: int, ground: int, /) -> NDArray[np.uint8]:
+    def draw(self, level: int, background: int, /) -> NDArray[np.uint8]:
         """Draw it in one grey level on another, uint8 `(h, w)`."""
 
     def to_svg(self, left: int, top: int, colour: str, /) -> str:
@@ -97,9 +97,9 @@ class Lines:
     level: int
     paths: tuple[tuple[tuple[int, int], ...], ...]
 
-    def draw(self, level: int, ground: int, /) -> NDArray[np.uint8]:
+    def draw(self, level: int, background: int, /) -> NDArray[np.uint8]:
         """See `Mark`."""
-        area = Image.new("L", (self.width, self.height), ground)
+        area = Image.new("L", (self.width, self.height), background)
         drawing = ImageDraw.Draw(area)
         for points in self.paths:
             drawing.line(points, level)
@@ -176,25 +176,25 @@ def column(boxes: Iterable[Box], *, gap: int = 0) -> Box:
     return Box(max((box.width for box, _, _ in parts), default=0), height, parts)
 
 
-def draw(box: Box, ground: int | Ground, *, colour: bool = False) -> NDArray[np.uint8]:
+def draw(box: Box, background: int | Background, *, colour: bool = False) -> NDArray[np.uint8]:
     """Draw a box.
 
     Args:
         box: The box; its own parts must not reach beyond it.
-        ground: Grey level of a page whose marks were made for it, or a ground, to which the ink of its marks is adapted.
+        background: Grey level of a page whose marks were made for it, or a `Background`, to which the ink of marks adapts.
         colour: Whether the page is in colour even if no picture is.
 
     Returns:
-        uint8 `(height, width)`, or `(height, width, 3)` if a picture or the ground is in colour, or `(height, width, 4)` if
-        the ground is transparent. A picture alone is returned itself, not a copy.
+        uint8 `(height, width)`; `(height, width, 3)` if a picture or the background is in colour; `(height, width, 4)` if
+        the background is transparent. A picture alone is returned itself, not a copy.
 
     Example:
         >>> draw(picture(np.zeros((2, 3), np.uint8)).padded(1), WHITE)[0].tolist()
         [255, 255, 255, 255, 255]
     """
-    on = ground if isinstance(ground, Ground) else Ground((ground, ground, ground))
+    on = background if isinstance(background, Background) else Background((background, background, background))
     pictures = [
-        (part if isinstance(part, np.ndarray) else _drawn(part, ground), left, top) for part, left, top in flatten(box)
+        (part if isinstance(part, np.ndarray) else _drawn(part, background), left, top) for part, left, top in flatten(box)
     ]
     deepest = max((pixels.shape[2] for pixels, _, _ in pictures if pixels.ndim == 3), default=1)
     channels = max(on.channels, deepest, 3 * colour)
@@ -226,5 +226,5 @@ def flatten(box: Box, left: int = 0, top: int = 0) -> Iterator[tuple[NDArray[np.
             yield part, left + x, top + y
 
 
-def _drawn(mark: Mark, ground: int | Ground) -> NDArray[np.uint8]:
-    return ground.apply(mark) if isinstance(ground, Ground) else mark.draw(mark.level, ground)
+def _drawn(mark: Mark, background: int | Background) -> NDArray[np.uint8]:
+    return background.apply(mark) if isinstance(background, Background) else mark.draw(mark.level, background)

@@ -26,7 +26,7 @@ from fmapviz.draw.labels import (
     number_rows,
     number_tiles,
 )
-from fmapviz.draw.layout import WHITE, Box, Ground, draw, row
+from fmapviz.draw.layout import WHITE, Background, Box, draw, row
 from fmapviz.draw.layout import picture as box_of
 from fmapviz.draw.png import encode
 from fmapviz.draw.svg import to_svg
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     Cell = tuple[LayerResult, HeatMap]
     Composed = tuple[NDArray[np.uint8], dict[str, str]]
     Marks = Sequence[tuple[float, str]]
-    Framed = tuple[Box, Ground | int, Tiles | None, tuple[int, int]]
+    Framed = tuple[Box, Background | int, Tiles | None, tuple[int, int]]
 
 
 SVG = "svg"  # the format whose pictures have their texts as text
@@ -153,8 +153,8 @@ def make_picture(
         framing = partial(frame, rendered, content, style, lines, picture, caption=caption)
         framed, palette = framing(), rendered.palette
         as_text = framing(as_text=True) if SVG in info.config.to else framed
-    page, ground, tiles, area = framed
-    pixels = draw(page, ground)
+    page, background, tiles, area = framed
+    pixels = draw(page, background)
     name, title = f"{layer.index:0{digits}d} {layer.layer or 'input'}", ""
     if target := layer.target:
         name, title = f"{name}.{target.label}", f"{name}: {target.title}"
@@ -172,8 +172,12 @@ def is_numbered(style: Style) -> bool:
 
 def lettering(style: Style) -> Lettering:
     """Return the look of numbers, headers and colour bars."""
-    ground = Ground((WHITE, WHITE, WHITE), opaque=False) if style.ground is None else Ground(style.ground)
-    return Lettering(ground, style.text_size)
+    background = (
+        Background((WHITE, WHITE, WHITE), opaque=False)
+        if style.background_colour is None
+        else Background(style.background_colour)
+    )
+    return Lettering(background, style.text_size)
 
 
 def frame(
@@ -186,7 +190,7 @@ def frame(
     caption: str = "",
     as_text: bool = False,
 ) -> Framed:
-    """Add what a style asks for: the ground, numbers, the input, a colour bar, a header or a caption.
+    """Add what a style asks for: the background, numbers, the input, a colour bar, a header or a caption.
 
     Args:
         rendered: The picture.
@@ -198,13 +202,13 @@ def frame(
         as_text: Whether the numbers of tiles stay text.
 
     Returns:
-        The page, its ground, the position of the tiles in it, and its width and height without the caption.
+        The page, its background, the position of the tiles in it, and its width and height without the caption.
     """
     look = lettering(style) if rendered.palette is None else Lettering()
     pixels, tiles, texts = rendered.pixels, None, list[Placed]()
     if isinstance(content, Grid) and content.tiles:
         tiles = content.tiles
-        if content.bars and not look.ground.is_dark:
+        if content.bars and not look.background.is_dark:
             pixels = WHITE - pixels
         pixels = lay_tiles(pixels, content.cells or tiles, look)
         if is_numbered(style):
@@ -225,7 +229,7 @@ def frame(
         box = add_header(box, lines, look)
         tiles = tiles and replace(tiles, top=tiles.top + box.height - below)
     tiles = None if isinstance(content, Grid) and content.rows else tiles
-    return captioned or box, look.ground, tiles, (box.width, box.height)
+    return captioned or box, look.background, tiles, (box.width, box.height)
 
 
 def _encode(view: str, name: str, pixels: NDArray[np.uint8], facts: Mapping[str, str]) -> Picture:

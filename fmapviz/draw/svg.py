@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fmapviz.draw.layout import Ground, element, flatten
+from fmapviz.draw.layout import Background, element, flatten
 from fmapviz.draw.png import encode
 from fmapviz.errors import printable
 
@@ -22,21 +22,21 @@ if TYPE_CHECKING:
 _FONTS = "Aileron, Helvetica, Arial, sans-serif"  # the first is Pillow's, in which pages are laid out
 
 
-def to_svg(box: Box, ground: int | Ground, *, title: str, facts: Mapping[str, str]) -> str:
+def to_svg(box: Box, background: int | Background, *, title: str, facts: Mapping[str, str]) -> str:
     """Return a page as an SVG file.
 
     Args:
         box: The page.
-        ground: As in `fmapviz.draw.layout.draw`.
+        background: As in `fmapviz.draw.layout.draw`.
         title: Its title.
         facts: What it shows, by keyword: its description.
 
     Example:
         >>> from fmapviz.draw.layout import picture
-        >>> to_svg(picture(np.zeros((2, 3), np.uint8)), Ground(), title="a < b", facts={})[:60]
+        >>> to_svg(picture(np.zeros((2, 3), np.uint8)), Background(), title="a < b", facts={})[:60]
         '<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://'
     """
-    on = ground if isinstance(ground, Ground) else Ground((ground, ground, ground))
+    on = background if isinstance(background, Background) else Background((background, background, background))
     described = "\n".join(f"{key}: {value}" for key, value in facts.items())
     lines = [element("title", _text(title)), element("desc", _text(described))]
     if on.opaque:
@@ -45,7 +45,7 @@ def to_svg(box: Box, ground: int | Ground, *, title: str, facts: Mapping[str, st
         if isinstance(part, np.ndarray):
             lines.append(_embed(part, left, top))
         else:
-            ink = part.level if isinstance(ground, int) else on.ink(part.level)
+            ink = part.level if isinstance(background, int) else on.ink(part.level)
             lines.append(part.to_svg(left, top, _colour(ink, ink, ink)))
     names = {"xmlns": "http://www.w3.org/2000/svg", "xmlns:xlink": "http://www.w3.org/1999/xlink"}
     size = {"width": box.width, "height": box.height, "viewBox": f"0 0 {box.width} {box.height}"}

@@ -92,13 +92,13 @@ def wrap(text: str, face: Typeface, width: int, *, lines: int = 1) -> tuple[Line
     return (*wrapped, (_elide(rest, face, width), face)) if rest else tuple(wrapped)
 
 
-def set_lines(lines: Sequence[Line], *, alignment: float = 0.0, ground: int | None = None) -> Box:
+def set_lines(lines: Sequence[Line], *, alignment: float = 0.0, background: int | None = None) -> Box:
     """Set lines of text below each other.
 
     Args:
         lines: Lines as returned by `wrap`.
         alignment: 0 is left, 0.5 centred, 1 right.
-        ground: Grey level behind them, if that is not the page's.
+        background: Grey level behind them, if that is not the page's.
 
     Returns:
         A box as wide as the widest line.
@@ -109,7 +109,9 @@ def set_lines(lines: Sequence[Line], *, alignment: float = 0.0, ground: int | No
         (47, 39)
     """
     width = max((face.width(text) for text, face in lines), default=0)
-    return column(Box(width, face.leading, [(TextLine(text, face, width, alignment, ground), 0, 0)]) for text, face in lines)
+    return column(
+        Box(width, face.leading, [(TextLine(text, face, width, alignment, background), 0, 0)]) for text, face in lines
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,23 +123,23 @@ class TextLine:
         face: Its look.
         width: Of the area in which it is aligned, pixels.
         alignment: 0 is left, 0.5 centred, 1 right.
-        ground: Grey level behind it; None for the page's.
+        background: Grey level behind it; None for the page's.
     """
 
     text: str
     face: Typeface
     width: int
     alignment: float = 0.0
-    ground: int | None = None
+    background: int | None = None
 
     @property
     def level(self) -> int:
         """See `fmapviz.draw.layout.Mark`."""
         return self.face.level
 
-    def draw(self, level: int, ground: int, /) -> NDArray[np.uint8]:
+    def draw(self, level: int, background: int, /) -> NDArray[np.uint8]:
         """See `fmapviz.draw.layout.Mark`."""
-        behind = ground if self.ground is None else self.ground
+        behind = background if self.background is None else self.background
         return _draw_line(self.text, replace(self.face, level=level), self.width, self.alignment, behind)
 
     def to_svg(self, left: int, top: int, colour: str, /) -> str:
@@ -158,12 +160,12 @@ class TextLine:
 
 
 @lru_cache(maxsize=1024)
-def _draw_line(text: str, face: Typeface, width: int, alignment: float, ground: int) -> NDArray[np.uint8]:
+def _draw_line(text: str, face: Typeface, width: int, alignment: float, background: int) -> NDArray[np.uint8]:
     """Draw a line of cached glyphs: drawing each caption from outlines would take long.
 
     The font has no kerning, so that a glyph begins where the one before it ends.
     """
-    line = Image.new("L", (width * _OVERSAMPLING, face.leading * _OVERSAMPLING), ground)
+    line = Image.new("L", (width * _OVERSAMPLING, face.leading * _OVERSAMPLING), background)
     left = round((face.weight + alignment * (width - face.width(text))) * _OVERSAMPLING)
     stroke = round(face.weight * _OVERSAMPLING)
     for ch in text:

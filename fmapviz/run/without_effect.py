@@ -45,7 +45,7 @@ def _rules(config: RunConfig, plan: Plan, *, predicts: bool) -> Iterator[tuple[C
     if not plan.drawn:
         yield _LOOKS, f"on {', '.join(config.to)}: no pictures are written"
     elif plan.networks == 1 and not _has_text(config, plan):
-        lettered = ["text_size"] if _has_ground(config) else ["text_size", "background"]
+        lettered = ["text_size"] if _has_background(config) else ["text_size", "background"]
         yield lettered, "without a text: labels=True or colorbar=True draws one"
     if plan.kept is None and plan.networks == 1:
         storing = [name for name, form in registry.formats().items() if "values" in form.needs]
@@ -84,8 +84,8 @@ def _has_text(config: RunConfig, plan: Plan) -> bool:
     return style.labels is None and bool(numbers or any(each.captioned for each in plan.observations))
 
 
-def _has_ground(config: RunConfig) -> bool:
-    """Return True if a picture has places around tiles."""
+def _has_background(config: RunConfig) -> bool:
+    """Return True if a picture has background around its tiles."""
     return config.style.with_input or "padding" in _looks(config)
 
 

@@ -18,7 +18,7 @@ from fmapviz.core.drawings import Grid
 from fmapviz.core.words import counted
 from fmapviz.draw import bars, grid
 from fmapviz.draw.channel_choice import choose_channels, describe_left_out
-from fmapviz.draw.layout import Ground
+from fmapviz.draw.layout import Background
 from fmapviz.draw.layout import draw as paint
 from fmapviz.draw.picture import frame, is_numbered, lettering, render_grid
 from fmapviz.errors import RequestError, first_few, quote
@@ -138,12 +138,12 @@ def _draw_grids(
         raise RequestError(f"{name} {error}", hint=f"Style(channels='0-{channels - 1}')") from error
     if style.channels != "all" and (left_out := describe_left_out(style, {"the layer": channels})):
         warnings.warn(left_out, stacklevel=depth - 1)
-    if not (is_numbered(style) or style.labels or style.colorbar or lettering(style).ground != Ground()):
+    if not (is_numbered(style) or style.labels or style.colorbar or lettering(style).background != Background()):
         return torch.cat([each.tensors["pixels"] for each in contents])
     lines = _header(feature_map) if feature_map else []
     framed = [frame(render_grid(each, style), each, style, lines)[:2] for each in _to_host(contents)]
     width, height = max(box.width for box, _ in framed), max(box.height for box, _ in framed)
-    pages = [paint(box.within(width, height, x=0, y=0), ground) for box, ground in framed]
+    pages = [paint(box.within(width, height, x=0, y=0), background) for box, background in framed]
     return torch.from_numpy(np.stack(pages)).to(frames[0].device)
 
 

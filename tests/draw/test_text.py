@@ -21,8 +21,8 @@ HOSTILE = [
 ]
 
 
-def draw_lines(lines, *, ground=WHITE, **alignment):
-    return draw(set_lines(lines, ground=ground, **alignment), ground)
+def draw_lines(lines, *, background=WHITE, **alignment):
+    return draw(set_lines(lines, background=background, **alignment), background)
 
 
 def glyph(ch):
@@ -92,7 +92,7 @@ def test_a_long_text_is_elided_in_the_middle():
 @pytest.mark.parametrize("text", ["gradcam", "layer4.1.conv2", "W j g", "B - A: -1.5e-05 to 0.2467", "f\\ff"])
 @pytest.mark.parametrize("size", [10, 14, 20])
 def test_a_line_equals_pillows_text_drawn_four_times_as_large_and_reduced(text, size):
-    drawn = draw_lines([(text, Typeface(size, WHITE))], ground=BLACK)
+    drawn = draw_lines([(text, Typeface(size, WHITE))], background=BLACK)
     large = Image.new("L", (drawn.shape[1] * 4, drawn.shape[0] * 4))
     ImageDraw.Draw(large).text((0, size * 4), text, 255, ImageFont.load_default(size * 4), anchor="ls")
     averaged = np.asarray(large, np.float64).reshape(drawn.shape[0], 4, drawn.shape[1], 4).mean((1, 3))
@@ -109,7 +109,7 @@ def test_a_text_is_as_wide_as_its_characters():
 
 def test_text_on_black_is_text_on_white_inverted():
     text = "encoder_layer_11 (0.5)"
-    dark, light = draw_lines([(text, FACE)]), draw_lines([(text, Typeface(14, WHITE))], ground=BLACK)
+    dark, light = draw_lines([(text, FACE)]), draw_lines([(text, Typeface(14, WHITE))], background=BLACK)
     assert abs(dark.astype(int) + light - 255).max() <= 1
 
 

@@ -326,8 +326,8 @@ def test_filters_are_at_least_as_large_as_their_numbers(shape):
     grid = draw(torch.zeros(shape), style)
     tiles, pixels = grid.tiles, grid.pixels
     smaller = positions_of(shape, plain)
-    page, ground, moved, _ = frame(Rendered(pixels), grid, style, [])
-    framed = draw_page(page, ground)
+    page, background, moved, _ = frame(Rendered(pixels), grid, style, [])
+    framed = draw_page(page, background)
     if not grid.rows:
         assert (framed.shape[1], moved.across) == (pixels.shape[1], tiles.across)
         assert tiles.across >= 6 * len(str(shape[0] - 1)) + 4 > smaller.across

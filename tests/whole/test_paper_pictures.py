@@ -1,4 +1,4 @@
-"""Whole runs with pictures for papers: the ground, the size of texts, the input beside a grid, SVG, and a file per channel.
+"""Whole runs with pictures for papers: background, text size, the input beside a grid, SVG, and a file per channel.
 
 Tiles are the same as without these options, value by value; only what is around them differs.
 """
@@ -128,13 +128,13 @@ def test_texts_are_legible_on_each_background(look, name):
     unit = look(background=name, labels=True, colorbar=True)
     for _, pixels, record in grids(unit):
         around = outside(pixels, record["tiles"]).astype(int)
-        ground = np.array(COLOURS[name])
-        away = around[(around != ground).any(1)]
+        background = np.array(COLOURS[name])
+        away = around[(around != background).any(1)]
         if name == "transparent":
             assert away[:, 3].max() > 200
             assert away[away[:, 3] > 200][:, :3].min() < 60  # dark ink
         else:
-            contrast = abs(away[:, :3].mean(1) - ground[:3].mean())
+            contrast = abs(away[:, :3].mean(1) - background[:3].mean())
             assert contrast.max() > 150
 
 

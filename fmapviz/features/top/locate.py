@@ -28,7 +28,7 @@ class Position:
     Attributes:
         y: Row.
         x: Column.
-        box: What the unit sees, left, top, right and bottom in prepared pixels, right and bottom exclusive; it may extend
+        box: The receptive field, left, top, right and bottom in prepared pixels, right and bottom exclusive; it may extend
             beyond the picture.
         picture: Height and width of the prepared picture, pixels.
         sample: Number of the sample that it is in, from 1, and how many there are; None if there is one.

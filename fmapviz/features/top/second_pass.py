@@ -114,7 +114,7 @@ class Shown:
         copies: Number of images of the run with the same prepared input.
         value: The ranked value.
         position: Where it is; None if the image could not be drawn again.
-        in_file: What the unit sees in the file's own pixels, left, top, right and bottom; None if the preprocessing is not
+        in_file: The receptive field in the pixels of the file, left, top, right and bottom; None if the preprocessing is not
             known to be a scale and an offset.
         note: What is wrong with it; empty if nothing is.
         frame: Of a clip or a volume, which frame or slice it is cut out of, in words.
@@ -247,7 +247,7 @@ class _View:
         return self.placement.to_file(position.visible, orientation=self.image.orientation, size=self.image.size)
 
     def is_cut(self, position: Position) -> bool:
-        """Return True if the unit sees beyond the border of the picture, but not all of the picture."""
+        """Return True if the field extends beyond the border of the picture, but does not cover all of it."""
         left, top, right, bottom = box = position.box
         if position.visible == (0, 0, self.picture[1], self.picture[0]):
             return False

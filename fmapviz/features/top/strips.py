@@ -152,7 +152,7 @@ def _text_tile(text: str, side: int) -> Box:
     border, inside = (
         np.broadcast_to(np.uint8(level), (size, size)) for level, size in ((_BORDER, side), (_EMPTY, side - 2))
     )
-    lines = set_lines(wrap(text, _CAPTION, side - 12, lines=5), alignment=0.5, ground=_EMPTY)
+    lines = set_lines(wrap(text, _CAPTION, side - 12, lines=5), alignment=0.5, background=_EMPTY)
     return Box(side, side, [(border, 0, 0), (inside, 1, 1), (lines.within(side, side), 0, 0)])
 
 

@@ -1,4 +1,4 @@
-"""Draw the part of a picture that a unit sees."""
+"""Draw the part of a picture in a receptive field."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def draw_tile(
     centres: Centres | None = None,
     side: int = SIDE,
 ) -> Picture:
-    """Draw the part of a picture that a unit sees.
+    """Draw the part of a picture in a receptive field.
 
     Args:
         seen: The input as the network saw it, uint8 `(H, W)` or `(H, W, 3)`.
