@@ -88,7 +88,7 @@ def run(
     config = _configure(model, inputs or [], options, null=null, open_report=open_report)
 
     are_typed = "-" in (inputs or []) and os.isatty(0)
-    if not (quiet or are_typed):  # the terminal would show what is typed in the same line
+    if not (quiet or are_typed):  # the terminal would show typed text in the same line
         show_status(f"loading {model}{' to draw a sample' if plan else ''} ...")
     with importing():
         from fmapviz.images import decode_pool

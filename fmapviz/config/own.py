@@ -37,7 +37,7 @@ def find_own(kind: Kind, given: object) -> object:
     if isinstance(given, str) or is_own(kind, given):
         given = [given]
     try:
-        members = list(given)  # type: ignore[call-overload]  # what is no list is refused where types are checked
+        members = list(given)  # type: ignore[call-overload]  # other types are refused by the check of types
     except TypeError:
         return given
     names: list[object] = []

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# What a format is made of.
+# The data that a format needs.
 Need = Literal["pictures", "measures", "values", "fields"]
 
 # Options of a style that change a grid, and a heat map over the input.

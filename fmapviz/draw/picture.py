@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 SVG = "svg"  # the format whose pictures have their texts as text
 _NOTHING = np.zeros((0, 0), np.uint8)
-_INPUT_GAP = 4  # pixels between the input and what is beside it
+_INPUT_GAP = 4  # pixels between the input and the grid
 
 
 @dataclass(frozen=True, slots=True, eq=False)

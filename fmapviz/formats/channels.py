@@ -29,7 +29,7 @@ def _write(directory: Path, _image: UnitImage, pictures: Iterable[Picture]) -> N
         with PillowImage.open(BytesIO(picture.png), formats=("PNG",)) as whole:
             pixels = np.asarray(whole)
         tiles, channels = picture.tiles, grid.channels or range(picture.tiles.count)
-        digits = len(str(max(grid.total - 1, *channels)))  # the same whatever channels are drawn
+        digits = len(str(max(grid.total - 1, *channels)))  # the same for any choice of channels
         for at, channel in enumerate(channels):
             left, top = tiles.corner(at)
             tile = np.ascontiguousarray(pixels[top : top + tiles.height, left : left + tiles.width])

@@ -27,7 +27,7 @@ def _write(directory: Path, image: UnitImage, _pictures: Iterable[Picture]) -> N
     What safetensors has as metadata is an array `__metadata__` here, a single text in JSON.
     """
     arrays, metadata = collect(image)
-    # `numpy.savez` takes names as keyword arguments, of which it reserves some.
+    # `numpy.savez` takes names as keyword arguments, and reserves some.
     with files.create(directory / _FILE) as file, ZipFile(file, "w") as archive:
         for name, values in ("__metadata__", np.array(json.dumps(metadata))), *arrays.items():
             with archive.open(ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:

@@ -117,7 +117,7 @@ def decode_picture(image: PillowImage.Image, *, channels: int) -> Image:
         raise wrong_channels("a picture of grey or RGB", channels=channels)
     require_few_pixels(image)
     own = image.copy()
-    orientation, _ = read_orientation(image)  # which may be set in the picture, and not in what is copied of it
+    orientation, _ = read_orientation(image)  # the copy may lack one that was set in the picture
     if orientation > 1:
         own.getexif()[ExifTags.Base.Orientation] = orientation
     if own.mode.startswith(("I", "F")):
@@ -168,7 +168,7 @@ def _silence_libraries() -> None:
     for name in ("PIL", "tifffile"):
         logging.getLogger(name).addHandler(logging.NullHandler())
     with suppress(OSError, AttributeError):  # a Pillow without libtiff, or with its names hidden
-        libtiff = ctypes.CDLL(import_module("PIL._imaging").__file__)  # finds what it is linked with
+        libtiff = ctypes.CDLL(import_module("PIL._imaging").__file__)  # finds its linked libraries
         libtiff.TIFFSetErrorHandler(None)
         libtiff.TIFFSetWarningHandler(None)
 
@@ -246,7 +246,7 @@ def _finish(image: PillowImage.Image, stored: Stored | None, *, channels: int) -
     if stored is None:
         picture = _to_rgb(image)
         remark += remarks_on_opacity(image)
-        picture.info.clear()  # otherwise a profile or text would be saved with pictures made of the pixels
+        picture.info.clear()  # otherwise a profile or text would be saved with the drawn pictures
         picture = _upright(picture, orientation)
         return Image(picture.convert("L") if channels == 1 else picture, remark, orientation)
     from fmapviz.images.arrays import compose

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from fmapviz.core.object_store import Entry
     from fmapviz.images.frames import Frames
 
-    _Folder = tuple[int, int]  # device and inode: the same by whatever path it is reached
+    _Folder = tuple[int, int]  # device and inode: the same for all paths to it
 
 SORTED = 10_000  # files of a remote folder tree that are sorted; a larger one is read in the order of the store
 _MOST_SUFFIXES = 100  # that are counted one by one

@@ -37,7 +37,7 @@ _LOADED = {"LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_ATTR", "LOAD_METHOD"}
 _STORED = {"STORE_ATTR", "DELETE_ATTR", "STORE_GLOBAL", "DELETE_GLOBAL"}
 _INDEXED = {"STORE_SUBSCR": 1, "DELETE_SUBSCR": 1, "STORE_SLICE": 2}  # with the number of values above the container
 _TURNED = {"SWAP"}
-# Methods of containers that change them and return nothing of their content.
+# Methods of containers that change them and do not return their content.
 _COLLECTING = {
     *("append", "appendleft", "extend", "extendleft", "insert", "add", "update", "clear", "remove", "discard", "sort"),
 }

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from fmapviz.models.sources.base import ModelSource
     from fmapviz.types import Model, Weights
 
-# Ends of files that are given in place of a model.
+# Suffixes of files that users pass in place of a model.
 _WEIGHTS = {".pth", ".pt", ".ckpt", ".bin", ".safetensors", ".tar"}
 _FOREIGN = {".onnx": "an ONNX", ".h5": "a Keras", ".keras": "a Keras", ".tflite": "a TensorFlow Lite", ".pb": "a TensorFlow"}
 

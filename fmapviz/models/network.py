@@ -108,7 +108,7 @@ def describe_network(
     )
 
 
-# Values beside a network that have a reserved name but another type: the usual wrong types, and what is expected.
+# Values beside a network with a reserved name and another type: the common wrong types, and the expected ones.
 _EXPECTED: dict[tuple[str, ...], tuple[Any, str]] = {
     _PREPROCESSING: (str | Mapping | list | tuple, "a function of one picture"),
     _CLASSES: (

@@ -257,7 +257,7 @@ def indices_of(scores: ClassScores, choice: TargetChoice) -> list[int | None]:
         return _having(scores, choice.index)
     rank = cast(int, choice.rank)
     order = scores.ranking.argsort(dim=1, descending=True, stable=True)
-    # What the image does not have comes after all that it has, whatever the scores.
+    # Classes that the image lacks rank after all others, for any scores.
     absent = (~scores.present).int().gather(1, order)
     order = order.gather(1, absent.argsort(dim=1, stable=True))
     counts = scores.present.sum(1).where(scores.ranking.isfinite().all(1), 0).tolist()
@@ -455,7 +455,7 @@ def _differentiated(decided: _Decided, columns: Tensor, before: Tensor | None) -
         return columns, None
     softmax = decided.kind == "softmax"
     if decided.given == "logit":
-        # The share of the pixels says more, and costs nothing.
+        # For segmentations the share of the pixels is more useful, and costs nothing.
         return columns, None if columns.ndim == 3 else plain.softmax(1) if softmax else plain.sigmoid()
     if decided.given == "probability":
         logits = columns if softmax else columns.logit(eps=_ROUNDING)

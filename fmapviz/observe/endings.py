@@ -44,7 +44,7 @@ _LIMITS = {"clamp", "clamp_min", "clamp_max", "nan_to_num"}  # keep probabilitie
 _STEPS = 16  # of a graph, at most, from the scores to the product that they come from
 SOFT = frozenset({"softmax", "log_softmax", "sigmoid", "log_sigmoid"})
 _HELD = 32  # small tensors that may be logits, or lead to them
-_SMALL = 2**18  # values; those of the last one are kept whatever their size
+_SMALL = 2**18  # values; those of the last one are kept for any size
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -106,7 +106,7 @@ class Endings(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's cl
         super().__init__()  # type: ignore[no-untyped-call]  # likewise
         self._steps: dict[int, _Step] = {}
         self._held: deque[Tensor] = deque(maxlen=_HELD)
-        self._tail: list[Tensor] = []  # input and output of the last softmax or sigmoid, and what was computed from them
+        self._tail: list[Tensor] = []  # input and output of the last softmax or sigmoid, and results computed from them
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -125,7 +125,7 @@ class Endings(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's cl
         result = func(*args, **kwargs)
         name = func.overloadpacket.__name__ if isinstance(func, torch._ops.OpOverload) else ""
         plain = name.removesuffix("_")
-        if name != plain:  # in place: the argument is the result, and what it was is lost
+        if name != plain:  # in place: the argument is the result, and its former values are lost
             self._forget(result)
             if plain in _ENDS and isinstance(result, Tensor):
                 self._steps[id(result)] = _Step(weakref.ref(result), plain)

@@ -88,7 +88,7 @@ def find_layers(model: nn.Module) -> list[Layer]:
         for name, child in module._modules.items():  # named_children() would hide a child's second name
             path = f"{prefix}.{name}" if prefix else name
             paths[child].append(path)
-            places.setdefault(path, (prefix, name))  # no name tells: dots may be in those of children
+            places.setdefault(path, (prefix, name))  # names do not show it: those of children may have dots
     aliases: dict[str, tuple[str, ...]] = {"": ()}
     layers = []
     for name, module in model.named_modules():

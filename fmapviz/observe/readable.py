@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 _PLAIN = {Tensor, nn.Parameter}
-_plain_dispatch = Tensor.__torch_dispatch__  # of a subclass that has values of its own
+_plain_dispatch = Tensor.__torch_dispatch__  # of a subclass with its own values
 
 
 def why_unreadable(values: Tensor) -> str:

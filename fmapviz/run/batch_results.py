@@ -68,7 +68,7 @@ class LayerBatch:
         if not (self.drawings or self.moments or self.values or self.maps is not None):
             return absent
         contents = dict(zip(self.drawings, map(_contents, self.drawings.values(), repeat(self.images)), strict=True))
-        # A heat map has a range of its own.
+        # A heat map has its own range.
         of_channels = self.moments or self.maps is not None
         of_channels = of_channels or any(not isinstance(each[0], HeatMap) for each in contents.values())
         statistics = statistics_of(self.ranges, single=self.single) if self.ranges and of_channels else absent

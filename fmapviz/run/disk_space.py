@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from fmapviz.run.session import Session
     from fmapviz.types import ImageFile
 
-_ENOUGH = 8  # images that an estimate is made of
+_ENOUGH = 8  # images of an estimate
 
 
 class RunWatch:

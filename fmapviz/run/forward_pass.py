@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 # In messages of PyTorch, torchvision and timm about inputs that are too small, or not of the only size a network takes.
 _ABOUT_SHAPES = re.compile(r"shape|size|dimension|height|width|resolution|divisible|too small", re.IGNORECASE)
-# In messages about inputs of another number of axes, as a network of clips gives of a picture.
+# In messages about inputs of another number of axes, such as those of a network of clips about a picture.
 _ABOUT_AXES = re.compile(r"to unpack|\b[345]D\b|number of dimensions|dimension out of range", re.IGNORECASE)
 _USED = "nn.MultiheadAttention uses its weights without calling it"
 _ABOUT_CHANNELS = re.compile(r"\d+ channels")
@@ -139,7 +139,7 @@ class Drawer:
         self._observers = [each.start(model, plan, style) for each in plan.observations]
         self._gradients = ClassGradients(model, plan, style, self._observers, self._reader)
         self._pass = self._no_pass = self._begin(ForwardRecord(model.module, torch.empty(0, 0, 0)), BatchResults(0))
-        # Of which nothing but the weights is used.
+        # Only the weights of these modules are used.
         self._inside = {each.out_proj for each in model.module.modules() if isinstance(each, nn.MultiheadAttention)}
         self._hooks = ExitStack()
         self._remarks: list[str] = []
@@ -247,7 +247,7 @@ class Drawer:
             return self._finish(self._pass, keep)
         except BackwardError as error:
             raise ForwardError(str(error)) from error.__cause__
-        finally:  # nothing of the graph is kept
+        finally:  # the graph is not kept
             self._pass = self._no_pass
             for observer in self._observers:
                 observer.end()

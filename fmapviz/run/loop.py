@@ -109,7 +109,7 @@ def run(
         is_new = not destination.directory.exists()
         session = replace(
             session,
-            request=config,  # workers may have what this process lacks
+            request=config,  # workers may have packages that this process lacks
             inputs=inputs,  # those in memory stay there as long as the run
             images=images,
             output=destination,
@@ -131,7 +131,7 @@ def run(
                 config.on_event(event)
 
         on_event(Started(destination.address_of(session.directory), session.info))
-        if not isinstance(inputs, list):  # what they are shows when they come
+        if not isinstance(inputs, list):  # they are checked when they arrive
             found = _saying(session.model.assumption, found, of_inputs)
         if not isinstance(inputs, list) or is_all_prepared(inputs):
             notices = [each for each in notices if each != session.model.assumption]

@@ -86,7 +86,7 @@ def _read_weights(session: Session) -> tuple[dict[tuple[int, str], torch.Tensor]
     for index, layer in enumerate(session.layers):
         for view, module in session.plan.of_model.items():
             try:
-                with evaluating(layer.module):  # in training mode, reading what is parametrized may change it
+                with evaluating(layer.module):  # in training mode, reading a parametrized weight may change it
                     known[index, view] = module.read(layer.module, session.config.style)
             except NotAMapError as reason:
                 # Blocks of a transformer are there for other views.

@@ -142,7 +142,7 @@ def removed_if_refused(run: Path, *, out_too: bool) -> Iterator[None]:
     try:
         yield
     except RequestError:
-        with suppress(OSError):  # what is left does no harm
+        with suppress(OSError):  # remaining files do no harm
             if [entry.name for entry in run.iterdir()] == [RUN_FILE]:
                 files.remove(run / RUN_FILE)
                 files.remove_folder(run)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import BinaryIO
 
-    Content = bytes | Callable[[BinaryIO], None]  # what is too large for the memory writes itself
+    Content = bytes | Callable[[BinaryIO], None]  # files too large for memory write themselves
 
 _SIGNATURE_BYTES = 13
 _LOOKED_AT = 1000  # directories: some milliseconds

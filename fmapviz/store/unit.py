@@ -256,7 +256,7 @@ def commit(
     finally:
         for old in replacement.aside:
             if unit:
-                with suppress(OSError):  # another process may remove it, too; a sweep removes what is left
+                with suppress(OSError):  # another process may remove it, too; a sweep removes the rest
                     discard(old, run)
             else:
                 _restore(old, run)

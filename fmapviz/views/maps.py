@@ -62,7 +62,7 @@ def draw(maps: LayerMaps, style: Style) -> BatchContent:
         tiles, limits = grid.lay_out(count, height, width, style), grid.scale_limits(ranges, style)
         tensors |= {"lows": limits[0], "highs": limits[1]}
         tensors["pixels"] = grid.draw_grids(shown, ranges, limits, tiles, style)
-    if maps.vector or style.scope != "channel":  # else each channel has limits of its own
+    if maps.vector or style.scope != "channel":  # else each channel has its own limits
         tensors |= {"low": limits[0][:, 0], "high": limits[1][:, 0]}
 
     def make(

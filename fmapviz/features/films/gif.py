@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-_SHORTEST = 2  # hundredths of a second; browsers slow down what is faster
+_SHORTEST = 2  # hundredths of a second; browsers slow down faster films
 _ENDLESS = b"!\xff\x0bNETSCAPE2.0\x03\x01\x00\x00\x00"
 
 open_writer = base.separate_files(lambda _directory, _image, _pictures: None)

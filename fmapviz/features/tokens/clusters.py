@@ -94,7 +94,7 @@ def draw(maps: LayerMaps, _style: Style) -> BatchContent:
 
 
 _STARTS, _MOST_STEPS = 8, 100
-_FIRST, _FIRST_STEPS = 1024, 5  # vectors and steps of each start; then only the best one goes on, with all vectors
+_FIRST, _FIRST_STEPS = 1024, 5  # vectors and steps of each start; then the best one continues with all vectors
 _TOLERANCE = 1e-4  # of the variance, as in scikit-learn: a smaller move of all centres ends the search
 _NOISE = 1e-6  # a squared distance that may be a rounding error
 UNKNOWN = -1  # the cluster of a position with a value that is NaN or infinite

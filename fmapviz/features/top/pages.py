@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 CHANNELS = 32  # on a page
 GROUP = "top"  # of the pictures
-_FEW = 20  # images, of which a share says nothing more than their number
+_FEW = 20  # images; above, a share is more useful than their number
 _WORDS = {"max": "largest value", "mean": "largest mean", "min": "smallest value"}
 
 

@@ -150,7 +150,7 @@ def top_images(
         return TopSummary(address, address / CSV_FILE, pages, drawn.pictures, drawn.images, drawn.lost, tuple(messages))
 
 
-_TYPES: dict[str, tuple[Any, str]] = {  # types, and what is meant
+_TYPES: dict[str, tuple[Any, str]] = {  # types, and the correction
     "run": (str | Path, "the directory of a finished run, or its address"),
     "layers": (Sequence[str], "globs over dotted names"),
     "exclude": (Sequence[str], "globs over dotted names"),

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     Network = nn.Module | Model | Callable[[], nn.Module]
 
-_NOTHING = "E_NOTHING"  # of an image of which no layer could be drawn
+_NOTHING = "E_NOTHING"  # of an image without a drawn layer
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -81,7 +81,7 @@ class StepDrawer:
         model = (
             network if isinstance(network, Model) else describe_given(module, preprocessing=config.preprocessing, code=None)
         )
-        # A training that is resumed continues its run, whatever its weights are then.
+        # A resumed training continues its run with any weights.
         self.session, notices = self._load(
             module, replace(model, module=module, weights=IN_TRAINING, sha256=_structure_of(module))
         )
@@ -98,7 +98,7 @@ class StepDrawer:
         given = self._network.module if isinstance(self._network, Model) else self._network
         if callable(given) and not isinstance(given, nn.Module | type):
             given = _ask(given)
-        module = unwrap(given)  # type: ignore[arg-type]  # it refuses what is no module
+        module = unwrap(given)  # type: ignore[arg-type]  # it refuses other types
         _check_undivided(module)
         return module
 

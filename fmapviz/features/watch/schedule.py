@@ -37,7 +37,7 @@ class StepSchedule:
     """
 
     def __init__(self, every: Every) -> None:
-        given: object = every  # also NumPy's numbers, which no type of ours names
+        given: object = every  # also numbers of NumPy
         every = int(given) if isinstance(given, np.integer) else every
         is_number = isinstance(every, int) and not isinstance(every, bool)
         if not (is_number or every in ("epoch", "log") or (callable(every) and not isinstance(every, type))):

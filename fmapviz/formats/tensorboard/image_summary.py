@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from fmapviz.types import ImageResult, Picture
 
 
-# Keys of fields, and what is the same in each event.
+# Keys of fields, and the constant part of each event.
 _WALL_TIME = wire.key(Event, "wall_time", wire_type=wire.DOUBLE)
 _STEP = wire.key(Event, "step", wire_type=wire.NUMBER)
 _SUMMARY, _VALUE = wire.key(Event, "summary"), wire.key(Summary, "value")

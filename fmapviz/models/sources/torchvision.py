@@ -129,7 +129,7 @@ def _load_published(name: str, build: Build, entry: Any, preprocessing: InputOpt
         except RequestError:  # wrong arguments
             raise
         except Exception as error:  # a damaged file leads to any exception
-            _load_others(name, build, str(path), preprocessing)  # reports what is wrong with it
+            _load_others(name, build, str(path), preprocessing)  # reports its errors
             reason = " ".join(str(error).split())[:300]
             raise WeightsError(f"torchvision cannot load {quote(path)}: {reason}", hint=DAMAGED) from error
     return LoadedWeights(module, entry.name, digest.result())
@@ -220,7 +220,7 @@ def _build(name: str, arguments: Mapping[str, Any], /, **kwargs: Any) -> nn.Modu
     kwargs |= arguments
     if _family(name) in {"detection", "segmentation"}:
         kwargs.setdefault("weights_backbone", None)  # its default is a download
-    with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):  # some draw numbers for what is no parameter yet
+    with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):  # some draw numbers for later parameters
         warnings.simplefilter("ignore")  # GoogLeNet and Inception warn that their initialization is slow and may change
         try:
             module: nn.Module = models.get_model(name, **kwargs)

@@ -39,7 +39,7 @@ def unpatched() -> Iterator[None]:
     replaced = [(owner, name, getattr(owner, name)) for owner, name in ((Image, "open"), (torch, "load"), (torch, "save"))]
     environment = dict(os.environ)
     try:
-        with torch.backends.nnpack.flags(enabled=True):  # restores what was set before
+        with torch.backends.nnpack.flags(enabled=True):  # restores the former settings
             yield
     finally:
         for owner, name, function in replaced:

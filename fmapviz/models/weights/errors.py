@@ -67,7 +67,7 @@ def unreadable(path: Path, error: Exception) -> WeightsError:
         return WeightsError(f"cannot read {quote(path)}: it is {kind}", hint=hint)
     cause: BaseException | None = error
     while cause is not None:
-        if refused := re.search(r"GLOBAL (\S+)", str(cause)):  # PyTorch's unpickler names what it refuses
+        if refused := re.search(r"GLOBAL (\S+)", str(cause)):  # PyTorch's unpickler names the refused object
             return _python_objects(path, refused[1])
         cause = cause.__context__
     return WeightsError(f"cannot read {quote(path)}: damaged, truncated or not a checkpoint", hint=DAMAGED)

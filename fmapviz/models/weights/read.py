@@ -113,7 +113,7 @@ def read_given(weights: Mapping[str, Any]) -> Checkpoint:  # Any: see `find_stat
         keys = first_few([quote(key) for key in content]) or "nothing"
         message = f"no state dict, which maps names to tensors, but a {type(weights).__name__} of {keys}"
         raise WeightsError(message, hint="network.state_dict() is one")
-    state = {key: values.detach().cpu().clone() for key, values in found[0].items()}  # the caller may go on training
+    state = {key: values.detach().cpu().clone() for key, values in found[0].items()}  # the caller may continue training
     return Checkpoint(
         state, find_classes(content), (f"not used of the state dict: {first_few(dropped)}",) if dropped else ()
     )

@@ -105,7 +105,7 @@ def _containers(pickled: bytes) -> tuple[set[str], set[str]]:
     return mappings, sequences
 
 
-# Operations that return their lowest operand, or an object made of it.
+# Operations that return their lowest operand, or an object that contains it.
 _OF_THE_FIRST = {"NEWOBJ", "REDUCE", "BUILD", "SETITEM", "SETITEMS", "APPEND", "APPENDS"}
 
 

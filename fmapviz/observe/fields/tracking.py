@@ -114,7 +114,7 @@ class FieldTracking(TorchDispatchMode):
                 field = self.whole(name)
             if any(tensor is each for each in written):
                 if self._placing and self._is_placed(tensor):
-                    continue  # what is written into a part of it does not move it
+                    continue  # a write into a part of it does not move it
                 self._memory.overwrite(tensor, field, other=self.whole(name))
                 continue
             try:

@@ -114,7 +114,7 @@ def _of_space(  # noqa: PLR0911  one for each kind of positions
     names = [name for name in SPACE if any(name in each for each in coords_of_space)]
     if names == ["T"]:
         return Layout(text, dims, refused=f"{shown}: time without rows and columns: not a map of the image")
-    if all(len(names_of((digits[at],))) <= 1 for at in space):  # rows before columns, whatever their order in the tensor
+    if all(len(names_of((digits[at],))) <= 1 for at in space):  # rows before columns, in any order in the tensor
         space = sorted(space, key=lambda at: (_rank(digits[at]), -digits[at].stride))
     own = [digits[at] for at in space]
     counts = len(images), len(channels)

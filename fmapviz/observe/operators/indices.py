@@ -62,7 +62,7 @@ def nearest(inputs: int, outputs: int, *, scale: float | None, middle: bool) -> 
         scale: Outputs for each input, if it was given instead of their number.
         middle: Whether positions are the middles of pixels (`nearest-exact`), or their upper left corners.
     """
-    if inputs == outputs and not middle:  # PyTorch copies, whatever the scale
+    if inputs == outputs and not middle:  # PyTorch copies for any scale
         return stretch(outputs)
     ratio = np.float32(1 / scale if scale else inputs / outputs)
     position = np.arange(outputs, dtype=np.float32) + np.float32(0.5 if middle else 0)
@@ -77,7 +77,7 @@ def linear(inputs: int, outputs: int, *, scale: float | None, align_corners: boo
         >>> linear(2, 4, scale=None, align_corners=False).tolist()
         [[0, 0], [0, 1], [0, 1], [1, 1]]
     """
-    if inputs == outputs:  # PyTorch copies, whatever the scale
+    if inputs == outputs:  # PyTorch copies for any scale
         return stretch(outputs)
     position = sources(inputs, outputs, scale=scale, align_corners=align_corners).clip(0, inputs - 1)
     return np.stack([np.floor(position + _CLOSE), np.ceil(position - _CLOSE)], axis=1).astype(np.int64)

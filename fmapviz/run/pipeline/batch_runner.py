@@ -77,7 +77,7 @@ class BatchRunner:
         self._checking = Lock()
         module, workers, on_cpu = session.model.module, session.workers, session.device.type == "cpu"
         self._dtype = input_type(module)
-        self._hooks.enter_context(evaluating(module))  # once: what its own eval() does to weights, copies share
+        self._hooks.enter_context(evaluating(module))  # once: copies share changes of weights by its eval()
         self._outside = OutsideState(module)
         self._pattern = replicate(module) if on_cpu and workers > 1 else None
         # The same for a single image as for one of many: another number may round otherwise.
@@ -182,7 +182,7 @@ class BatchRunner:
                     self._is_single = True
                 else:
                     self._outside.learn(images.shape)
-                    self._note_changes(drawer, tell)  # what it keeps may show at the second pass only
+                    self._note_changes(drawer, tell)  # its state may show at the second pass only
                     if mixed and not self._is_single:
                         self._is_single = True
                         tell(Notice("the network mixes the images of a batch: each image is passed through it alone"))

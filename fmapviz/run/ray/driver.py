@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from fmapviz.run.session import Session
     from fmapviz.store.shards.grouping import Item
 
-_SLOW_START_SECONDS = 60.0  # without any worker, until a notice says so
+_SLOW_START_SECONDS = 60.0  # without any worker, until a notice
 _START_SECONDS = 600.0  # without any worker, until the run ends
 _POLL_SECONDS = 0.2
 _STOP_SECONDS = 5.0
@@ -216,7 +216,7 @@ class _Driver:
             max_retries=0,  # deaths are counted by image, see `after_death`
             num_returns="streaming",
             scheduling_strategy="SPREAD",
-            # A careful task goes on only when its report has arrived.
+            # A careful task continues only when its report has arrived.
             **({"_generator_backpressure_num_objects": 1} if task.careful else {}),
         )
         self._attempts[function.remote(recipe, replace(task, accepted=self._progress.accepted))] = _Attempt(task)

@@ -93,7 +93,7 @@ def map_of(attention: Attention, picture: TokenInput, query: Query) -> tuple[Ten
     else:
         seen = _mean_over(attention, tokens)
     seen = seen.view(picture.images, other.parts, heads, keys)
-    if part is not None and other.parts > 1:  # the other windows see nothing of it
+    if part is not None and other.parts > 1:  # the other windows do not attend to it
         seen = seen * (torch.arange(other.parts, device=seen.device) == part).view(1, -1, 1, 1)
     flat = seen.transpose(1, 2).reshape(picture.images, heads, -1)
     return flat[:, :, other.order.tolist()].view(picture.images, heads, *other.grid), words
