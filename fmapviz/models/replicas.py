@@ -38,8 +38,14 @@ def replicate(network: nn.Module) -> nn.Module | None:
 def _is_modified(module: nn.Module) -> bool:
     if isinstance(module, torch.jit.ScriptModule) or module._forward_hooks or module._forward_pre_hooks:
         return True
-    held = vars(module).values()
-    return any(isinstance(value, MethodType) or (isinstance(value, FunctionType) and value.__closure__) for value in held)
+    return any(map(_is_bound, vars(module).values()))
+
+
+def _is_bound(value: object) -> bool:
+    """Return True for a method of an object or a function with variables of its own; class methods are shared by copies."""
+    if isinstance(value, MethodType):
+        return not isinstance(value.__self__, type)
+    return isinstance(value, FunctionType) and bool(value.__closure__)
 
 
 def _leads_to(start: object, forbidden: set[int]) -> bool:

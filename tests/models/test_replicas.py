@@ -313,6 +313,17 @@ def test_a_removed_hook_does_not_prevent_copying():
     assert replicate(network) is not None
 
 
+def test_a_method_of_a_class_does_not_prevent_copying():
+    class Twice:
+        @classmethod
+        def apply(cls, x):
+            return 2 * x
+
+    network = overwritten()
+    network[0].activate = Twice.apply  # as `torch.autograd.Function.apply` is, in Python code until PyTorch 2.13
+    assert replicate(network)[0].activate(3) == 6
+
+
 def test_a_bound_method_of_a_part_is_rebound_or_prevents_copying():
     class Steps(nn.Module):
         def __init__(self):
