@@ -166,7 +166,7 @@ def test_mlflow_receives_pictures_and_numbers(tmp_path, monkeypatch):
         watch_three_steps(Writer())
     history = mlflow.MlflowClient().get_metric_history(run.info.run_id, "zeros/00 0")
     assert [each.step for each in history] == [0, 1, 2]
-    pictures = sorted((tmp_path / "mlflow" / "0" / run.info.run_id / "artifacts" / "images").glob("maps~00 0~image_0*.png"))
+    pictures = sorted((tmp_path / "mlflow" / "0" / run.info.run_id / "artifacts" / "images").glob("maps?00 0?image_0*.png"))
     assert len(pictures) == 3
     expected = Watch(network(), probe(), out=tmp_path / "own", **QUIET)
     expected(0)
