@@ -3,7 +3,13 @@
 from fmapviz.core.members import Aggregate, Contribution, Format, LayerView, ReportPart
 
 CONTRIBUTION = Contribution(
-    report=(ReportPart(script="features/diff/changes.js", data="fmapviz.features.diff.layer_ranking:add_changes"),),
+    report=(
+        ReportPart(
+            script="features/diff/changes.js",
+            style="features/diff/changes.css",
+            data="fmapviz.features.diff.layer_ranking:add_changes",
+        ),
+    ),
     commands={"diff": "fmapviz.features.diff.command:diff"},
     views=(
         LayerView(
