@@ -73,7 +73,7 @@ def load_session(config: RunConfig, *, pair: bool = False) -> tuple[Session, lis
         The session, without a directory, and notices about the model and its layers.
 
     Raises:
-        RequestError: An unknown model, layer or device, or weights that cannot be had.
+        RequestError: An unknown model, layer or device, or unavailable weights.
     """
     check_views(config, pair=pair)
     loaded = _load(config.model, config.weights, config.preprocessing)

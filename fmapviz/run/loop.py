@@ -89,7 +89,7 @@ def run(
         What was done; its `exit_code` is the command's.
 
     Raises:
-        RequestError: An unknown model, layer, view, format or device, or weights that cannot be had. Nothing was written.
+        RequestError: An unknown model, layer, view, format or device, or unavailable weights. Nothing was written.
         NothingToDoError: There was no image among the inputs, or none of them exists. Nothing was written.
         OutputError: The output could not be written; what is finished stays, and the same call continues.
         RefusedError: `name` belongs to a run with other settings, or to files that fmapviz did not make.

@@ -99,7 +99,7 @@ class Session:
     """A configuration and its loaded parts.
 
     Attributes:
-        request: The configuration as it was given.
+        request: The configuration as requested.
         info: The identity of the run, with the resolved configuration.
         model: The model, in whatever mode it came.
         layers: The selected layers.

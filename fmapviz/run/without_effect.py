@@ -23,7 +23,7 @@ def without_effect(config: RunConfig, plan: Plan, *, idle: Sequence[str], predic
     """Yield a notice for options that were set and have no effect.
 
     Args:
-        config: As it was given.
+        config: As requested.
         plan: Reduced to what the formats need.
         idle: The options of the style that no view takes, see `fmapviz.config.looks`.
         predicts: Whether classes are predicted.

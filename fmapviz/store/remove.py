@@ -1,4 +1,4 @@
-"""Remove runs: what fmapviz made, and nothing of a run that holds any other file."""
+"""Remove runs: the files of fmapviz; a run with any other file is kept."""
 
 from __future__ import annotations
 

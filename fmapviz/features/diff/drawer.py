@@ -57,7 +57,7 @@ def draw_pair(
     """Draw one feature map of two networks.
 
     Args:
-        result: What is known of it.
+        result: The result so far.
         maps: Of A and of B, `(N, C, h, w)`, of N samples; the first is drawn.
         difference: How they differ.
         draws: The views.

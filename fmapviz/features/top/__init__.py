@@ -1,7 +1,7 @@
 """The images with the largest values of each channel, and their receptive fields.
 
-Two passes: the statistics of all images tell which images have the largest values; these go through the network once more,
-which tells where in each image the value is.
+Two passes: the statistics of all images determine those with the largest values; these go through the network once more,
+which locates the value in each image.
 """
 
 from fmapviz.core.members import Aggregate, Contribution, LayerView, ReportPart

@@ -82,7 +82,7 @@ def top_images(
 ) -> TopSummary:
     """Draw the images with the largest values of each channel of a finished run.
 
-    The statistics that the run keeps tell which images these are. They go through the network once more, which tells where
+    The statistics of the run determine these images. They go through the network once more, which locates
     in each image the value is. Pages are written beside the run's images, and `top.csv` into its directory.
 
     Args:

@@ -23,7 +23,7 @@ class MemoryImage:
         name: Name of the image in the run.
         kind: `picture`, a Pillow picture; `array`, as a .npy file of its content; `pixels`, a uint8 tensor `(C, H, W)`;
             `prepared`, a floating-point tensor that the network gets as it is, `(C, H, W)`, or `(C, T, H, W)` for a clip.
-        value: The picture, array or tensor, as it was given.
+        value: The picture, array or tensor, unchanged.
     """
 
     __slots__ = ("__weakref__", "_digest", "kind", "name", "value")

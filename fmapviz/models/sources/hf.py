@@ -66,7 +66,7 @@ class _Files:
     revision: str | None = None
 
     def find(self, names: Sequence[str], *, instead: str = "") -> Path | None:
-        """Return the first of some files that there is; see `find_on_hub`."""
+        """Return the first existing one of some files; see `find_on_hub`."""
         if self.folder:
             return next((self.folder / name for name in names if (self.folder / name).is_file()), None)
         return find_on_hub(self.repository, names, revision=self.revision, instead=instead) if self.repository else None
