@@ -173,7 +173,7 @@ def test_a_directory_without_runs_is_an_empty_list(out, fmapviz):
         (["remove", "alexnet"], "cannot ask without a terminal", "--yes removes them without asking"),
     ],
 )
-def test_a_wrong_word_is_exit_2_and_nothing_is_removed(words, error, hint, out, fmapviz):
+def test_a_wrong_word_is_exit_2_without_a_removal(words, error, hint, out, fmapviz):
     result = fmapviz("runs", *words)
     assert (result.returncode, result.stdout) == (2, b"")
     first, *more = lines(result.stderr)
@@ -209,7 +209,7 @@ def test_a_run_that_is_named_twice_is_removed_once(out, fmapviz):
     assert summary == {"event": "summary", "removed": 1, "kept": 0, "bytes": removed["bytes"], "exit_code": 0}
 
 
-def test_a_directory_called_remove_is_a_path(out, fmapviz):
+def test_a_directory_named_remove_is_a_path(out, fmapviz):
     out.rename(out.parent / "remove")
     assert len(lines(fmapviz("runs", "./remove").stdout)) == 4
     assert fmapviz("runs", "remove", "alexnet", "--out", "remove", "--yes").returncode == 0

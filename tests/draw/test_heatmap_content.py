@@ -96,7 +96,7 @@ def test_a_picture_describes_its_content():
     assert "Class" not in free.facts
 
 
-def test_a_class_without_a_name_is_called_by_its_number():
+def test_a_class_without_a_name_is_labelled_by_its_number():
     assert str(Target("star", 3, "star", 10)) == "star (number 3), score 10"
     assert str(Target("top2", 7, "", 12345.678)) == "class 7, top2, score 1.235e+04"
 

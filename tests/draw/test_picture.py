@@ -134,7 +134,7 @@ def test_the_scaling_is_put_into_words(norm, words):
     assert facts_of(drawing(), norm=norm)["Scaling"] == words
 
 
-def test_the_maps_of_heads_are_not_called_channels():
+def test_maps_of_heads_are_not_described_as_channels():
     facts = facts_of(drawing(of="attention", channels=(2, 1)))
     assert facts["Scaling"] == "each head's minimum is black, its maximum white"
     assert facts["Heads"] == "2, 1"
@@ -182,7 +182,7 @@ def file_name(layer, number="03"):
 
 
 @pytest.mark.parametrize("layer", LAYERS)
-def test_a_file_name_is_safe_whatever_a_layer_is_called(layer, tmp_path):
+def test_file_names_are_safe_for_any_layer_name(layer, tmp_path):
     name = file_name(layer)
     assert "/" not in name
     assert name.startswith("03")

@@ -88,7 +88,7 @@ def middle(tiles, index):
 # --- The files
 
 
-def test_scripts_hold_their_data_and_nothing_that_ends_a_script():
+def test_scripts_hold_their_data_and_no_end_of_a_script():
     hostile = {"a": "</script><!--", "b": "\u2028\u2029", "c": "\udce4\x00", "d": [1.5, None, "é"]}
     for name in ("unit", "statistics"):
         text = script(name, hostile).decode("ascii")

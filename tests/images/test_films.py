@@ -145,7 +145,7 @@ def test_clips_have_frames_at_equal_distances(tmp_path):
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize(("name", "codec"), [("a.mp4", "libx264"), ("a.mkv", "libx264"), ("a.webm", "libvpx-vp9")])
 @pytest.mark.parametrize("damage", ["cut", "zeros"])
-def test_the_frames_before_damage_stay_and_the_rest_is_one_failure(tmp_path, name, codec, damage):
+def test_frames_before_damage_are_kept_and_the_rest_is_one_failure(tmp_path, name, codec, damage):
     film = write_film(tmp_path / name, codec=codec, noise=50)
     whole = [np.asarray(read(frame)[0]) for frame in listed(film)[0]]
     data = bytearray(film.read_bytes())

@@ -441,7 +441,7 @@ def test_no_exif_block_makes_a_picture_unreadable(block, read_bytes):
     np.testing.assert_array_equal(pixels, picture())
 
 
-def test_an_unknown_orientation_is_a_notice_and_none_at_all_is_not(read_bytes, orientation_of):
+def test_only_an_unknown_orientation_is_reported(read_bytes, orientation_of):
     for orientation, expected in ((0, 0), (1, 0), (9, 1), (500, 1)):
         exif = PillowImage.Exif()
         exif[0x0112] = orientation

@@ -135,7 +135,7 @@ def check_stretch(tmp_path, case):
 
 
 @pytest.mark.parametrize("case", QUICK, ids=str)
-def test_samples_of_more_than_8_bits_are_stretched_with_a_notice_whatever_their_layout(case, tmp_path):
+def test_samples_of_more_than_8_bits_are_stretched_with_a_notice_in_any_layout(case, tmp_path):
     check_stretch(tmp_path, case)
 
 
@@ -363,7 +363,7 @@ def test_colours_that_are_not_converted_are_refused(tmp_path):
 @pytest.mark.sampled
 @pytest.mark.parametrize("dtype", ["i1", "i2", "i4", "u4", "f2", "f4", "f8"])
 @pytest.mark.parametrize("samples", [1, 3])
-def test_signed_samples_and_floats_are_stretched_alike_in_every_channel_count(dtype, samples, tmp_path):
+def test_signed_samples_and_floats_are_stretched_for_any_number_of_channels(dtype, samples, tmp_path):
     values = (noise(8, samples, np.int64) - (0 if dtype == "u4" else 100)).clip(-120, 120).astype(dtype)
     tifffile.imwrite(tmp_path / "a.tif", np.squeeze(values), photometric="rgb" if samples == 3 else "minisblack")
     image = read(tmp_path / "a.tif")
@@ -374,7 +374,7 @@ def test_signed_samples_and_floats_are_stretched_alike_in_every_channel_count(dt
 
 
 @pytest.mark.parametrize("samples", [1, 3])
-def test_floats_from_0_to_1_stay_in_every_channel_count(samples, tmp_path):
+def test_floats_from_0_to_1_are_not_scaled_for_any_number_of_channels(samples, tmp_path):
     values = (noise(8, samples, np.float32) / 600).astype(np.float32)
     tifffile.imwrite(tmp_path / "a.tif", np.squeeze(values), photometric="rgb" if samples == 3 else "minisblack")
     image = read(tmp_path / "a.tif")

@@ -102,7 +102,7 @@ def names_of(predictions):
 
 
 @pytest.mark.parametrize("count", [1, 2, 4])
-def test_outputs_of_a_linear_layer_are_logits_whatever_their_values(count):
+def test_outputs_of_a_linear_layer_are_logits_for_any_values(count):
     one_hot = torch.eye(max(count, 2))[:, :count]
     scores = of(one_hot, linear=True, configured="softmax" if count > 1 else "sigmoid")
     assert scores.logits
@@ -239,7 +239,7 @@ def test_a_class_whose_score_is_not_finite_is_skipped_and_its_image_has_no_ranks
 
 
 @pytest.mark.parametrize("shape", [(2, 3), (2, 3, 4, 4)])
-def test_scores_of_which_none_is_finite_are_no_probabilities_and_no_class(shape):
+def test_scores_without_a_finite_value_are_no_probabilities_and_no_class(shape):
     scores = class_scores(torch.full(shape, torch.nan), key=None, images=2)
     assert not any("probabilities" in remark for remark in scores.remarks)
     assert [indices_of(scores, *parse([word], ())) for word in ("top1", "0")] == [[None, None]] * 2

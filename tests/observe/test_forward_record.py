@@ -227,7 +227,7 @@ class Fork(nn.Module):
         return self.fc((self.conv(self.nothing(x)).relu() + x).mean((2, 3)))
 
 
-def test_the_gradient_of_a_layer_is_the_same_wherever_the_graph_begins():
+def test_the_gradient_of_a_layer_does_not_depend_on_the_beginning_of_the_graph():
     network = Fork().eval()
     with fmapviz.capture(network, gradients=True, types=["Identity"]) as maps:
         maps.backward(network(images())[:, 1])

@@ -218,7 +218,7 @@ def test_a_word_that_is_near_no_name_is_refused_with_the_names():
     assert caught.value.hint == "there are: 0, 1, 2, 3 and 21 more; fmapviz.list_layers(model) lists all"
 
 
-def test_an_exact_name_is_chosen_whatever_its_type():
+def test_an_exact_name_is_chosen_for_any_type():
     assert chosen(overwritten(), include=["1"]) == ["1"]
     assert chosen(nn.Sequential(nn.ReLU()), include=["0"]) == ["0"]
 

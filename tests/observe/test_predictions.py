@@ -38,7 +38,7 @@ def test_logits_become_probabilities_the_likeliest_first():
     assert [each.score for each in first] == pytest.approx(nn.functional.softmax(logits[0], 0)[[1, 2]].tolist())
 
 
-def test_probabilities_stay_as_they_are():
+def test_probabilities_are_not_changed():
     ((first, *_),) = predict(torch.tensor([[0.1, 0.7, 0.2]]), CLASSES, top=3, images=1)
     assert (first.name, first.score) == ("dog", pytest.approx(0.7))
 

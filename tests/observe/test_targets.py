@@ -311,7 +311,7 @@ def test_scores_of_a_detector_in_half_precision_become_floats():
     assert scores_of([found, found]).values.dtype == torch.float32
 
 
-def test_a_detector_that_finds_nothing_at_all_has_no_class():
+def test_a_detector_without_detections_has_no_class():
     nothing = {"labels": torch.zeros(0, dtype=torch.int64), "scores": torch.zeros(0)}
     scores = scores_of([nothing, nothing])
     assert scores.values.shape == (2, 1)

@@ -233,7 +233,7 @@ def test_the_preprocessed_input_is_in_both_formats(finished):
         assert "input/input" in images_in_events(summary.directory / name)
 
 
-def test_the_input_is_shown_as_it_was_prepared(tmp_path, look):
+def test_the_input_is_shown_as_preprocessed(tmp_path, look):
     """Cropped and resized: the prepared tensor with the normalisation undone."""
     model = load_model("alexnet", weights="random")
     path = paint(tmp_path / "picture.png", size=(300, 451))

@@ -163,7 +163,7 @@ def test_a_layer_inside_a_vmap_is_not_captured_and_the_error_has_the_reason():
         maps["middle"]
 
 
-def test_a_sparse_tensor_is_captured_as_it_is():
+def test_a_sparse_tensor_is_captured_unchanged():
     network, images = Between(of(torch.Tensor.to_sparse)), torch.rand(1, 3, 32, 40)
     with fmapviz.capture(network, types=["Module"]) as maps:
         network(images)

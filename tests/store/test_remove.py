@@ -195,7 +195,7 @@ def test_a_unit_without_a_record_is_refused(run, refused):
     refused(r"a.png/00.maps.png' was not made")
 
 
-def test_a_forged_record_leads_to_no_file_outside(run, tmp_path):
+def test_a_forged_record_removes_no_file_outside(run, tmp_path):
     (tmp_path / "out" / "precious.txt").write_text("mine")
     for name in ("../../precious.txt", str(tmp_path / "out" / "precious.txt")):
         record = json.loads((run / "a.png" / "unit.json").read_bytes())

@@ -119,7 +119,7 @@ def test_webdataset_decodes_the_pictures(inputs, tmp_path):
     assert read[7][2]["image"] == "more/1.png"
 
 
-def test_an_archive_names_nothing_as_files_layers_and_classes_are_called(tmp_path):
+def test_names_of_files_layers_and_classes_are_not_keys_of_an_archive(tmp_path):
     paint(tmp_path / "in/x%2f evil.name.json.png", 0)
 
     class Odd(torch.nn.Module):
@@ -600,7 +600,7 @@ def test_one_picture_is_extracted(inputs, tmp_path, formats, name):
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("typed", ["in/more/1.png", "./in/more/1.png", "in/../in/more/1.png", "./more/1.png"])
-def test_an_image_is_found_by_its_path_as_it_was_typed_for_the_run(inputs, tmp_path, monkeypatch, typed):
+def test_an_image_is_found_by_its_path_as_typed_for_the_run(inputs, tmp_path, monkeypatch, typed):
     draw(inputs, tmp_path / "out", to="tar")
     monkeypatch.chdir(tmp_path)
     expected = extract.extract("out", image=str(inputs / "more/1.png"), layer="second")

@@ -528,7 +528,7 @@ DIVIDED = [[[3, 4, 5], [0, 1, 2]], [[5], [4], [0, 2, 1, 3]], [[4, 1, 5, 0, 3, 2]
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize(("parts", "workers"), often(each_once(DIVIDED[:3], [4, 1]), of=product(DIVIDED, [1, 4])))
-def test_statistics_are_equal_however_a_run_is_divided(whole, look, parts, workers):
+def test_statistics_are_equal_for_any_division_of_a_run(whole, look, parts, workers):
     inputs, expected = whole
     for part in parts:
         summary = look(Ordinary(), [inputs[number] for number in part], workers=workers)

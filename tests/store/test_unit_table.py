@@ -159,7 +159,7 @@ CHANGES = {
 @pytest.mark.sampled
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("state", [(10, 20), (11, 20), (10, 21), ("10", "20")], ids=str)
-def test_an_image_is_finished_by_the_table_only_if_its_record_says_so(tmp_path, change, state):
+def test_an_image_in_the_table_is_finished_only_if_its_record_confirms_it(tmp_path, change, state):
     run, version = open_run(tmp_path / "out", INFO), dict(zip(("size", "mtime_ns"), state, strict=True))
     for number in range(MANY):
         finish(run, f"{number}.png")

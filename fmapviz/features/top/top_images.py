@@ -83,7 +83,7 @@ def top_images(
     """Draw the images with the largest values of each channel of a finished run.
 
     The statistics of the run determine these images. They go through the network once more, which locates
-    in each image the value is. Pages are written beside the run's images, and `top.csv` into its directory.
+    the value in each image. Pages are written beside the run's images, and `top.csv` into its directory.
 
     Args:
         run: The directory of a run that keeps statistics (`to="stats"`), or its address.

@@ -52,7 +52,7 @@ def weights_of(network, x):
         ("eva02_tiny_patch14_224", {}, 1, "the class token"),
     ],
 )
-def test_the_class_token_looks_at_the_patches_without_other_tokens(name, options, prefix, shown):
+def test_attention_of_the_class_token_omits_other_tokens(name, options, prefix, shown):
     network, x = extras.timm.create_model(name, **options), torch.randn(2, 3, 224, 224)
     weights, found = weights_of(network, x), placed(network, x)
     assert found.keys() == weights.keys() != set()
@@ -246,7 +246,7 @@ class Products(nn.Module):
 @pytest.mark.parametrize("images", [1, 2])
 @pytest.mark.parametrize("size", [(32, 32), (24, 40), (8, 8)])
 @pytest.mark.parametrize("way", PRODUCTS)
-def test_products_are_followed_however_they_are_computed(way, size, images):
+def test_products_are_followed_in_each_implementation(way, size, images):
     x = torch.randn(images, 3, *size, generator=torch.Generator().manual_seed(0))
     network, plain = Products(PRODUCTS[way]).eval(), Products(PRODUCTS["matmul"]).eval()
     (found,), (expected,) = placed(network, x).values(), placed(plain, x).values()

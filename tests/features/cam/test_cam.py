@@ -329,7 +329,7 @@ class OfFrames(nn.Module):
 @pytest.mark.parametrize("channels", [1, 3, 4])
 @pytest.mark.parametrize("frames", [2, 3, 4, 5])
 @pytest.mark.parametrize("form", ["volumes", "frames first", "folded"])
-def test_a_clip_is_shown_as_its_frame_whatever_the_order_of_its_axes(channels, frames, form, tmp_path):
+def test_a_clip_is_shown_as_its_frame_for_any_order_of_axes(channels, frames, form, tmp_path):
     network = OfFrames(channels) if form == "folded" else OfVolumes(channels, frames_first=form == "frames first")
     clip = torch.rand(channels, frames, 8, 9, generator=torch.Generator().manual_seed(frames))
     shown = frames // 2 if form != "folded" else 0  # of a network of volumes the middle slice

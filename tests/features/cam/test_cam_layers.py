@@ -246,7 +246,7 @@ class LongAside(nn.Module):
 
 
 @pytest.mark.parametrize("length", [1, 8, 20, 100])
-def test_layers_that_the_class_does_not_depend_on_are_passed_over_however_many_there_are(length):
+def test_any_number_of_layers_without_influence_on_the_class_is_skipped(length):
     assert fmapviz.cam(LongAside(length), torch.randn(1, 3, 16, 16)).layer == "conv"
 
 

@@ -449,7 +449,7 @@ def test_capture_leaves_everything_as_it_was(ending):
     assert (x.requires_grad, x.grad) == (False, None)
 
 
-def test_gradients_are_those_of_evaluation_mode_whatever_the_flags():
+def test_gradients_are_those_of_evaluation_mode_for_any_training_flags():
     torch.manual_seed(0)
     network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Dropout(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
     found = [fmapviz.cam(network.train(training), images(), target=1, layer="0") for training in (True, False)]

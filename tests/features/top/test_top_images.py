@@ -315,7 +315,7 @@ def test_an_image_that_has_changed_is_not_drawn(pictures, tmp_path, inside, size
 
 
 @pytest.mark.parametrize("how", ["gone", "unreadable", "changed"])
-def test_where_no_image_can_be_read_the_pages_of_before_stay(pictures, tmp_path, how):
+def test_former_pages_are_kept_if_no_image_can_be_read(pictures, tmp_path, how):
     options = {"views": "top", "to": "png", "layers": "*.3.conv"}
     run = visualize("shapesnet", pictures, out=tmp_path / "out", **options).directory
     before = snapshot(run)
