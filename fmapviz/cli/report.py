@@ -19,7 +19,7 @@ def report(
         typer.Option(
             metavar="FILE|DIR",
             help="The page of two runs.",
-            show_default="a name made of theirs, in the directory that holds both",
+            show_default="a name from both, in their common directory",
         ),
     ] = None,
     open_report: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,

@@ -41,7 +41,7 @@ def runs(
     yes: Annotated[bool, typer.Option("--yes", help=f"With {REMOVE}: do not ask.")] = False,
     json: JsonOption = False,
 ) -> None:
-    """List the runs in DIR: what they hold, their size, and in which settings runs of one model differ.
+    """List the runs in DIR: contents, sizes, and the settings in which runs of one model differ.
 
     `fmapviz runs remove NAME...` removes runs. It asks first, and refuses a run that holds a file that fmapviz did not make.
     A directory called remove is ./remove.

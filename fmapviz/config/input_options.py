@@ -97,10 +97,10 @@ class InputOptions:
 
     channels_in: int | None = _option(
         None,
-        "Channels of the input, if the network makes those of its first convolution itself.",
-        "As one that repeats grey, or splits four channels into two parts.",
+        "Channels of the input, if they differ from those of the first convolution.",
+        "As in a network that repeats grey, or splits four channels into two parts.",
         metavar="N",
-        shown="those",
+        shown="those of the first convolution",
     )
 
     def __post_init__(self) -> None:

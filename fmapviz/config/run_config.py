@@ -50,7 +50,7 @@ class Selection:
 
     weights: Any = _common(  # Any: see `fmapviz.types.Weights`; that package builds on this one
         "default",
-        "Which weights to load: default, a published entry, random, random:SEED, a checkpoint; never falls back to others.",
+        "Weights to load: default, a published entry, random, random:SEED, a checkpoint; never falls back to others.",
         "In Python also a member of torchvision's enumerations, or a state dict. For models given by name only; see "
         "`fmapviz.load_model`.",
         metavar="NAME|FILE|URL",
@@ -127,7 +127,7 @@ class Selection:
     )
     scores: str | None = _choice(
         None,
-        "What the outputs are: logits of exclusive classes (softmax), of independent ones or of two (sigmoid), of "
+        "Kind of the outputs: logits of exclusive classes (softmax), of independent ones or of two (sigmoid), of "
         "thresholds (ordinal), or quantities (value, value:UNIT).",
         metavar="KIND",
         shown="by the network, else softmax",

@@ -102,13 +102,13 @@ class Style:
     )
     query: str | None = _option(
         None,
-        "Whose attention is drawn: the patch at row Y and column X of the network's input, or the mean of all patches.",
+        "Query of attention: the patch at row Y and column X of the network's input, or the mean of all patches.",
         metavar="Y,X|mean",
         shown="the class token; without one the mean",
     )
     anchor: str | None = _option(
         None,
-        "What similarity and correspondence compare with: row and column in the input's pixels, an image, or both.",
+        "Anchor of similarity and correspondence: row and column in the input's pixels, an image, or both.",
         "`Y,X` is a position of each image, `IMAGE:Y,X` one of that image for all, `IMAGE` all positions of that image.",
         metavar="[IMAGE:]Y,X|IMAGE",
         shown="none",

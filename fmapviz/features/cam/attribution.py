@@ -147,7 +147,7 @@ def cam(
             is a map that the class depends on.
         method: `gradcam`, `gradcam++`, `layercam`, `hirescam`, `xgradcam`, `eigencam`, `cam` or `saliency`.
         output: Which part of what the model returns holds the class scores, a key or an index.
-        scores: What the outputs are: `softmax`, `sigmoid`, `ordinal`, `value` or `value:UNIT`; None: by the end of the
+        scores: Kind of the outputs: `softmax`, `sigmoid`, `ordinal`, `value` or `value:UNIT`; None: by the end of the
             network, what `load_model` knows, else `softmax`; `notices` of the result report assumptions.
         style: `colormap`, `alpha` and `gray_input` of the overlay.
 

@@ -40,8 +40,8 @@ def diff(
         str | None,
         typer.Option(
             metavar="NAME|FILE|...",
-            help="What to compare with: other weights, as --weights takes them; model:NAME, another network; "
-            "dtype:bfloat16, the same one computed in another type.",
+            help="Second network: other weights, as --weights accepts them; model:NAME, another network; "
+            "dtype:bfloat16, the same network in another type.",
             rich_help_panel=COMMON,
             show_default=False,
         ),
@@ -50,7 +50,7 @@ def diff(
         str | None,
         typer.Option(
             metavar="first|previous",
-            help="What each checkpoint is compared with, if --weights names several, such as 'ckpt/epoch_*.pt'.",
+            help="Checkpoint to compare each one with, if --weights names several, such as 'ckpt/epoch_*.pt'.",
             rich_help_panel=COMMON,
             show_default="first",
         ),
@@ -60,7 +60,7 @@ def diff(
     json: JsonOption = False,
     **options: Any,  # some fields of RunConfig
 ) -> int:
-    """Compare two networks on the same images: A, B and B - A beside each other, how much they differ, and CKA.
+    """Compare two networks on the same images: A, B and B - A side by side, differences as numbers, and CKA.
 
     MODEL with --weights is A, and with --against B. With several files as --weights, quoted, such as 'ckpt/epoch_*.pt', each
     is compared with the first one. Two runs that keep values (--to npz) are compared without their networks. --channels

@@ -52,7 +52,7 @@ def top(
     workers: Annotated[
         int | None, typer.Option(metavar="N", help="Images processed at once.", show_default="one per core, at most 8")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Draw again what is drawn already.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Redraw finished pages.")] = False,
     json: JsonOption = False,
 ) -> int:
     """Draw the images of RUN with the largest values of each channel, and their receptive fields.
@@ -60,7 +60,7 @@ def top(
     RUN keeps statistics: it was drawn with --to stats, or with --view top. Only the images that are shown go through the
     network again. The table is RUN/top.csv, the pages are in RUN/_top and in the report.
 
-    Exit codes: as `fmapviz run`; 3 if some of these images could not be read any more, 4 if none could.
+    Exit codes: as `fmapviz run`; 3 if some of these images can no longer be read, 4 if none can.
     """
     show_status(f"reading {run} ...")
     with importing():

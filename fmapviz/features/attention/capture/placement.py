@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """Whose attention is drawn.
+    """The token whose attention is drawn.
 
     Attributes:
         position: Row and column of a pixel of the network's input, for the patch there; None for the class token.
