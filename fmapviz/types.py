@@ -63,7 +63,7 @@ class ImageFile:
     Attributes:
         path: Absolute path or address; of an image in memory its name and a digest of its content.
         unit: Name of its output directory, relative to the run directory, with `/`.
-        version: What changes with the content, as its source states it: `size` (bytes) and `mtime_ns` (nanoseconds) of a
+        version: Values that change with the content, from its source: `size` (bytes) and `mtime_ns` (nanoseconds) of a
             file, `size` and `etag` of a remote file, `sha256` of an image in memory. A frame has the version of its film.
         content: The image itself, if it was given in memory; see `fmapviz.images.memory`.
     """

@@ -51,7 +51,7 @@ def check_type(name: str, value: object, kind: Any, *, hint: str) -> Any:
         name: Name of the argument.
         value: Its value.
         kind: A type, a union of types, a tuple, or `Sequence[T]` for one or several T.
-        hint: What the argument is.
+        hint: The meaning of the argument.
 
     Returns:
         The value, as a tuple if it is a sequence, and as `int` or `float` if it is a number of NumPy.

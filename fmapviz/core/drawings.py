@@ -108,7 +108,7 @@ class HeatMap:
         colormap: Used unless the style names one.
         limits: Values at the ends of the scale of a reduction, NaN if no value is finite; None for a class.
         nonfinite: Number of values that are NaN or infinite and were left out of a reduction.
-        shows: What the values are, if they have a scale of their own, the same for all images; else empty.
+        shows: Meaning of the values, if they have their own scale, the same for all images; else empty.
         mark: Row and column of a pixel of the input to mark; None: nothing is marked.
         common: Values at the ends of the scale of a class, if all images of the run share it; None: its own extremes.
         ends: Of a class the values at 0 and 255 of `pixels`, which are enlarged and so flatter than `raw`.

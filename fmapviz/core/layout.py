@@ -40,11 +40,11 @@ class Layout:
         text: The axes in words, such as `N 1+H*W C`; empty if they are not known.
         dims: Sizes of the digits of each dimension; 0 for that of the images.
         order: The digits of images, of channels, and of positions, as numbers in the order of the tensor.
-        counts: How many of these are of images, and how many of channels.
+        counts: Numbers of these for images and for channels.
         grid: T, H and W: numbers of frames, rows and columns; T is 0 without a time; None for a vector.
         places: Positions of the grid, row by row, among the flattened digits of positions; None if these are the grid.
         refused: Why the tensor is no map of the picture and no vector; empty if it is one.
-        assumed: What is an assumption, not derived from the network; empty if nothing is.
+        assumed: The assumptions that are not derived from the network; empty if there are none.
         by_type: Whether the layer's type decides it.
         unlike: The axes in words if what the layer's type calls rows and columns are not those of the picture; empty if they
             are, or that is not known.

@@ -88,16 +88,16 @@ class View(Requested):
         observe: Reference of the function that plans what it sees of a pass, see `fmapviz.run.plan`; empty: it sees the
             outputs or inputs of chosen layers.
         images: Whether it needs images, and not only the network.
-        networks: How many networks it draws beside each other.
+        networks: Number of networks that it draws side by side.
         compose: Reference of a function that composes the maps of all layers to one picture; empty: each is a picture.
         over: Whether its maps are drawn over the input.
         placed: Whether it needs the position of each of a layer's values in the input, as maps over the input do.
         scaled: Whether a range of all images changes it.
         values: Whether what it draws are values too, which the formats of raw values store.
-        anchor: What the style's anchor must name for it: a `position` or an `image`; empty: nothing.
+        anchor: The kind of anchor that it needs: a `position` or an `image`; empty: none.
         paged: Whether it draws pages of many images, and no picture of a single one.
         surveyed: Whether its values depend on all images of the run.
-        shares: What all images of a run have in common if the style says so.
+        shares: Values that all images of a run share if the style requests it.
     """
 
     looks: tuple[str, ...] = ()
@@ -121,9 +121,9 @@ class LayerView(View):
     """A view of the output or input of one layer, see `fmapviz.views.base`.
 
     Attributes:
-        captures: What is drawn of the layer: its `output`, its `input`, the `gradient` at the one or `input gradient` at the
-            other; a view with `observe` may capture something else.
-        draw: Reference of the function that draws it; empty: nothing is drawn of a single image.
+        captures: The drawn tensor of the layer: its `output`, its `input`, the `gradient` at the output, or the
+            `input gradient`; a view with `observe` may capture others.
+        draw: Reference of the function that draws it; empty: single images have no picture.
     """
 
     captures: str = "output"
@@ -136,7 +136,7 @@ class ReducedView(View):
 
     Attributes:
         placed: As of `View`.
-        captures: What is reduced.
+        captures: The reduced tensor.
         reduce: Reference of the function that reduces it.
         colormap: Colour map unless the style names one; empty: that of all heat maps.
         sharp: Whether its values are enlarged to rectangles, unless the style is `smooth`.
@@ -168,8 +168,8 @@ class Format(Requested):
     """An output format, see `fmapviz.formats.base`.
 
     Attributes:
-        needs: What it is made of.
-        networks: How many networks it is of.
+        needs: The data that it writes.
+        networks: Number of networks that it takes.
         only_of: The views of which it writes something; empty: all that have what it needs.
         unit_files: Patterns of the names of its files in a unit.
         plain: Whether pictures are written in it if no format is asked for and no page collects them.
@@ -179,7 +179,7 @@ class Format(Requested):
         open_with: The command that opens the results; `{out}` is the directory of all runs.
         open_steps_with: The same where a picture has many steps.
         crowd: The number of units below `{out}` above which `crowded` must be said of that command; 0: no number.
-        crowded: What must be said then.
+        crowded: The notice in that case.
         open_writer: Reference of the function that opens a writer.
         publish: Reference of the function that makes its run-level files; empty: it has none.
         write_series: Reference of the function that writes all steps of a series; empty: the format does not collect them.

@@ -99,7 +99,7 @@ class Bar:
 
     Args:
         display: `IPython.display.display`.
-        unit: What is counted.
+        unit: The counted noun.
     """
 
     def __init__(self, display: Callable[..., Any], unit: str) -> None:

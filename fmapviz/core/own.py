@@ -42,9 +42,9 @@ class OwnName(str):
     The code is run on first use, and in another process again if there is a reference.
 
     Attributes:
-        kind: What it names.
-        reference: Where its code is, such as `my_view.py:energy`; empty if it was given in Python.
-        given: What was given in Python.
+        kind: `view` or `format`.
+        reference: Reference of its code, such as `my_view.py:energy`; empty for an object in Python.
+        given: The object in Python.
     """
 
     __slots__ = ("_member", "given", "kind", "reference")

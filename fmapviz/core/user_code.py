@@ -169,7 +169,7 @@ def running_user_code(name: str) -> Iterator[None]:
     The working directory is the same at the end.
 
     Args:
-        name: What is run, for the message.
+        name: Name of the code, for the message.
 
     Raises:
         UserCodeError: The code raised an exception.
@@ -213,7 +213,7 @@ def find_in(home: ModuleType, reference: CodeReference, known: Sequence[str]) ->
     Args:
         home: The module.
         reference: The reference.
-        known: What the module has to offer, for the hint.
+        known: Names in the module, for the hint.
 
     Raises:
         RequestError: It does not exist.

@@ -93,7 +93,7 @@ def channel_facts(
 
     Args:
         layer: The layer.
-        scaling: How values become colours.
+        scaling: The mapping of values to colours.
         nonfinite: How values that are NaN or infinite are drawn.
         more: Facts that only such a picture has.
         channels: Those that are shown; None for all.

@@ -116,7 +116,7 @@ class Box:
     """A rectangle with pictures and other boxes in it; all measures in pixels.
 
     Attributes:
-        width: What a row or column reserves; parts may reach beyond it.
+        width: The width that a row or column reserves; parts may extend beyond it.
         height: Likewise.
         parts: Boxes, pictures, uint8 `(h, w)` or `(h, w, 3)`, or marks, each with its left and top; later ones cover earlier
             ones.

@@ -194,8 +194,8 @@ def frame(
 
     Args:
         rendered: The picture.
-        content: What it shows.
-        style: How it looks.
+        content: Its content.
+        style: The style.
         lines: Of the header.
         seen: The input as the network saw it; nothing for a drawing of the model itself.
         caption: Below the picture, unless the style has labels, or explicitly none.

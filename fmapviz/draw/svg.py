@@ -29,7 +29,7 @@ def to_svg(box: Box, background: int | Background, *, title: str, facts: Mapping
         box: The page.
         background: As in `fmapviz.draw.layout.draw`.
         title: Its title.
-        facts: What it shows, by keyword: its description.
+        facts: Its description, by keyword.
 
     Example:
         >>> from fmapviz.draw.layout import picture

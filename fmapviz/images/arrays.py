@@ -159,7 +159,7 @@ def compose(
     Args:
         planes: `(C, H, W)`, or `(C, D, H, W)`, real numbers; without opacity, `fits(C, channels)` is True.
         channels: Number of channels that the model takes. RGB is converted to grey, grey is repeated.
-        declared: What the file declares about them.
+        declared: The file's declarations about them.
         is_picture: Whether they are those of a picture, not of an array.
 
     Returns:

@@ -193,7 +193,7 @@ def read_frames(frames: Frames, *, channels: int, count: int) -> Iterator[Image]
     """Read the frames of an image one after the other: one, or those of a clip.
 
     Args:
-        frames: What the path of the image names.
+        frames: The frames in the path of the image.
         channels: Number of channels that the network takes.
         count: Number of frames that it takes at once.
 

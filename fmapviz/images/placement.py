@@ -196,7 +196,7 @@ class _SeenRegion:
         rows: Their numbers.
         columns: Their numbers.
         black: Values there for a black picture, means of all channels, `(rows, columns)`.
-        gain: What is added to them for a white one.
+        gain: The change of values for a white one.
     """
 
     shape: torch.Size

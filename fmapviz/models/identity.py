@@ -56,7 +56,7 @@ def digest_of_network(network: nn.Module, *, files: Iterable[Path] = (), called:
     Args:
         network: The network; the source files of its classes are included, except those of libraries.
         files: Further source files.
-        called: What else is called for each image, such as a preprocessing.
+        called: Further functions that are called for each image, such as a preprocessing.
     """
     called = list(called)
     running = running_codes(network, called)
@@ -254,7 +254,7 @@ def running_codes(network: nn.Module, called: Iterable[object] = ()) -> set[Code
 
     Args:
         network: The network.
-        called: What else is called for each image.
+        called: Further functions that are called for each image.
     """
     functions: list[FunctionType] = []
     classes: dict[type, None] = {}

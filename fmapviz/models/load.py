@@ -90,7 +90,7 @@ def load_model(spec: str, *, weights: Weights = "default", preprocessing: InputO
             `timm:NAME` or `hf:NAME`; or user code, which is run: `my_net.py:build`, `my_net.py:build(num_classes=5)`.
         weights: `default`, the name of a published entry, `random`, `random:SEED`, or a file or URL of a checkpoint. Or a
             member of torchvision's enumerations, such as `ResNet18_Weights.IMAGENET1K_V1`, or a state dict, which is copied.
-        preprocessing: How inputs are preprocessed; what is not set is as the weights were trained.
+        preprocessing: Preprocessing of inputs; options that are not set are those of the weights' training.
 
     Raises:
         RequestError: There is no such model.

@@ -25,7 +25,7 @@ class Known:
 
     Attributes:
         preparation: Its preprocessing.
-        assumption: What is assumed all the same, for the user.
+        assumption: The remaining assumption, for the user.
         forward: Calls the network with a batch; None: the network takes the batch itself.
         batches: Whether one forward pass may take several images.
     """

@@ -71,11 +71,11 @@ class ClassScores:
     """Scores of C classes for N images.
 
     Attributes:
-        values: What is differentiated, `(N, C)`: the logit of each class, if there is one, else what the network returns;
+        values: The differentiated scores, `(N, C)`: the logit of each class, if there is one, else the network's output;
             zero if the image does not have the class.
         ranking: Decides top1, top2, ..., `(N, C)`, outside the graph.
         present: Whether the image has the class, with a finite score, bool `(N, C)`.
-        outputs: What the network returns for the class, `(N, C)`, outside the graph: of the first of two names of one output
+        outputs: The network's output for the class, `(N, C)`, outside the graph: of the first of two names of one output
             its negative or its complement; of pixels the mean.
         kind: How classes relate: `softmax`, one of them is right; `sigmoid`, each by itself; `ordinal`, they are in order;
             `value`, quantities and no classes; `boxes`, of a detector.
@@ -90,7 +90,7 @@ class ClassScores:
         ended: Whether `values` are the logits before a softmax or sigmoid by which the network ends.
         columns: The network's own outputs or the logits before them, `(N, K)`, outside the graph; None of pixels.
         signs: For each class its column, and 1 or -1; None if a class depends on several columns.
-        remarks: What is assumed, for the user.
+        remarks: Assumptions, for the user.
     """
 
     values: Tensor
@@ -308,10 +308,10 @@ class _Decided:
 
     Attributes:
         kind: See `ClassScores`.
-        given: What the network returns of it.
+        given: The form in which the network returns it.
         ending: The operation by which it ends, as far as that counts.
         mirrored: Whether a single output stands for two classes of opposite signs.
-        remarks: What is assumed.
+        remarks: Assumptions.
     """
 
     kind: Kind

@@ -53,7 +53,7 @@ class Ending:
 
     Attributes:
         kind: A value of `_ENDS`; empty for any other operation, or if it is not known.
-        logits: What went into a softmax or sigmoid, of the tensor's shape and part of the graph; None if it is not kept.
+        logits: The input of a softmax or sigmoid, of the tensor's shape and part of the graph; None if it is not kept.
     """
 
     kind: str = ""

@@ -92,14 +92,14 @@ class ForwardRecord:
         names: The feature maps recorded in `kept`, in addition to those of the chosen layers; None for all.
         heads: Whether vectors that may hold the class scores are recorded.
         endings: Records the last operation of the network; None if it is known, or not needed.
-        output: What the network returned.
+        output: The network's output.
         score_layout: The layout of scores of pixels in it; None if there are none, or it is unknown.
         scores: The class scores in its output, once they are read.
         over: Whether the pass has ended: a backward pass may run layers under `torch.utils.checkpoint` again.
         disconnected: Whether the graph could not begin late, so that the pass has to be repeated with an early graph.
-        outputs: What the chosen layers returned.
-        inputs: What the chosen layers received.
-        kept: What layers of certain names returned, in the order of execution.
+        outputs: Outputs of the chosen layers.
+        inputs: Inputs of the chosen layers.
+        kept: Outputs of layers of certain names, in the order of execution.
         vectors: Copies of the outputs of linear layers, if `heads`: the last may hold the class scores.
         places: Where the maps of layers lie in the input; None if nothing is drawn over it.
         known: Gradients computed while choosing layers: by the identity of the point, and the class of each image.

@@ -111,7 +111,7 @@ def select_layers(
     """Choose layers by type and name; each of these is one or several, also in one text with commas.
 
     Args:
-        layers: What there is, see `find_layers`.
+        layers: All layers, see `find_layers`.
         types: Class names, matched through base classes: `Conv2d` also finds a subclass of it. None means `default_types`.
             Of several some may be missing, see `absent_types`.
         include: Globs over dotted names; `*` also spans dots. A layer's name chooses it whatever its type. None means all.

@@ -91,7 +91,7 @@ def load_image(path: Input, model: nn.Module | Model) -> Tensor:
     Args:
         path: A file, an address such as `s3://bucket/photo.jpg`, or a frame of a film such as `clip.mp4/000042`; or a Pillow
             picture, a NumPy array or a uint8 tensor `(C, H, W)`.
-        model: What `load_model` returns, whose weights define the preprocessing; or any network: its own preprocessing, or
+        model: A result of `load_model`, whose weights define the preprocessing; or any network: its own preprocessing, or
             ImageNet's.
 
     Returns:

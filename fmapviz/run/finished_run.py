@@ -42,7 +42,7 @@ def open_finished_run(
         model: The network; None: by the name that the run records. A network that was given to the run must be given again.
         weights: Its weights; None: those that the run records.
         preprocessing: The preprocessing; None: that of the run.
-        device: Where to compute.
+        device: Device to compute on.
         workers: Images processed at once.
         aggregates: Results over all images that will be made besides those of the run's settings.
 

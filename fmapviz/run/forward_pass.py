@@ -59,7 +59,7 @@ class ForwardError(FmapvizError):
 
         Args:
             layer: Name of the layer; empty before the first one.
-            error: What the model raised.
+            error: The exception of the model.
             given: Shape of the batch, `(N, C, H, W)`; if the failure may be due to it, the hint names it.
         """
         position = f"after layer {quote(layer)}" if layer else "before the first layer"
@@ -90,12 +90,12 @@ class Drawer:
     Args:
         model: On the device of the images.
         layers: The layers to draw.
-        plan: What to draw of them.
+        plan: Plan of the drawings.
         style: How the pictures look.
         predictions: Number of classes to predict per image; that takes the whole forward pass.
         early_stop: Number of outputs of these layers: the forward pass ends with the last. A number that it does not know is
             learnt from the first pass that is certainly like all others. None: every pass runs to its end.
-        reader: What earlier passes have shown of how the network ends, if other threads share it.
+        reader: Findings of earlier passes about the network's end, if other threads share them.
         layouts: The layouts of the model's layers, likewise.
         check: Called at every layer; an exception of its own ends the forward pass and comes out of `draw`.
         places: Where maps lie in the input, if some view needs it.
@@ -103,7 +103,7 @@ class Drawer:
     Attributes:
         calls: How often each layer's module has run in the last forward pass.
         numbers: Whether it drew random numbers.
-        lasting: What the network keeps from one pass to the next.
+        lasting: State that the network keeps between passes.
     """
 
     def __init__(

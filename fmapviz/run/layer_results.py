@@ -47,7 +47,7 @@ def draw_feature_map(
         plan: The views, and what else is requested.
         style: How the pictures look.
         record: The forward pass.
-        of: What the values are of the layer.
+        of: Kind of the layer's values.
         targets: Of gradients the class for each image.
         query: Of attention, whose values are maps `(N, heads, h, w)`, whose it is, in words.
 

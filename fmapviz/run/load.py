@@ -66,7 +66,7 @@ def load_session(config: RunConfig, *, pair: bool = False) -> tuple[Session, lis
     """Load the model and select its layers.
 
     Args:
-        config: What to load.
+        config: The configuration.
         pair: Whether it is the first of two networks, which only views of two can draw.
 
     Returns:

@@ -80,7 +80,7 @@ def run(
     """Draw the views of a configuration for all its images.
 
     Args:
-        config: What to draw.
+        config: The configuration.
         open_session: Loads the network, or two.
         images: The images; None: they are listed from the inputs of the configuration.
         rounds: Yields the session and the images of each round in which all images are drawn; None: one round.

@@ -69,7 +69,7 @@ def draw_weights(session: Session, info: RunInfo) -> tuple[list[Picture], dict[s
 
     Args:
         session: Its layers and views.
-        info: What the facts of the pictures say.
+        info: The identity for the facts of pictures.
 
     Returns:
         The pictures, and the layers without any, with the reason.

@@ -78,7 +78,7 @@ class PassObserver:
         """Begin a forward pass.
 
         Raises:
-            RequestError: What is requested does not fit the input.
+            RequestError: The request does not fit the input.
         """
 
     def watching(self) -> AbstractContextManager[object]:
@@ -89,7 +89,7 @@ class PassObserver:
         """Draw results that need no gradients, after the forward pass.
 
         Raises:
-            RequestError: What is requested was not in the pass.
+            RequestError: The requested values were not in the pass.
         """
 
     def end(self) -> None:

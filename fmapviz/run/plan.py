@@ -101,9 +101,9 @@ class Plan:
     Attributes:
         draws: The views of a layer by what they draw of it, such as `output`: from name to `draw` function, of which the
             argument is None if the view is requested, but no requested format shows pictures.
-        observations: What other views see of a pass.
+        observations: Observations of other views.
         modules: Names of the modules that an observation may draw, if it finds them itself; None for all.
-        networks: How many networks are drawn beside each other.
+        networks: Number of networks drawn side by side.
         of_model: Views of a layer's weights, which need no image.
         sheets: Views that compose the maps of all layers into one picture.
         reductions: The views of a layer whose content are values too, not only a picture.
@@ -112,7 +112,7 @@ class Plan:
         second_pass: Whether some images go through the network again when all are done.
         targets: The classes whose scores are differentiated.
         output: Which part of the network's output holds the class scores; None: detected.
-        scores: What the user says that the outputs are, see `fmapviz.observe.class_scores`; None: nothing.
+        scores: Kind of the outputs that the user declares, see `fmapviz.observe.class_scores`; None: undeclared.
         automatic: Whether the layers of heat maps are chosen automatically.
         moments: Whether each channel's mean, standard deviation and zeros are requested.
         kept: The type of raw values, `float32` or `float16`; None if they are not requested.

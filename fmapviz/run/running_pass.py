@@ -75,7 +75,7 @@ class RunningPass:
         """Draw within a hook; a layer that cannot be drawn is recorded, and the network continues.
 
         Args:
-            name: What is drawn.
+            name: Name of the drawn values.
 
         Yields:
             Whether the forward pass is still running.

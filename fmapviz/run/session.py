@@ -101,7 +101,7 @@ class Session:
     Attributes:
         request: The configuration as requested.
         info: The identity of the run, with the resolved configuration.
-        model: The model, in whatever mode it came.
+        model: The model, in its original training mode.
         layers: The selected layers.
         plan: The tensors that the views capture.
         writers: The functions that open the writers of the formats.
@@ -120,7 +120,7 @@ class Session:
         stages: The stages before and after the images are drawn.
         attach: Attaches a `PassDrawer` to the network or a copy of it; None: a `Drawer`.
         measured: The networks whose outputs are measured, by what messages call them; empty: that of the model.
-        times: How often each image is drawn: at each step of a series.
+        times: Number of drawings of each image: the steps of a series.
         preparations: Remembers the axes of clips, by their shapes.
     """
 

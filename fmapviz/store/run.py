@@ -285,7 +285,7 @@ def load_run(
     Args:
         directory: The run.
         typed: Its path as the user typed it; None: the directory.
-        hint: What to do if it is no run.
+        hint: Hint if it is no run.
 
     Raises:
         RequestError: It is no run.

@@ -55,7 +55,7 @@ def publish(
         make: Takes the directories of units in natural order; returns contents by file name, or what writes them, and the
             units that it left out because they are damaged.
         owned: Names of files that are removed if they were made before and are not made now.
-        variant: How the contents are made; files of another variant are made again.
+        variant: Variant of the contents; files of another variant are written again.
         sync: Wait until the files would survive a power failure.
 
     Returns:

@@ -44,7 +44,7 @@ class Unfinished:
         part: The part, such as `1/3`; empty: all.
         alone: Whether all images of the run are among its inputs.
         found: Number of inputs of all parts; None: they were not counted.
-        ended: How it ended; None: it is running, or was killed.
+        ended: Its end; None: it is running, or was killed.
         reason: Why.
     """
 
@@ -74,7 +74,7 @@ class CommandRecord:
 
     Args:
         run: The directory of the run.
-        record: What is recorded first.
+        record: The initial record.
         before: Number of images that the run had before; they are skipped if they are among the inputs.
         total: Returns the number of inputs of all parts, after at most so many seconds; None if it is unknown.
 
@@ -118,7 +118,7 @@ def unfinished(
 
     Args:
         run: The directory of the run.
-        inputs: What identifies the inputs.
+        inputs: Identity of the inputs.
         total: Returns the number of inputs of all parts, for which it waits so many seconds; None if it is unknown.
         part: The part that it does of them.
     """

@@ -195,7 +195,7 @@ def check_only_own_files(
         directory: The unit.
         record: Its record.
         shown: The path of the unit for the message, if it is another one.
-        change: What will be done to it, for the message.
+        change: The planned change, for the message.
 
     Raises:
         RefusedError: It holds another file.

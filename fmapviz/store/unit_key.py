@@ -29,8 +29,8 @@ class UnitKey:
         kind: `image`, `shard`, or a word of the feature that writes it, such as `model`.
         path: Its source, in any version: the path of an image, or a text of the feature.
         name: Name of its directory, relative to the run directory, with `/`; if it is taken, see `possible_paths`.
-        version: What must be equal for it to be up to date, such as the size of an image file. `step` is the step of a
-            training at which the unit shows what it shows.
+        version: Values that must be equal for it to be up to date, such as the size of an image file. `step` is the step of
+            a training that the unit shows.
     """
 
     kind: str

@@ -67,7 +67,7 @@ def pooled_maps(maps: Tensor, classifier: Classifier, logits: Tensor) -> Tensor 
     Discriminative Localization*, CVPR 2016. So the maps that enter the pooling can be recognized.
 
     Args:
-        maps: What some layer returned, `(N, C, h, w)`.
+        maps: Output of a layer, `(N, C, h, w)`.
         classifier: See `find_classifier`.
         logits: `(N, K)`.
 

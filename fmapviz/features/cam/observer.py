@@ -118,7 +118,7 @@ class CamObserver(PassObserver):
     """Draws class activation maps of passes.
 
     Attributes:
-        observation: What is drawn.
+        observation: The planned observation.
         of_layers: The methods of layers, by view.
         exact: Whether the weights of a classifier are needed.
         automatic: Whether layers are to be chosen.

@@ -57,7 +57,7 @@ class AlignmentStage(Stage):
     """Draws the alignment of two networks when their images are drawn, and reports how they differ.
 
     Args:
-        names: What the networks are, for people.
+        names: Labels of the networks.
         at: The step of a series in the version of its units; empty: there is none.
     """
 
@@ -121,7 +121,7 @@ def draw_matrix(
         values: `(R, C)`, 0 to 1; others are drawn as the nearest of these, NaN in grey.
         rows: R names, from top to bottom.
         columns: C names, from left to right.
-        sides: What the rows are, and the columns.
+        sides: Labels of rows and of columns.
         title: Text above.
         note: Small print below.
 

@@ -44,8 +44,8 @@ class LayerDifference:
     Attributes:
         image: Name of the image.
         layer: Name of the layer, with `#2` for its second call.
-        a: What it returns in the first network, a copy, `(1, C, H, W)` for a convolution.
-        b: What it returns in the second network.
+        a: Its output in the first network, a copy, `(1, C, H, W)` for a convolution.
+        b: Its output in the second network.
         delta: `b - a`, float32, or float64 if one of the two is.
         numbers: Of all channels together: `max_abs`, the largest magnitude of `delta`; `rms`, its root mean square;
             `relative_l2`, its norm relative to that of `a`; `cosine` and `pearson` of both; `sqnr` in dB, infinite where
@@ -119,7 +119,7 @@ def diff(
         layers: Globs over dotted names; none means all.
         exclude: Globs of names to leave out again.
         types: Class names, matched through base classes; none means Conv2d, else Conv3d, and blocks of transformers.
-        preprocessing: How images are preprocessed.
+        preprocessing: Preprocessing of images.
 
     Returns:
         An iterator over each layer that both networks have, matched by name, call and shape, in the order of execution of

@@ -59,10 +59,10 @@ def draw_pair(
     Args:
         result: The result so far.
         maps: Of A and of B, `(N, C, h, w)`, of N samples; the first is drawn.
-        difference: How they differ.
+        difference: Their difference.
         draws: The views.
         style: How pictures look.
-        compared: What A and B are.
+        compared: The networks A and B.
         vector: Whether they have no rows and columns; None: if they are of a single position.
 
     Returns:
@@ -133,14 +133,14 @@ class PairDrawer:
     Args:
         compared: The networks.
         layers: The chosen layers of each.
-        plan: What is drawn and requested.
+        plan: The views and requests.
         style: How pictures look.
         caches: The layouts of the layers of each, if other threads share them.
         check: Called at each layer; raises if the run has ended.
 
     Attributes:
         numbers: Whether one of the networks drew random numbers.
-        lasting: What each of them keeps from one pass to the next.
+        lasting: State that each of them keeps between passes.
         receive: Called with each layer that both networks have, and copies of what it returns in A and in B; None: nothing
             is kept.
     """

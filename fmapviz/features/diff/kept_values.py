@@ -33,7 +33,7 @@ class KeptValues:
     """The stored output of a layer.
 
     Attributes:
-        array: What the layer returned, without the batch axis.
+        array: Output of the layer, without the batch axis.
         index: Its position in the order of execution.
         type: Class name of the layer.
     """

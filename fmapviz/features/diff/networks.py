@@ -53,7 +53,7 @@ class Compared:
     Attributes:
         first: A.
         second: B, which gets the same input.
-        names: What A and B are, for people, as short as they are different.
+        names: Labels of A and B, as short as they are different.
         related: Whether channels of one number are the same feature; see `are_related`.
     """
 

@@ -93,7 +93,7 @@ class Series:
 
     Args:
         steps: The checkpoints, ascending.
-        reference: What each is compared with: `first` or `previous`.
+        reference: The checkpoint to compare each one with: `first` or `previous`.
     """
 
     def __init__(self, steps: Sequence[SeriesStep], reference: str) -> None:

@@ -61,7 +61,7 @@ def add_second(
         session: Of the first network.
         second: The other one.
         step: The step of a series that it is.
-        against: What the run's settings record of it; None: its name, weights and checksum.
+        against: Its record in the run's settings; None: its name, weights and checksum.
 
     Raises:
         RequestError: The two cannot be compared.

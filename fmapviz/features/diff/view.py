@@ -45,7 +45,7 @@ class PairMaps:
         first: Of A, `(1, C, H, W)`, float32 or a half type, any range; `(1, C, 1, 1)` for a vector.
         second: Of B, likewise.
         vector: Whether it has no rows and columns.
-        names: What A and B are, for people.
+        names: Labels of A and B.
         change: Root mean square of B - A of each channel, `(C)`.
         largest: Largest magnitude of it, likewise; NaN without a finite value.
         ranges: Extremes of the channels of A and of B.

@@ -46,7 +46,7 @@ class Labels(CustomContent):
     Attributes:
         numbers: int16 `(h, w)`, from 0; -1 where a value is NaN or infinite.
         count: Number of clusters.
-        sampled: How many positions of how many in all images they were found of, if not of all.
+        sampled: Numbers of sampled and of all positions, if they were not computed from all.
     """
 
     numbers: NDArray[np.int16]

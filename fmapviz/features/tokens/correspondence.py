@@ -131,7 +131,7 @@ def draw_matches(
     """Draw the other picture and this one side by side, with lines between what matches.
 
     Args:
-        pairs: What matches.
+        pairs: The matches.
         other: The other picture, uint8 `(H, W)` or `(H, W, 3)`.
         seen: This picture, likewise.
         scale: Size of a pixel; a multiple of it for small pictures.

@@ -47,7 +47,7 @@ class Rgb(CustomContent):
         pixels: uint8 `(h, w, 3)` at the layer's resolution.
         nonfinite: Number of positions with a value that is NaN or infinite.
         foreground: Number of positions of the foreground, if the others are black; None if all are drawn.
-        sampled: How many positions of how many in all images the foreground was found of, if not of all.
+        sampled: Numbers of sampled and of all positions, if the foreground was not computed from all.
     """
 
     pixels: NDArray[np.uint8]

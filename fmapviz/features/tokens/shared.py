@@ -23,7 +23,7 @@ class SharedVectors:
 
     Attributes:
         basis: Principal components of all images.
-        foreground: What separates their foreground from the background.
+        foreground: The split of foreground and background.
         centres: Centres of the clusters of all images, float32 `(K, C)`.
         clustered: Number of positions in the sample and in all images; None: all were used.
         anchor: Direction of the anchor in its image, float32 `(1, C)`.

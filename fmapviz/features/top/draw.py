@@ -68,7 +68,7 @@ def draw_ranking(
     Args:
         session: The run.
         ranking: The ranking of its images.
-        options: What is shown of them.
+        options: Options of the ranking and pages.
         on_event: Called with notices.
         layers: Names of the requested layers; None: all.
         lost: Names of images that could not be ranked because their files are gone or have changed.

@@ -48,12 +48,12 @@ class TopStage(Stage):
     """Draws the images with the largest values of each channel, when all images of a run are done.
 
     Args:
-        options: What is shown; None: top images are drawn if a view asks for them or they need a repair.
+        options: Options of the pages; None: top images are drawn if a view requests them or they need a repair.
         layers: Names of layers; None: all.
         force: Whether to draw them again.
 
     Attributes:
-        drawn: What was drawn.
+        drawn: The drawn pages.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ def draw_top_images(
     Args:
         session: The run.
         on_event: Called with notices.
-        options: What is shown; None: as the run shows it already, or the default.
+        options: Options of the pages; None: those of the existing pages, or the default.
         layers: Names of layers; None: all.
         force: Whether to draw them again.
 

@@ -23,7 +23,7 @@ class TopOptions:
 
     Attributes:
         k: Number of images per channel, 1 to 100.
-        by: What they are ranked by: a channel's largest value in an image, its mean, or its smallest value, smallest first.
+        by: Value of the ranking: a channel's largest value in an image, its mean, or its smallest value, smallest first.
         crop: The part that is shown: the receptive field of the unit; the whole picture; or with `auto` the field if it is
             smaller than 60 % of the picture in both axes.
         channels: Numbers of the channels that are shown; empty: all.

@@ -56,7 +56,7 @@ class TopImages(Mapping[str, TopLayer]):
 
     Args:
         k: Number of images per channel, 1 to 100.
-        by: What they are ranked by: `max`, the largest value of a channel in an image; `mean`; `min`, the smallest value,
+        by: Value of the ranking: `max`, the largest value of a channel in an image; `mean`; `min`, the smallest value,
             smallest first.
 
     Raises:

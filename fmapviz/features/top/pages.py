@@ -41,9 +41,9 @@ class Pages:
     Args:
         info: The run's settings.
         ranking: The ranking of its images.
-        options: What is shown of them.
+        options: Options of the ranking and pages.
         second: The second pass over the ranked images.
-        shown: What each tile shows.
+        shown: Content of each tile.
         tiles: The tiles.
     """
 

@@ -113,10 +113,10 @@ class Shown:
         image: Name of the image in the run.
         copies: Number of images of the run with the same prepared input.
         value: The ranked value.
-        position: Where it is; None if the image could not be drawn again.
+        position: Its position; None if the image could not be drawn again.
         in_file: The receptive field in the pixels of the file, left, top, right and bottom; None if the preprocessing is not
             known to be a scale and an offset.
-        note: What is wrong with it; empty if nothing is.
+        note: A remark on an error; empty without one.
         frame: Of a clip or a volume, which frame or slice it is cut out of, in words.
     """
 
@@ -140,7 +140,7 @@ class SecondPass:
         tiles: Receives the tiles, each under its `number`.
 
     Attributes:
-        shown: What each tile shows, by feature map, channel and rank.
+        shown: Content of each tile, by feature map, channel and rank.
         layers: A result of each feature map, by its name, of the first image in which it was drawn.
         failed: Why images could not be drawn again, by their path.
         difference: The largest relative difference of a value from the ranked one.

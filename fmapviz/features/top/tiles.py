@@ -33,7 +33,7 @@ class TileFile:
     """Tiles on the disk by number, because those of a large network do not fit into memory.
 
     Args:
-        directory: Where the file is; it has no name, and is gone with the process.
+        directory: Directory of the file, which has no name and ends with the process.
         side: Width and height of a tile, pixels.
     """
 

@@ -90,10 +90,10 @@ def top_images(
         layers: Globs over dotted names; none means all layers of the run.
         exclude: Globs of names to leave out again.
         k: Number of images per channel, 1 to 100; up to 16 for a run with shards.
-        by: What images are ranked by: `max`, the largest value of a channel in an image; `mean`; or `min`, the smallest
+        by: Value of the ranking: `max`, the largest value of a channel in an image; `mean`; or `min`, the smallest
             value, smallest first.
-        crop: What is shown of an image: `field`, the receptive field; `whole`, all of it with a contour where the channel is
-            above half of its maximum; `auto`, the field if it is smaller than 60 % of the picture in both axes.
+        crop: The shown part of an image: `field`, the receptive field; `whole`, all of it with a contour at half of the
+            channel's maximum; `auto`, the field if it is smaller than 60 % of the picture in both axes.
         channels: Numbers of the channels to show, such as `0,3,8-15`.
         inside: Whether only positions count whose receptive field lies within the picture; all images are forwarded again.
         to: Formats, such as `png` and `tensorboard`; none means those of the run, or `png`.

@@ -60,14 +60,14 @@ class StepDrawer:
     Args:
         network: The network, a wrapper of it, or a function that returns it.
         images: The images.
-        config: What to draw; its model is ignored.
+        config: The configuration; its model is ignored.
 
     Raises:
         RequestError: The network cannot be drawn while it is trained, or there is no such layer or view.
         InputError: An image cannot be read.
 
     Attributes:
-        session: What was loaded.
+        session: The loaded session.
         notices: Remarks on the network and its layers.
         assumption: The assumption about the preprocessing of the images; empty if it is known.
         remarks: Assumptions about the network's outputs, after a step is drawn.

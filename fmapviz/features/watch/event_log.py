@@ -25,7 +25,7 @@ class EventLog:
     It takes a tenth of the time, too: TensorBoard computes the checksums of pictures in Python.
 
     Args:
-        folder: Where the file is.
+        folder: Folder of the file.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -58,7 +58,7 @@ class Recorder:
         FmapvizError: As in `fmapviz.Watch`.
 
     Attributes:
-        target: Where the pictures go.
+        target: Destination of the pictures.
         strips: The filmstrips.
         images: Number of images.
         notices: Remarks on the network and its layers.

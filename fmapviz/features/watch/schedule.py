@@ -54,7 +54,7 @@ class StepSchedule:
         Args:
             step: The step.
             epoch: Of the step, if it is known.
-            next_step: What `next_after` returned for the step drawn last.
+            next_step: Result of `next_after` for the last drawn step.
 
         Raises:
             ArgumentError: The epoch decides, and is not known.

@@ -61,7 +61,7 @@ class WriterTarget:
         name: Begins all tags; empty for none.
 
     Attributes:
-        folder: Where it writes, None if it does not say.
+        folder: Its directory, None if unknown.
     """
 
     def __init__(self, writer: SummaryWriter | EventLog, name: str = "") -> None:

@@ -60,7 +60,7 @@ def list_curves(units: Sequence[ListedUnit], listed: Sequence[Mapping[str, Any]]
 
     Args:
         units: The units of images.
-        listed: What `list_images` returns for them.
+        listed: Their entries of `list_images`.
 
     Returns:
         By the `href` of the series, its `steps` and `layers`. Each layer has a `name`, `of` (what the map is, and of which

@@ -23,9 +23,9 @@ class Record(NamedTuple):
     """The data of a record, in parts so that a picture is not copied.
 
     Attributes:
-        head: What precedes the picture, or everything if there is none.
+        head: The bytes before the picture, or all without one.
         picture: The encoded picture.
-        tail: What follows it.
+        tail: The bytes after it.
     """
 
     head: bytes

@@ -32,7 +32,7 @@ class ModelSource(Protocol):
             name: As the user typed it, without the prefix.
             weights: `default`, `random`, `random:SEED`, a word that only this source knows, a file or URL, or a state dict;
                 None: build modules and shapes only, on the meta device.
-            preprocessing: How inputs are preprocessed; what is not set is as the weights were trained.
+            preprocessing: Preprocessing of inputs; options that are not set are those of the weights' training.
 
         Raises:
             RequestError: There is no such model, or it cannot be built as requested.

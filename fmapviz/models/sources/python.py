@@ -104,7 +104,7 @@ def build_network(
         reference: Refers to it.
         home: The module that defines it.
         is_called: Whether the network is called with a batch; False: a function calls it.
-        hint: What to do if it builds something else.
+        hint: Hint for an object of another type.
 
     Raises:
         RequestError: It is not called this way, or returns no network that takes a batch of images.

@@ -29,7 +29,7 @@ def find_on_hub(
         repository: Such as `google/vit-base-patch16-224`.
         names: Files that serve the same purpose, the best first.
         revision: A branch, tag or commit; None: the main branch.
-        instead: What helps besides the cache, for the hint.
+        instead: Alternatives to the cache, for the hint.
 
     Raises:
         WeightsError: They are not in the cache, and the hub cannot be reached or refuses the request.

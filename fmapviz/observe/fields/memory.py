@@ -53,7 +53,7 @@ class FieldMemory:
         """Record a write into a tensor, whose memory others may share.
 
         Args:
-            other: What these get if their new fields are not known.
+            other: The field of these if their new fields are unknown.
         """
         before, base = self.get(tensor), tensor._base
         if isinstance(before, Field) and _is_equal(before, field):

@@ -143,7 +143,7 @@ class LayoutFinder:
     Args:
         network: The network.
         layers: The layers whose outputs are requested.
-        cache: What earlier passes have shown.
+        cache: Findings of earlier passes.
         given: The user's layouts, by globs of names, or as a function of name and shape.
         tokens: Whether `token_grids` will be called.
 

@@ -56,7 +56,7 @@ class Preprocessed:
         orientation: EXIF orientation of the file, 1 to 8.
         as_given: Whether it was given as a prepared tensor, which the preprocessing has not changed.
         facts: Facts of its picture, in place of those of a preprocessed input.
-        kept: What its layers returned, if it is drawn without a forward pass.
+        kept: Outputs of its layers, if it is drawn without a forward pass.
     """
 
     number: int
@@ -202,7 +202,7 @@ class Schedule:
         generator ends the threads, but waits `PARTING_SECONDS` at most for steps that do not end.
 
         Raises:
-            BaseException: What a step or the listing raised.
+            BaseException: An exception of a step or of the listing.
         """
         if not self._limits.threads:
             yield from self._run_here(found)

@@ -47,7 +47,7 @@ class _Page:
         image: The image and its results, without pixels.
         pictures: Its pictures.
         begun: Time at which its batch was begun, see `time.monotonic`.
-        outcome: What is reported of it: with the duration until it was encoded, and the size of the encoded pictures.
+        outcome: The reported event: with the duration until it was encoded, and the size of the encoded pictures.
     """
 
     image: UnitImage
@@ -60,7 +60,7 @@ class UnitWriter:
     """Writes the units of a run; its methods may be called by several threads at once.
 
     Args:
-        session: Where and how units are written.
+        session: The session, for directory and formats of units.
         release: Called with the image of each finished unit.
         check: Called between pictures; raises if the run has ended.
     """

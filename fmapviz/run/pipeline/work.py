@@ -44,7 +44,7 @@ def work(
     """Read, draw and write all inputs; yield events, in no certain order.
 
     Args:
-        session: What to draw, and with what.
+        session: The session.
         items: The inputs, from `group`.
         progress: Counts them.
         on_begun: Called with each image, and with what reports events, before it is read.

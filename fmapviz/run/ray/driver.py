@@ -71,7 +71,7 @@ class _Recipe:
         options: The same as text, without a network.
         fingerprint: Of the run.
         working_directory: The driver's.
-        shared: What all images of the run share, and the path of the anchor's image.
+        shared: Values that all images of the run share, and the path of the anchor's image.
     """
 
     config: RunConfig = field(compare=False)

@@ -43,7 +43,7 @@ class RecordedMap:
 
     Attributes:
         layer: Name of the layer.
-        of: What the map is, and of which class: `output`, `gradient top1`.
+        of: Kind of the map, and its class: `output`, `gradient top1`.
         mean: Mean of its finite values; NaN if there is none.
         dead: Number of dead channels.
     """
@@ -61,7 +61,7 @@ class ListedUnit:
     Attributes:
         directory: The unit's directory.
         path: The image file.
-        kind: What the unit shows: `image`, or `model` for example.
+        kind: Kind of the unit: `image`, or `model` for example.
         predictions: As `unit.json` records them; any JSON value in a record that was tampered with.
         finished: Time of completion, in seconds since the epoch.
         objects: In an object store, the names of objects that are not named like their files, by the name of the file.

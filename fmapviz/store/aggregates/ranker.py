@@ -117,7 +117,7 @@ def rank_block(
 
     Args:
         values: Float32 `(N, C)`, of N images; NaN where an image has no finite value.
-        by: What the values are.
+        by: Kind of the values.
         k: Number of images per channel.
         maps: The feature maps, of C channels.
         images: Names and digests of the images.

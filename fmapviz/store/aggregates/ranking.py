@@ -41,7 +41,7 @@ class Ranking:
     C counts the channels of all feature maps, one map after the other.
 
     Attributes:
-        by: What is ranked: the largest value of a channel in an image, its mean, or its smallest value, smallest first.
+        by: Value of the ranking: a channel's largest value in an image, its mean, or its smallest value, smallest first.
         k: Number of images per channel.
         maps: The feature maps, in the order of execution.
         names: The ranked images, in natural order of their names.

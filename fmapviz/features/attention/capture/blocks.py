@@ -32,7 +32,7 @@ class Block:
     Attributes:
         name: Of the attention.
         shape: Of its weights, `(N, heads, L, S)`.
-        grids: Where its queries and keys are.
+        grids: Positions of its queries and keys.
         matrix: Mean of its heads, float32 `(N, L, S)`, unless gradients are requested.
         attention: As it was computed, if gradients are requested; it keeps queries and keys in memory.
         edge: Position of its output in the graph, if gradients are requested; None if it is outside of one.
@@ -86,8 +86,8 @@ class Flow:
     Attributes:
         blocks: The first one first.
         query: `(N, 1, L)`, 1 for the token that the flow is of.
-        tokens: Where they are.
-        shown: Whose flow it is, in words.
+        tokens: Their positions.
+        shown: Description of its query.
     """
 
     blocks: Sequence[Block]

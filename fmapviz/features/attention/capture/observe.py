@@ -47,9 +47,9 @@ class Attention:
         name: Its name, with `#2` for its second attention.
         call: Number of this attention among the module's own, from 1.
         weights: `(N, heads, L, S)`, of L queries and S keys.
-        output: What the operation returned: `(N, heads, L, d)` if it was fused, otherwise the weights.
+        output: Result of the operation: `(N, heads, L, d)` if it was fused, otherwise the weights.
         value: The values that the weights were multiplied with, `(N, heads, S, d)`, if the operation was fused.
-        grids: Where the queries and the keys are.
+        grids: Positions of the queries and the keys.
     """
 
     layer: Layer

@@ -43,7 +43,7 @@ class Fused:
     Attributes:
         query: `(N, heads, L, d)`.
         key: `(N, heads or fewer, S, d)`; of fewer heads each serves several of the queries'.
-        mask: What is added to the scores, or whether a query sees a key; of a shape that expands to `(N, heads, L, S)`.
+        mask: Added to the scores, or True where a query sees a key; of a shape that expands to `(N, heads, L, S)`.
         causal: Whether a query sees only keys up to its own position.
         scale: Factor of the products.
     """

@@ -85,7 +85,7 @@ class Surveyor:
     """Collects what images share; its methods may be called by several threads at once.
 
     Args:
-        request: What to compute.
+        request: The values to compute.
         preparation_of: Returns the preprocessing of an image, to draw the anchor's.
     """
 

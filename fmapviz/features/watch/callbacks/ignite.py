@@ -17,7 +17,7 @@ def attach(trainer: Any, watch: Watch) -> None:
 
     Args:
         trainer: An `ignite.engine.Engine`.
-        watch: What is drawn, and where to.
+        watch: The watch that draws.
     """
 
     @trainer.on(Events.ITERATION_COMPLETED)  # type: ignore[untyped-decorator]  # the package is optional
