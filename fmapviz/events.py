@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from fmapviz.config import RunInfo
-    from fmapviz.types import Failure, Prediction
+    from fmapviz.data import Failure, Prediction
 
 Status = Literal["done", "skipped", "failed"]
 

@@ -79,7 +79,6 @@ def imports() -> dict[str, set[str]]:
             elif isinstance(node, ast.Import):
                 edges |= {alias.name for alias in node.names}
         edges &= known - {"fmapviz", name_of(path)}
-    graph["fmapviz.types"] = {name for name in graph["fmapviz.types"] if name.startswith(("fmapviz.config", "fmapviz.core"))}
     return graph
 
 

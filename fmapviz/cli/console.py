@@ -20,9 +20,9 @@ from fmapviz.events import Counted, Notice, Outcome, Staged, Started, describe_l
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from fmapviz.data import Failure
     from fmapviz.events import Event, RunSummary
     from fmapviz.run.estimate import Estimate
-    from fmapviz.types import Failure
 
 
 _MOST_LAYERS = 10  # in the table of a comparison

@@ -19,8 +19,8 @@ from fmapviz.models.load import check_name, model_names
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from fmapviz.data import LayerInfo
     from fmapviz.observe.receptive_field import ReceptiveField
-    from fmapviz.types import LayerInfo
 
 FieldOption = Annotated[
     bool,

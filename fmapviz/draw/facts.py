@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from fmapviz.config import Style
-    from fmapviz.types import Content, LayerResult
+    from fmapviz.data import Content, LayerResult
 
 MOST_NAMED = 4  # empty cells, and layers with values that are not finite
 _MOST_NUMBERS = 32

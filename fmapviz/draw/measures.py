@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fmapviz.types import Measures
+from fmapviz.data import Measures
 
 if TYPE_CHECKING:
     from fmapviz.draw.grid import Ranges

@@ -12,6 +12,7 @@ import numpy as np
 
 from fmapviz.core.drawings import Grid, HeatMap, Histogram, Rendered
 from fmapviz.core.version import __version__
+from fmapviz.data import Picture
 from fmapviz.draw.facts import describe, number, shape_of
 from fmapviz.draw.heatmap import colormap_of, draw_heat_map, mark_position
 from fmapviz.draw.histogram import lay_out_histogram
@@ -30,7 +31,6 @@ from fmapviz.draw.layout import WHITE, Background, Box, draw, row
 from fmapviz.draw.layout import picture as box_of
 from fmapviz.draw.png import encode
 from fmapviz.draw.svg import to_svg
-from fmapviz.types import Picture
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 
     from fmapviz.config import RunInfo, Style
     from fmapviz.core.drawings import Tiles
+    from fmapviz.data import Content, CustomContent, Drawing, ImageResult, LayerResult
     from fmapviz.images.seen import Seen
-    from fmapviz.types import Content, CustomContent, Drawing, ImageResult, LayerResult
 
     Cell = tuple[LayerResult, HeatMap]
     Composed = tuple[NDArray[np.uint8], dict[str, str]]

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 from fmapviz.core.drawings import Grid, HeatMap, Histogram
 from fmapviz.core.words import are, counted
+from fmapviz.data import EmptyMaps
 from fmapviz.draw.channel_choice import describe_left_out
 from fmapviz.draw.facts import first_of, value_range, why_empty
 from fmapviz.errors import first_few
-from fmapviz.types import EmptyMaps
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
     from fmapviz.config import Style
-    from fmapviz.types import ImageResult, LayerResult
+    from fmapviz.data import ImageResult, LayerResult
 
 
 def layer_records(result: ImageResult) -> list[dict[str, Any]]:

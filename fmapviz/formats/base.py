@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from pathlib import Path
 
-    from fmapviz.types import Picture, StoredAt, UnitImage
+    from fmapviz.data import Picture, StoredAt, UnitImage
 
     WriteImage = Callable[[Path, UnitImage, Iterable[Picture]], None]
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from fmapviz.types import Picture, UnitImage
+    from fmapviz.data import Picture, UnitImage
 
 _FILE = "raw.npz"
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from fmapviz.core.members import Format
-    from fmapviz.types import Picture, UnitImage
+    from fmapviz.data import Picture, UnitImage
 
 _OF_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EFBIG}
 

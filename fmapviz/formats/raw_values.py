@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from fmapviz.types import Target, UnitImage
+    from fmapviz.data import Target, UnitImage
 
 _LONGEST_KEY = 65_000  # bytes; a zip archive, which a NumPy archive is, allows 65,535
 

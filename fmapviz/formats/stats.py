@@ -6,6 +6,7 @@ import warnings
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from fmapviz.data import ImageResult, LayerResult
 from fmapviz.draw.grid import ROUNDED, as_floats, is_rounded, measure
 from fmapviz.draw.measures import measures_of
 from fmapviz.observe.reshape import own_frames
@@ -14,14 +15,13 @@ from fmapviz.store.aggregates.statistics import merge
 from fmapviz.store.aggregates.statistics import tabulate as table_of
 from fmapviz.store.aggregates.unit_ranking import UnitRanking, write_rankings
 from fmapviz.store.aggregates.unit_statistics import columns_of, statistics_of, write_image, write_table
-from fmapviz.types import ImageResult, LayerResult
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
     from fmapviz.core.channel_table import ChannelTable
-    from fmapviz.types import FeatureMap, Picture, UnitImage
+    from fmapviz.data import FeatureMap, Picture, UnitImage
 
 
 class UnitStatistics:

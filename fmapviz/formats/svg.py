@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from fmapviz.types import Picture, UnitImage
+    from fmapviz.data import Picture, UnitImage
 
 
 def _write(directory: Path, _image: UnitImage, pictures: Iterable[Picture]) -> None:

@@ -17,14 +17,14 @@ from tarfile import BLOCKSIZE, USTAR_FORMAT, TarFile, TarInfo
 from typing import TYPE_CHECKING
 
 from fmapviz.core import files
+from fmapviz.data import StoredAt
 from fmapviz.errors import printable
-from fmapviz.types import StoredAt
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
-    from fmapviz.types import Picture, UnitImage
+    from fmapviz.data import Picture, UnitImage
 
 _FILE = "pictures.tar"
 

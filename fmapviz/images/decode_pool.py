@@ -54,7 +54,7 @@ from fmapviz.images.errors import MAX_PIXELS, MAX_VALUES, explain
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fmapviz.types import ImageFile
+    from fmapviz.data import ImageFile
 
     _Stored = tuple[list[Any], tuple[str, ...], int]  # description of the pixels, notices, orientation
 
@@ -129,7 +129,7 @@ class DecodePool:
     """Decode images in workers, one for each thread that calls `read`.
 
     Example:
-        >>> from fmapviz.types import ImageFile
+        >>> from fmapviz.data import ImageFile
         >>> with DecodePool() as pool:
         ...     image = pool.read(ImageFile("sample_images/shapes.png", "shapes.png"), channels=1, notify=print)
         >>> image.pixels.mode, image.pixels.size

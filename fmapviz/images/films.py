@@ -20,6 +20,7 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from fmapviz.core.words import counted
+from fmapviz.data import Failure, ImageFile
 from fmapviz.errors import InputError, RequestError, quote
 from fmapviz.events import Notice
 from fmapviz.images.decode import Image
@@ -29,7 +30,6 @@ from fmapviz.images.errors import explain
 from fmapviz.images.film_decoder import HINT
 from fmapviz.images.find import path_hash
 from fmapviz.images.frames import file_of, frame_of, frames_of, is_film, may_be_film
-from fmapviz.types import Failure, ImageFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

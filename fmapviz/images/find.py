@@ -23,12 +23,12 @@ from fmapviz.core import checksummed_json, object_store
 from fmapviz.core.file_names import RUN_FILE, UNIT_FILE, own_run_files
 from fmapviz.core.object_store import Store
 from fmapviz.core.urls import HINT, check_address, expand_home, is_unknown, is_url, is_web, join
+from fmapviz.data import Failure, ImageFile
 from fmapviz.errors import RequestError, quote
 from fmapviz.images.decode import FORMATS
 from fmapviz.images.errors import explain, system_error
 from fmapviz.images.frames import FILMS, frame_of, frames_of, may_be_film, numbered
 from fmapviz.images.memory.image import MemoryImage, is_in_memory, memory_image
-from fmapviz.types import Failure, ImageFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -11,7 +11,7 @@ from fmapviz.core.urls import is_url
 from fmapviz.errors import InputError, quote
 
 if TYPE_CHECKING:
-    from fmapviz.types import ImageFile
+    from fmapviz.data import ImageFile
 
 FILMS = (".mp4", ".m4v", ".mov", ".webm", ".mkv", ".avi", ".mpg", ".mpeg")  # read by PyAV
 ANIMATED = (".gif", ".webp", ".apng")  # read by Pillow: films if they hold several pictures

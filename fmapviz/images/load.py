@@ -11,6 +11,7 @@ import torch
 from PIL import Image as PillowImage
 
 from fmapviz.core.samples import Samples
+from fmapviz.data import ImageFile
 from fmapviz.errors import InputError, suggest_file
 from fmapviz.images.arrays import Declared, compose, fits, format_shape, is_about_scaling, read_array, require_size
 from fmapviz.images.decode import Image, decode_picture
@@ -21,7 +22,6 @@ from fmapviz.images.find import is_candidate
 from fmapviz.images.frames import Frames, frames_of, is_film
 from fmapviz.images.memory.image import as_array, memory_image
 from fmapviz.images.notices import of_repeated
-from fmapviz.types import ImageFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
+    from fmapviz.data import Preparation
     from fmapviz.images.memory.image import MemoryImage
-    from fmapviz.types import Preparation
 
     _Pixels = PillowImage.Image | Samples
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from fmapviz.types import Preparation
+    from fmapviz.data import Preparation
 
     Array = NDArray[np.float64]
     Numbers = NDArray[np.intp]

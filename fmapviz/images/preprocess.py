@@ -17,9 +17,9 @@ from fmapviz.config import sides_of
 from fmapviz.core.bands import Bands
 from fmapviz.core.lazy_torchvision import functional
 from fmapviz.core.samples import Samples
+from fmapviz.data import Preparation
 from fmapviz.errors import InputError, RequestError, printable
 from fmapviz.images.arrays import scale, scale_volume
-from fmapviz.types import Preparation
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from fmapviz.types import Preparation
+    from fmapviz.data import Preparation
 
 
 class Seen:
@@ -28,7 +28,7 @@ class Seen:
         facts: Facts of the picture, in place of its own.
 
     Example:
-        >>> from fmapviz.types import Preparation
+        >>> from fmapviz.data import Preparation
         >>> clip = Seen(torch.eye(4)[None, :, None], Preparation(torch.as_tensor, (), (), ""))
         >>> clip.picture.tolist(), clip.at(2.0).tolist(), clip.describe(2.0)
         ([[255, 0, 0, 0]], [[0, 0, 255, 0]], 'frame 2 of 4, from 0')

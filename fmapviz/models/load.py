@@ -17,8 +17,8 @@ from fmapviz.core.user_code import check_reference, split_call
 from fmapviz.errors import RequestError, WeightsError, nearest, quote, suggest
 
 if TYPE_CHECKING:
+    from fmapviz.data import Model, Weights
     from fmapviz.models.sources.base import ModelSource
-    from fmapviz.types import Model, Weights
 
 # Suffixes of files that users pass in place of a model.
 _WEIGHTS = {".pth", ".pt", ".ckpt", ".bin", ".safetensors", ".tar"}

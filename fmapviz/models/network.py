@@ -18,12 +18,12 @@ from torch.nn.parameter import is_lazy
 
 from fmapviz.config import InputOptions, check_scores
 from fmapviz.core.layout import check_layout
+from fmapviz.data import Model
 from fmapviz.errors import RequestError, quote
 from fmapviz.images.preprocess import as_for_imagenet, by_callable, for_volumes, standard
 from fmapviz.models.identity import digest_of_network, without_addresses
 from fmapviz.models.weights.state_dict import ordered_names
 from fmapviz.observe.hooks import observe
-from fmapviz.types import Model
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from fmapviz.data import Preparation, UserLayouts
     from fmapviz.models.weights.fit import LoadedWeights
-    from fmapviz.types import Preparation, UserLayouts
 
 BY_OPTIONS = "InputOptions(size=), InputOptions(mean=) and InputOptions(std=)"  # which not every function takes
 _SIDE = 224  # pixels; most networks accept it

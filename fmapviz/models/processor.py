@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from fmapviz.config import InputOptions
-    from fmapviz.types import Preparation
+    from fmapviz.data import Preparation
 
 _OMITTED = {"image_processor_type", "processor_class", "data_format", "return_tensors", "device", "default_to_square"}
 

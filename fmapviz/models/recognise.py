@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from fmapviz.config import InputOptions
-    from fmapviz.types import Preparation
+    from fmapviz.data import Preparation
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -11,13 +11,13 @@ import torch
 from torch import nn
 
 from fmapviz.config import check_type, explain_arguments
+from fmapviz.data import FeatureMap, Model
 from fmapviz.errors import LayerKeyError, RequestError, first_few, quote, suggest
 from fmapviz.observe.gradients import begin_graph, edge_of, gradients_at
 from fmapviz.observe.hooks import exchange, observe
 from fmapviz.observe.layers import find_layers, select_layers, unwrap
 from fmapviz.observe.layouts.find import LayoutFinder, following_calls
 from fmapviz.observe.readable import is_transformed
-from fmapviz.types import FeatureMap, Model
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

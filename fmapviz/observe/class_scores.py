@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from fmapviz.core.layout import Layout
+    from fmapviz.data import Model
     from fmapviz.observe.targets import TargetChoice
-    from fmapviz.types import Model
 
 Kind = Literal["softmax", "sigmoid", "ordinal", "value", "boxes"]
 Given = Literal["logit", "probability", "logarithm"]  # what the network returns

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from torch.autograd.graph import GradientEdge
 
     from fmapviz.core.layout import Layout
+    from fmapviz.data import FeatureMap, Layer
     from fmapviz.observe.class_scores import ClassScores
     from fmapviz.observe.endings import Endings
     from fmapviz.observe.places import Places
-    from fmapviz.types import FeatureMap, Layer
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from fmapviz.data import FeatureMap
 from fmapviz.errors import first_few
 from fmapviz.observe.layers import unwrap
 from fmapviz.observe.outputs import tensors
 from fmapviz.observe.readable import why_unreadable
-from fmapviz.types import FeatureMap
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from fmapviz.data import Layer
     from fmapviz.observe.layouts.find import LayoutFinder
-    from fmapviz.types import Layer
 
 # PyTorch holds a generator's lock while it converts the state to a Python object. If the garbage collector starts meanwhile
 # and frees a tensor, another thread may run; if that thread asks for the state too, it waits for the generator while it

@@ -14,8 +14,8 @@ from torch import export, jit, nn
 
 from fmapviz.config import check_type, split
 from fmapviz.core.words import are, counted
+from fmapviz.data import Layer, Model
 from fmapviz.errors import RequestError, first_few, quote, suggest
-from fmapviz.types import Layer, Model
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

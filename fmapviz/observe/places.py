@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from fmapviz.data import FeatureMap
     from fmapviz.observe.layouts.tokens import TokenGrid
     from fmapviz.observe.receptive_field import ReceptiveField
-    from fmapviz.types import FeatureMap
 
 
 class Places:

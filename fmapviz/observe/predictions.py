@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fmapviz.types import Prediction
+from fmapviz.data import Prediction
 
 if TYPE_CHECKING:
     from fmapviz.observe.class_scores import ClassScores

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor, nn
 
+    from fmapviz.data import FeatureMap, Layer
     from fmapviz.observe.fields.intervals import Axis, Field
-    from fmapviz.types import FeatureMap, Layer
 
 NOTHING = "not computed from the picture"
 TURNED = "rows and columns of the picture are exchanged"

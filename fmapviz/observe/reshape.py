@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from fmapviz.core.layout import Layout
-    from fmapviz.types import FeatureMap
+    from fmapviz.data import FeatureMap
 
 
 class NotAMapError(ValueError):
@@ -46,7 +46,7 @@ def frames_of(feature_map: FeatureMap, values: Tensor) -> dict[str, Tensor]:
     Example:
         >>> from torch import nn
         >>> from fmapviz.core.layout import layout_from
-        >>> from fmapviz.types import FeatureMap, Layer
+        >>> from fmapviz.data import FeatureMap, Layer
         >>> tokens = torch.zeros(1, 197, 768)  # a class token and 14 x 14 patches
         >>> layout = layout_from("N 1+H*W C", tokens.shape, images=1, picture=(224, 224))
         >>> feature_map = FeatureMap(Layer("encoder", "Identity", nn.Identity()), "encoder", 1, 0, tokens, layout=layout)

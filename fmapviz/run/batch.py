@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from fmapviz.config import InputOptions, check_type, explain_arguments
 from fmapviz.core.words import counted
+from fmapviz.data import Model, Preparation
 from fmapviz.errors import RequestError, quote
 from fmapviz.images.load import read_memory_image, read_prepared, remark_on_values
 from fmapviz.images.memory.image import MemoryImage
@@ -28,10 +29,9 @@ from fmapviz.models.network import (
 from fmapviz.models.recognise import recognise
 from fmapviz.models.weights.fit import LoadedWeights
 from fmapviz.observe.layers import unwrap
-from fmapviz.types import Model, Preparation
 
 if TYPE_CHECKING:
-    from fmapviz.types import Input, Inputs
+    from fmapviz.data import Input, Inputs
 
 
 def make_batch(x: Inputs, model: nn.Module | Model) -> tuple[Tensor, Model]:

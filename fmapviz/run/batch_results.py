@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fmapviz.core.drawings import HeatMap
+from fmapviz.data import Drawing, LayerResult, RawValues, Statistics
 from fmapviz.draw.measures import measures_of
-from fmapviz.types import Drawing, LayerResult, RawValues, Statistics
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from torch import Tensor
 
+    from fmapviz.data import Content, Target
     from fmapviz.draw.grid import Ranges
-    from fmapviz.types import Content, Target
     from fmapviz.views.base import BatchContent
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from fmapviz.data import Target
 from fmapviz.observe.class_scores import Head, indices_of, scores_at, scores_of_pixels
 from fmapviz.observe.forward_record import ForwardRecord, GraphPoint
 from fmapviz.observe.gradients import BackwardError, begin_graph, gradients_at
@@ -12,7 +13,6 @@ from fmapviz.observe.targets import TOP1
 from fmapviz.run.batch_results import BatchResults
 from fmapviz.run.layer_results import draw_feature_map
 from fmapviz.run.observers import ClassPass
-from fmapviz.types import Target
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from fmapviz.config import Style
+    from fmapviz.data import Model, Of
     from fmapviz.observe.class_scores import ClassScores
     from fmapviz.observe.layouts.find import LayoutFinder
     from fmapviz.observe.score_reader import ScoreReader
     from fmapviz.observe.targets import TargetChoice
     from fmapviz.run.observers import Differentiable, Indices, PassObserver
     from fmapviz.run.plan import Plan
-    from fmapviz.types import Model, Of
 
 NOT_FINITE = "the class scores are not finite"
 

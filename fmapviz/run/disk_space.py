@@ -9,6 +9,7 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 from fmapviz.core.files import format_bytes
+from fmapviz.data import Failure
 from fmapviz.errors import RefusedError, quote
 from fmapviz.events import Counted, Outcome, Staged
 from fmapviz.images.films import list_frames
@@ -17,15 +18,14 @@ from fmapviz.run.load import frame_choice
 from fmapviz.store.shards.shard import KnownImages
 from fmapviz.store.unit import find_done
 from fmapviz.store.unit_key import image_key
-from fmapviz.types import Failure
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
+    from fmapviz.data import ImageFile
     from fmapviz.events import Event
     from fmapviz.run.session import Session
-    from fmapviz.types import ImageFile
 
 _ENOUGH = 8  # images of an estimate
 

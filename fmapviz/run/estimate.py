@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from fmapviz.core import registry
 from fmapviz.core.files import format_bytes, size_in_blocks
 from fmapviz.core.words import counted, plural
+from fmapviz.data import Failure
 from fmapviz.errors import printable
 from fmapviz.events import Outcome, Staged, Started
 from fmapviz.images.films import FrameChoice, check_readable, list_frames
@@ -26,7 +27,6 @@ from fmapviz.store.remote.destination import open_destination
 from fmapviz.store.run import check_name, is_surveyed
 from fmapviz.store.run_files import find_units
 from fmapviz.store.unit import holds_images, images_of, read_unit
-from fmapviz.types import Failure
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
     from fmapviz.config import RunConfig, RunInfo
     from fmapviz.config.positions import Anchor
+    from fmapviz.data import ImageFile
     from fmapviz.events import Event
     from fmapviz.store.remote.destination import Destination
-    from fmapviz.types import ImageFile
 
 SAMPLE = 24  # images
 SAMPLE_SECONDS = 20.0

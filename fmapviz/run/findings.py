@@ -12,8 +12,8 @@ from fmapviz.observe.layouts.find import LayoutCache
 if TYPE_CHECKING:
     from torch import nn
 
+    from fmapviz.data import Model
     from fmapviz.observe.receptive_field import ReceptiveField
-    from fmapviz.types import Model
 
 _PLAIN = bool | int | float | complex | str | bytes | None
 

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from torch import nn
 
+    from fmapviz.data import Model, Weights
     from fmapviz.run.session import Session
-    from fmapviz.types import Model, Weights
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from fmapviz.data import ImageResult
 from fmapviz.draw.grid import ROUNDED
 from fmapviz.errors import FmapvizError, RequestError, first_few, quote
 from fmapviz.observe.early_stop import EarlyStop, ReadDetector, state_of
@@ -28,17 +29,16 @@ from fmapviz.run.class_gradients import ClassGradients
 from fmapviz.run.kept_passes import KeptPass
 from fmapviz.run.layer_results import draw_feature_map
 from fmapviz.run.running_pass import EnoughError, RunningPass
-from fmapviz.types import ImageResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from typing import Self
 
     from fmapviz.config import Style
+    from fmapviz.data import FeatureMap, Layer, Model, Prediction
     from fmapviz.run.kept_passes import KeptPasses
     from fmapviz.run.places import PlaceCache
     from fmapviz.run.plan import Plan
-    from fmapviz.types import FeatureMap, Layer, Model, Prediction
 
 # In messages of PyTorch, torchvision and timm about inputs that are too small, or not of the only size a network takes.
 _ABOUT_SHAPES = re.compile(r"shape|size|dimension|height|width|resolution|divisible|too small", re.IGNORECASE)

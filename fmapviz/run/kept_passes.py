@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from fmapviz.types import FeatureMap, Prediction
+    from fmapviz.data import FeatureMap, Prediction
 
 MOST_BYTES = 512 * 2**20  # 140 images of ViT-S with all its blocks
 

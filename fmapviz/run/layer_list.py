@@ -13,6 +13,7 @@ from fmapviz.config import InputOptions, check_type, explain_arguments, renamed
 from fmapviz.core.layout import Layout
 from fmapviz.core.lazy_torchvision import uncompiled
 from fmapviz.core.user_code import report_of
+from fmapviz.data import LayerInfo, Model
 from fmapviz.images.preprocess import grey_input
 from fmapviz.models.homes import find_homes
 from fmapviz.models.load import load_model, outline_model
@@ -24,12 +25,11 @@ from fmapviz.observe.layers import find_layers, select_layers, unwrap
 from fmapviz.observe.layouts.find import LayoutFinder
 from fmapviz.observe.outputs import keys_of, tensors
 from fmapviz.run.forward_pass import ForwardError
-from fmapviz.types import LayerInfo, Model
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from fmapviz.types import FeatureMap, Layer
+    from fmapviz.data import FeatureMap, Layer
 
 
 @renamed(options="preprocessing")

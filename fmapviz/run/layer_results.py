@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import torch
 
 from fmapviz.core.words import counted
+from fmapviz.data import LayerResult, RawValues
 from fmapviz.draw.grid import as_floats, is_rounded, measure
 from fmapviz.observe.reshape import NotAMapError, frames_of, picture_size
 from fmapviz.run.batch_results import LayerBatch, MixedBatchError
-from fmapviz.types import LayerResult, RawValues
 from fmapviz.views.base import BatchContent, LayerMaps, NoChannelsError
 from fmapviz.views.own import OneImageError
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from fmapviz.config import Style
+    from fmapviz.data import FeatureMap, Of, Target
     from fmapviz.draw.grid import Ranges
     from fmapviz.observe.forward_record import ForwardRecord
     from fmapviz.run.plan import Plan
-    from fmapviz.types import FeatureMap, Of, Target
 
 
 def draw_feature_map(

@@ -21,6 +21,7 @@ from fmapviz.core.members import load
 from fmapviz.core.own import OwnName, code_of
 from fmapviz.core.urls import is_url
 from fmapviz.core.version import __version__
+from fmapviz.data import Model
 from fmapviz.errors import RequestError, quote
 from fmapviz.images.films import FrameChoice
 from fmapviz.images.preprocess import grey_input
@@ -50,16 +51,15 @@ from fmapviz.run.findings import findings_of
 from fmapviz.run.plan import make_plan
 from fmapviz.run.session import Session
 from fmapviz.run.without_effect import without_effect
-from fmapviz.types import Model
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from fmapviz.config import InputOptions, RunConfig
     from fmapviz.core.members import Need
+    from fmapviz.data import Layer, Weights
     from fmapviz.formats.base import OpenWriter
     from fmapviz.run.plan import Plan
-    from fmapviz.types import Layer, Weights
 
 
 def load_session(config: RunConfig, *, pair: bool = False) -> tuple[Session, list[str]]:

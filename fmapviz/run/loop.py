@@ -21,6 +21,7 @@ from fmapviz.core.members import load
 from fmapviz.core.notebook import make_bar
 from fmapviz.core.urls import is_url
 from fmapviz.core.words import counted
+from fmapviz.data import Failure, ImageFile
 from fmapviz.errors import NothingToDoError, OutputError, RequestError, first_few, quote, suggest_file
 from fmapviz.events import MOST_SHOWN, Counted, Notice, Outcome, RunSummary, Started, by_frequency, describe_left_out
 from fmapviz.images.films import check_readable, close_films, list_frames, without_unreadable
@@ -52,7 +53,6 @@ from fmapviz.store.run_files import find_units, has_more_units
 from fmapviz.store.shards.shard import remove_damaged_shards
 from fmapviz.store.staleness import describe_stale
 from fmapviz.store.unfinished import unfinished
-from fmapviz.types import Failure, ImageFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Mapping

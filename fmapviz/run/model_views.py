@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import google_crc32c
 import numpy as np
 
+from fmapviz.data import Drawing, LayerResult, Statistics
 from fmapviz.draw.channel_choice import describe_left_out
 from fmapviz.draw.grid import measure
 from fmapviz.draw.measures import measures_of
@@ -17,7 +18,6 @@ from fmapviz.observe.reshape import NotAMapError
 from fmapviz.run.units import write_unit
 from fmapviz.store.unit import find_done, read_unit
 from fmapviz.store.unit_key import UnitKey, key_of
-from fmapviz.types import Drawing, LayerResult, Statistics
 from fmapviz.views.base import NoWeightsError
 
 if TYPE_CHECKING:
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     import torch
 
     from fmapviz.config import RunInfo
+    from fmapviz.data import Layer, Picture
     from fmapviz.events import Event
     from fmapviz.run.session import Session
-    from fmapviz.types import Layer, Picture
 
 
 UNIT = "_model"

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from fmapviz.types import Model
+    from fmapviz.data import Model
 
 
 def input_shape(model: Model) -> tuple[int, ...]:

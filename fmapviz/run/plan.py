@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from fmapviz.config import Style
     from fmapviz.core.drawings import Grid
     from fmapviz.core.members import View
+    from fmapviz.data import Model
     from fmapviz.draw.grid import Shared
     from fmapviz.draw.picture import Composed, Sheet
     from fmapviz.observe.targets import TargetChoice
     from fmapviz.run.observers import PassObserver
-    from fmapviz.types import Model
 
     # Any: what is drawn of one network, or of two; None: no requested format shows pictures.
     Draw = Callable[[Any, Style], Any] | None

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from fmapviz.config import RunConfig, RunInfo
+    from fmapviz.data import Failure, ImageFile, ImageResult, Layer, Model, Preparation
     from fmapviz.events import Event, RunSummary
     from fmapviz.formats.base import OpenWriter
     from fmapviz.images.memory.image import MemoryImage
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from fmapviz.run.kept_passes import KeptPasses
     from fmapviz.run.plan import Plan
     from fmapviz.store.remote.destination import Destination
-    from fmapviz.types import Failure, ImageFile, ImageResult, Layer, Model, Preparation
 
     Items = Iterable[ImageFile | Failure]
 

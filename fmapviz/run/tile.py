@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from fmapviz.types import FeatureMap
+    from fmapviz.data import FeatureMap
 
 _PLAIN = Style()
 

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from fmapviz.core.files import staging_folder, writing_to
+from fmapviz.data import ImageResult, UnitImage
 from fmapviz.draw.picture import make_pictures
 from fmapviz.draw.records import find_empty_maps, heat_records, layer_records, notices_of
 from fmapviz.images.preprocess import digest_of
@@ -15,16 +16,15 @@ from fmapviz.images.seen import Seen
 from fmapviz.run.load import needs_of
 from fmapviz.store.unit import commit
 from fmapviz.store.unit_key import plain_name
-from fmapviz.types import ImageResult, UnitImage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from fmapviz.data import Picture
     from fmapviz.run.pipeline.scheduler import Processed
     from fmapviz.run.session import Session
     from fmapviz.store.unit_key import UnitKey
-    from fmapviz.types import Picture
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 

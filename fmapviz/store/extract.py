@@ -16,12 +16,12 @@ from pyarrow import parquet
 from fmapviz.core import files
 from fmapviz.core.file_names import INDEX_FILE, RUN_FILE, UNIT_FILE, shard_files
 from fmapviz.core.files import writing_to
+from fmapviz.data import Picture
 from fmapviz.errors import DamagedError, RefusedError, RequestError, first_few, printable, quote, suggest
 from fmapviz.images.find import absolute_path, path_hash
 from fmapviz.store.remote.local_copy import local_copy
 from fmapviz.store.shards import index as shard_index
 from fmapviz.store.shards.shard import find_shards
-from fmapviz.types import Picture
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

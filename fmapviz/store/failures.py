@@ -16,7 +16,7 @@ from fmapviz.core.files import writing_to
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from fmapviz.types import Failure
+    from fmapviz.data import Failure
 
 LONGEST_LOG = 2**30  # bytes; of three million failures
 _LINE_START = b'{"time": '

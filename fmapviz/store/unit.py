@@ -16,9 +16,9 @@ from fmapviz.core import checksummed_json, files
 from fmapviz.core.checksummed_json import FORMAT
 from fmapviz.core.file_names import UNIT_FILE, signatures
 from fmapviz.core.files import hidden, leftovers
+from fmapviz.data import ImageFile
 from fmapviz.errors import RefusedError, quote
 from fmapviz.store.unit_key import IMAGE, SHARD, image_version, is_key, is_version, key_of, possible_paths
-from fmapviz.types import ImageFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

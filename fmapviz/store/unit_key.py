@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from fmapviz.types import ImageFile
+    from fmapviz.data import ImageFile
 
     Version = Mapping[str, str | int]
 

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from fmapviz.config import Style
+    from fmapviz.data import Content
     from fmapviz.draw.grid import Ranges
-    from fmapviz.types import Content
 
 
 class NoChannelsError(NotAMapError):

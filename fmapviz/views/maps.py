@@ -16,6 +16,7 @@ from fmapviz.config import Style, check_type
 from fmapviz.config.looks import effective_style
 from fmapviz.core.drawings import Grid
 from fmapviz.core.words import counted
+from fmapviz.data import FeatureMap
 from fmapviz.draw import bars, grid
 from fmapviz.draw.channel_choice import choose_channels, describe_left_out
 from fmapviz.draw.layout import Background
@@ -23,7 +24,6 @@ from fmapviz.draw.layout import draw as paint
 from fmapviz.draw.picture import frame, is_numbered, lettering, render_grid
 from fmapviz.errors import RequestError, first_few, quote
 from fmapviz.observe.reshape import NotAMapError, own_frames
-from fmapviz.types import FeatureMap
 from fmapviz.views.base import BatchContent, LayerMaps, NoChannelsError
 
 if TYPE_CHECKING:

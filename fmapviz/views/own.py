@@ -12,10 +12,10 @@ import torch
 from fmapviz.core.drawings import Rendered
 from fmapviz.core.own import calling
 from fmapviz.core.user_code import one_line, place_of
+from fmapviz.data import CustomContent
 from fmapviz.draw.facts import channel_facts
 from fmapviz.observe.gradients import is_out_of_memory
 from fmapviz.observe.reshape import NotAMapError
-from fmapviz.types import CustomContent
 from fmapviz.views.base import BatchContent
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from fmapviz.config import Style
     from fmapviz.core.members import View
-    from fmapviz.types import LayerResult
+    from fmapviz.data import LayerResult
     from fmapviz.views.base import LayerMaps
 
 _LONGEST_SIDE = 65_535  # pixels, of a JPEG file that a picture may become

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from fmapviz.core import registry
+from fmapviz.data import FeatureMap, LayerResult
 from fmapviz.errors import RequestError, first_few
 from fmapviz.features.attention import ROLLOUT, rollout
 from fmapviz.features.attention.capture.blocks import Block, flow_through
@@ -18,7 +19,6 @@ from fmapviz.observe.reshape import NotAMapError, picture_size
 from fmapviz.run.batch_results import LayerBatch
 from fmapviz.run.layer_results import draw_feature_map
 from fmapviz.run.observers import PassObserver
-from fmapviz.types import FeatureMap, LayerResult
 from fmapviz.views.base import draw_map
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from fmapviz.config import Style
     from fmapviz.core.members import View
+    from fmapviz.data import Model, Target
     from fmapviz.features.attention.capture.blocks import Flow
     from fmapviz.features.attention.capture.observe import Attention
     from fmapviz.observe.layouts.find import LayoutFinder
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from fmapviz.run.observers import ClassPass, Differentiable
     from fmapviz.run.plan import Plan
     from fmapviz.run.running_pass import RunningPass
-    from fmapviz.types import Model, Target
 
 CAPTURED = "attention"  # what the views of heads draw
 

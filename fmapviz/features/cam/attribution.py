@@ -16,6 +16,7 @@ from torch import nn
 from fmapviz.config import Style, check_scores, check_type, explain_arguments
 from fmapviz.core import registry
 from fmapviz.core.words import counted
+from fmapviz.data import Layer, Model
 from fmapviz.draw.colormaps import HEAT_COLORMAP
 from fmapviz.draw.heatmap import gray_of, overlay
 from fmapviz.draw.png import encode
@@ -39,7 +40,6 @@ from fmapviz.run.class_gradients import NOT_FINITE, ClassGradients
 from fmapviz.run.findings import findings_of
 from fmapviz.run.places import PlaceCache
 from fmapviz.run.plan import Plan
-from fmapviz.types import Layer, Model
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -47,11 +47,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
+    from fmapviz.data import FeatureMap, Inputs, Preparation
     from fmapviz.observe.forward_record import ForwardRecord
     from fmapviz.observe.layouts.find import LayoutCache
     from fmapviz.run.batch_results import BatchResults
     from fmapviz.run.findings import Findings
-    from fmapviz.types import FeatureMap, Inputs, Preparation
 
 _AUTO = "auto"
 _OF_LAYERS = "the score has to depend on a layer with rows and columns; fmapviz.list_layers(model, types='Module') lists all"

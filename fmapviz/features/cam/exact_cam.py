@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from fmapviz.data import FeatureMap
     from fmapviz.observe.class_scores import ClassScores
     from fmapviz.observe.forward_record import ForwardRecord, GraphPoint
-    from fmapviz.types import FeatureMap
 
 # Allowed error of the identity: relative to the largest score without its bias, plus the rounding of the scores.
 _TOLERANCE = {torch.float16: (1e-2, 1e-3), torch.bfloat16: (6e-2, 1e-2)}

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fmapviz.core.drawings import HeatMap
+from fmapviz.data import LayerResult
 from fmapviz.draw.colormaps import HEAT_COLORMAP
 from fmapviz.draw.heatmap import heat_and_ends
 from fmapviz.features.cam import CamView
@@ -19,7 +20,6 @@ from fmapviz.observe.reshape import NotAMapError, frames_of, picture_size
 from fmapviz.run.batch_results import LayerBatch
 from fmapviz.run.class_gradients import NOT_FINITE
 from fmapviz.run.observers import PassObserver
-from fmapviz.types import LayerResult
 from fmapviz.views.base import BatchContent
 
 if TYPE_CHECKING:
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 
     from fmapviz.config import Style
     from fmapviz.core.members import View
+    from fmapviz.data import Model, Target
     from fmapviz.observe.forward_record import GraphPoint
     from fmapviz.observe.targets import TargetChoice
     from fmapviz.run.observers import ClassPass, Differentiable, Indices
     from fmapviz.run.plan import Plan
-    from fmapviz.types import Model, Target
 
     Points = Mapping[str, Sequence[GraphPoint]]  # by view
     Targets = Sequence[Target | None]  # of a class in each image; None if the image does not have it

@@ -14,6 +14,7 @@ import numpy as np
 from fmapviz.core import checksummed_json, files
 from fmapviz.core.checksummed_json import FORMAT
 from fmapviz.core.words import counted
+from fmapviz.data import DIFFERENCES
 from fmapviz.features.diff.cka import BATCH, LEAST, Alignment
 from fmapviz.features.diff.layer_ranking import LayerChange, Powers, rank_layers, why_apart
 from fmapviz.features.diff.tables import encode, write_csv
@@ -21,7 +22,6 @@ from fmapviz.features.diff.unit_differences import read_unit_differences
 from fmapviz.store.aggregates.csv_rows import csv_row
 from fmapviz.store.unit import read_unit
 from fmapviz.store.unit_key import key_of
-from fmapviz.types import DIFFERENCES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from fmapviz.core.file_names import ALIGNMENT, STEP
+from fmapviz.data import Picture
 from fmapviz.draw.colormaps import colorize
 from fmapviz.draw.labels import add_colorbar
 from fmapviz.draw.layout import BLACK, Box, column, draw, picture, row
@@ -28,7 +29,6 @@ from fmapviz.store import run_files
 from fmapviz.store.aggregates import base
 from fmapviz.store.unit import find_done
 from fmapviz.store.unit_key import UnitKey
-from fmapviz.types import Picture
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from fmapviz.config import InputOptions, Style, check_type, explain_arguments, renamed, split
+from fmapviz.data import DIFFERENCES, Failure, Model
 from fmapviz.errors import InputError, NothingToDoError, RequestError, quote, suggest_file
 from fmapviz.features.diff.aggregate import powers_of
 from fmapviz.features.diff.drawer import PairDrawer
@@ -24,7 +25,6 @@ from fmapviz.models.load import load_model
 from fmapviz.observe.layers import default_types, find_layers, select_layers, unwrap
 from fmapviz.run.batch import describe_given
 from fmapviz.run.plan import Plan
-from fmapviz.types import DIFFERENCES, Failure, Model
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
+    from fmapviz.data import Inputs, LayerResult
     from fmapviz.features.diff.networks import Other
-    from fmapviz.types import Inputs, LayerResult
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

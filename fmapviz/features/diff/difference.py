@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from fmapviz.types import Difference
+from fmapviz.data import Difference
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

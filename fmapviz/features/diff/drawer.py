@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from fmapviz.data import Difference, Drawing, FeatureMap, ImageResult, LayerResult
 from fmapviz.draw.grid import Ranges, as_floats, measure
 from fmapviz.errors import first_few
 from fmapviz.features.diff.difference import compare, means_of
@@ -26,7 +27,6 @@ from fmapviz.observe.layouts.find import LayoutCache, LayoutFinder
 from fmapviz.observe.reshape import NotAMapError, frames_of
 from fmapviz.run.batch_results import statistics_of
 from fmapviz.run.forward_pass import ForwardError
-from fmapviz.types import Difference, Drawing, FeatureMap, ImageResult, LayerResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from fmapviz.config import Style
+    from fmapviz.data import Layer, Model
     from fmapviz.features.diff.networks import Compared, PairSetup
     from fmapviz.run.kept_passes import KeptPasses
     from fmapviz.run.plan import Draw, Plan
     from fmapviz.run.session import Session
-    from fmapviz.types import Layer, Model
 
 
 def draw_pair(

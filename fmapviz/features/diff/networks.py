@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from fmapviz.core.words import are, counted
+from fmapviz.data import Model
 from fmapviz.errors import RequestError, WeightsError, first_few, quote
 from fmapviz.models.initialization import read_seed
 from fmapviz.models.load import check_name, is_model, load_model
@@ -21,14 +22,13 @@ from fmapviz.models.weights.fit import load_weights
 from fmapviz.observe.layers import default_types, find_layers, has_weights, is_in, select_layers, unwrap
 from fmapviz.observe.layouts.find import LayoutCache
 from fmapviz.run.batch import describe_given
-from fmapviz.types import Model
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from fmapviz.config import InputOptions
+    from fmapviz.data import Layer, Weights
     from fmapviz.store.unit_key import Version
-    from fmapviz.types import Layer, Weights
 
     Other = Weights | nn.Module | Model
 

@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fmapviz.core.drawings import Rendered
+from fmapviz.data import CustomContent
 from fmapviz.draw.colormaps import table
 from fmapviz.draw.facts import list_numbers, number
 from fmapviz.draw.labels import number_tiles
 from fmapviz.draw.layout import BLACK, column, draw, picture, row
 from fmapviz.draw.picture import is_numbered
 from fmapviz.draw.text import Typeface, set_lines, wrap
-from fmapviz.types import CustomContent
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from fmapviz.config import Style
     from fmapviz.core.drawings import Tiles
-    from fmapviz.types import LayerResult
+    from fmapviz.data import LayerResult
 
 SHADES = 128  # greys of `Panels`, and colours
 _CAPTION, _NUMBERED_CAPTION = Typeface(12, 200), Typeface(12, 100)  # the second is the number of that grey in the palette

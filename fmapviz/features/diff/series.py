@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 from fmapviz.core import registry
 from fmapviz.core.file_names import STEP
+from fmapviz.data import Failure, ImageFile
 from fmapviz.errors import FmapvizError, NothingToDoError, RequestError, quote
 from fmapviz.events import Notice, Outcome
 from fmapviz.features.diff.session import add_second
 from fmapviz.models.load import load_model
 from fmapviz.run.load import load_session
 from fmapviz.store.failures import append_failure
-from fmapviz.types import Failure, ImageFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -20,9 +20,9 @@ from fmapviz.run.load import load_session
 
 if TYPE_CHECKING:
     from fmapviz.config import RunConfig
+    from fmapviz.data import Model
     from fmapviz.features.diff.networks import Other
     from fmapviz.run.session import Session
-    from fmapviz.types import Model
 
 UNRELATED = (
     "the weights have nothing in common: channels of one number are different features, whose differences mean nothing; "

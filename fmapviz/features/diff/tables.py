@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, BinaryIO
 import numpy as np
 import orjson
 
+from fmapviz.data import DIFFERENCES
 from fmapviz.features.diff.unit_differences import read_unit_differences
 from fmapviz.store.aggregates.csv_rows import csv_row
-from fmapviz.types import DIFFERENCES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -22,6 +22,7 @@ from fmapviz.core.files import leftovers
 from fmapviz.core.members import load as load_member
 from fmapviz.core.urls import is_url
 from fmapviz.core.version import __version__
+from fmapviz.data import Difference, ImageResult, LayerResult, Model, Preparation
 from fmapviz.errors import InputError, NothingToDoError, RequestError, first_few, quote
 from fmapviz.features.diff.cka_stage import AlignmentStage
 from fmapviz.features.diff.difference import compare, means_of
@@ -40,7 +41,6 @@ from fmapviz.store.run import load_run
 from fmapviz.store.unfinished import read_unfinished, state_of
 from fmapviz.store.unit import images_of, read_unit
 from fmapviz.store.unit_key import IMAGE, key_of
-from fmapviz.types import Difference, ImageResult, LayerResult, Model, Preparation
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -48,10 +48,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
+    from fmapviz.data import ImageFile
     from fmapviz.events import RunSummary
     from fmapviz.features.diff.kept_values import KeptValues
     from fmapviz.run.plan import Draw
-    from fmapviz.types import ImageFile
 
 
 # The network of a finished run, whose inputs are shown as they are.

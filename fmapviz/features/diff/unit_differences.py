@@ -12,8 +12,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from fmapviz.core import files
+from fmapviz.data import DIFFERENCES
 from fmapviz.formats import base
-from fmapviz.types import DIFFERENCES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from fmapviz.types import ImageResult
+    from fmapviz.data import ImageResult
 
 FILE = "diff.safetensors"
 _WIDTH = len(DIFFERENCES)

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
     from torch import nn
 
+    from fmapviz.data import LayerInfo, Model
     from fmapviz.observe.receptive_field import ReceptiveField
-    from fmapviz.types import LayerInfo, Model
 
 
 @renamed(options="preprocessing")

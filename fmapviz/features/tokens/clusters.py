@@ -16,13 +16,13 @@ import numpy as np
 import torch
 
 from fmapviz.core.drawings import Rendered
+from fmapviz.data import CustomContent
 from fmapviz.draw.colormaps import checkerboard
 from fmapviz.draw.facts import channel_facts
 from fmapviz.draw.heatmap import nearest_values
 from fmapviz.features.tokens.shared import sample_note, size_of, vectors_in
 from fmapviz.features.tokens.vectors import vectors_of
 from fmapviz.observe.reshape import NotAMapError
-from fmapviz.types import CustomContent
 from fmapviz.views.base import BatchContent
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from fmapviz.config import Style
     from fmapviz.core.centres import Centres
     from fmapviz.core.drawings import Size
-    from fmapviz.types import LayerResult
+    from fmapviz.data import LayerResult
     from fmapviz.views.base import LayerMaps
 
 

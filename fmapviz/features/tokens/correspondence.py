@@ -15,13 +15,13 @@ import torch
 from PIL import Image, ImageDraw, ImageFont
 
 from fmapviz.core.drawings import Rendered
+from fmapviz.data import CustomContent
 from fmapviz.draw.colormaps import table
 from fmapviz.draw.facts import channel_facts
 from fmapviz.features.tokens.matches import averaged, best_pair, choose_pairs, match
 from fmapviz.features.tokens.shared import vectors_in
 from fmapviz.features.tokens.vectors import cosines, direction_at
 from fmapviz.observe.reshape import NotAMapError
-from fmapviz.types import CustomContent
 from fmapviz.views.base import BatchContent
 
 if TYPE_CHECKING:
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
     from fmapviz.config import Style
     from fmapviz.core.drawings import Size
+    from fmapviz.data import LayerResult
     from fmapviz.features.tokens.matches import Pair
-    from fmapviz.types import LayerResult
     from fmapviz.views.base import LayerMaps
 
 

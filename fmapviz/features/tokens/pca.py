@@ -15,13 +15,13 @@ import numpy as np
 import torch
 
 from fmapviz.core.drawings import Rendered
+from fmapviz.data import CustomContent
 from fmapviz.draw.facts import channel_facts
 from fmapviz.draw.heatmap import interpolate_colours, nearest_values
 from fmapviz.features.tokens.components import border, fit, paint, separate
 from fmapviz.features.tokens.shared import sample_note, size_of, vectors_in
 from fmapviz.features.tokens.vectors import silent_channels
 from fmapviz.observe.reshape import NotAMapError
-from fmapviz.types import CustomContent
 from fmapviz.views.base import BatchContent
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from fmapviz.config import Style
-    from fmapviz.types import LayerResult
+    from fmapviz.data import LayerResult
     from fmapviz.views.base import LayerMaps
 
 _SIDE = "the side of the first component with fewer places at the border; the others are black"

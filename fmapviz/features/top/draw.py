@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from fmapviz.core import files
 from fmapviz.core.files import staging_folder, writing_to
+from fmapviz.data import ImageResult, UnitImage
 from fmapviz.errors import NothingToDoError, first_few
 from fmapviz.events import Notice
 from fmapviz.features.top.aggregate import CSV_FILE, KIND, UNIT, write_rows
@@ -19,7 +20,6 @@ from fmapviz.run.load import needs_of
 from fmapviz.run.units import finish_unit
 from fmapviz.store.unit import find_done, read_unit
 from fmapviz.store.unit_key import UnitKey
-from fmapviz.types import ImageResult, UnitImage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence

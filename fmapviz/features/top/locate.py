@@ -13,10 +13,10 @@ from fmapviz.store.aggregates.unit_ranking import COLUMNS
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from fmapviz.data import LayerResult
     from fmapviz.features.top.options import TopOptions
     from fmapviz.observe.receptive_field import ReceptiveField
     from fmapviz.store.aggregates.ranking import By
-    from fmapviz.types import LayerResult
 
     Map = NDArray[np.float32]
 

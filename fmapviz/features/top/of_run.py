@@ -37,11 +37,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from fmapviz.data import ImageFile
     from fmapviz.events import Event
     from fmapviz.run.pipeline.scheduler import Result
     from fmapviz.run.session import Session
     from fmapviz.store.aggregates.ranking import Ranking
-    from fmapviz.types import ImageFile
 
 
 class TopStage(Stage):

@@ -11,6 +11,7 @@ import numpy as np
 
 from fmapviz.config import check_type, explain_arguments
 from fmapviz.core.words import counted
+from fmapviz.data import FeatureMap
 from fmapviz.draw.grid import as_floats, measure
 from fmapviz.draw.measures import measures_of
 from fmapviz.errors import LayerKeyError, RequestError, quote, suggest
@@ -20,7 +21,6 @@ from fmapviz.images.preprocess import digest_of
 from fmapviz.store.aggregates.channels import FeatureMapInfo
 from fmapviz.store.aggregates.ranker import Ranker
 from fmapviz.store.aggregates.unit_ranking import COLUMNS, digest_of_name
-from fmapviz.types import FeatureMap
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,13 +10,13 @@ import numpy as np
 
 from fmapviz.core.version import __version__
 from fmapviz.core.words import counted
+from fmapviz.data import LayerResult, Picture
 from fmapviz.draw.facts import number, shape_of
 from fmapviz.draw.png import encode
 from fmapviz.errors import printable
 from fmapviz.features.top.strips import ChannelStrip, Values, draw_strips
 from fmapviz.formats.html.page import link
 from fmapviz.store.aggregates.ranking import bin_edges, values_of
-from fmapviz.types import LayerResult, Picture
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from pathlib import Path
 
+    from fmapviz.data import Failure, ImageFile, LayerResult
     from fmapviz.events import Event
     from fmapviz.features.top.options import TopOptions
     from fmapviz.features.top.tiles import TileFile
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
     from fmapviz.run.session import Session
     from fmapviz.store.aggregates.channels import FeatureMapInfo
     from fmapviz.store.aggregates.ranking import Ranking
-    from fmapviz.types import Failure, ImageFile, LayerResult
 
     Slot = tuple[FeatureMapInfo, int, int]  # feature map, channel, rank
     Box = tuple[int, int, int, int]

@@ -24,11 +24,11 @@ from fmapviz.run.loop import advising, draw_all
 if TYPE_CHECKING:
     from torch import nn
 
+    from fmapviz.data import Layer, Model, Weights
     from fmapviz.events import Event
     from fmapviz.features.top.options import Crop
     from fmapviz.run.session import Session
     from fmapviz.store.aggregates.ranking import By
-    from fmapviz.types import Layer, Model, Weights
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from fmapviz.data import ImageResult, LayerResult
     from fmapviz.features.watch.numbering import Numbering
-    from fmapviz.types import ImageResult, LayerResult
 
 
 class Curves:

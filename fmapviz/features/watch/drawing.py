@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
+from fmapviz.data import Model
 from fmapviz.errors import RequestError, quote
 from fmapviz.features.watch.probes import read_probes
 from fmapviz.features.watch.undisturbed import training_undisturbed
@@ -24,15 +25,14 @@ from fmapviz.run.pipeline.work import work
 from fmapviz.run.units import describe_result, draw_pictures
 from fmapviz.store.run import IN_TRAINING, is_surveyed
 from fmapviz.store.shards.grouping import Failed
-from fmapviz.types import Model
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from fmapviz.config import RunConfig
+    from fmapviz.data import ImageFile, Inputs, Picture, UnitImage
     from fmapviz.run.pipeline.scheduler import Result
     from fmapviz.run.session import Session
-    from fmapviz.types import ImageFile, Inputs, Picture, UnitImage
 
     Network = nn.Module | Model | Callable[[], nn.Module]
 

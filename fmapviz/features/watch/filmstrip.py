@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from fmapviz.config import Style
-    from fmapviz.types import LayerResult
+    from fmapviz.data import LayerResult
 
 ROWS, COLUMNS = 32, 16
 _FORMAT = 1

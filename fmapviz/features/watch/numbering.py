@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from fmapviz.types import LayerResult, Picture
+    from fmapviz.data import LayerResult, Picture
 
 
 class Numbering:
     """The numbers of layers at the first step that drew them: TensorBoard sorts tags by name.
 
     Example:
-        >>> from fmapviz.types import LayerResult
+        >>> from fmapviz.data import LayerResult
         >>> numbers = Numbering()
         >>> numbers.add([LayerResult("conv", "Conv2d", 1, 3, (8, 4, 4))])
         >>> numbers.name("conv")

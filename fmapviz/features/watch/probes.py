@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from fmapviz.data import Failure
 from fmapviz.errors import InputError, RequestError, quote
 from fmapviz.images.find import find_images
 from fmapviz.images.load import read_input, remark_on_values
 from fmapviz.images.memory.inputs import is_all_prepared, resolve_inputs
 from fmapviz.run.kept_passes import ReadImage
 from fmapviz.store.unit_key import distinct_name
-from fmapviz.types import Failure
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from fmapviz.types import ImageFile, Inputs, Model
+    from fmapviz.data import ImageFile, Inputs, Model
 
 
 def read_probes(given: Inputs, model: Model) -> tuple[list[ImageFile], str]:

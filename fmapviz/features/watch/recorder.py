@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
+    from fmapviz.data import Inputs
     from fmapviz.features.watch.drawing import Network
     from fmapviz.features.watch.targets import SummaryWriter
-    from fmapviz.types import Inputs
 
 _OPTIONS = ("exclude", "output", "predictions", "preprocessing", "targets", "types")
 _NOTE = "a row per step, a column per channel, each with one range over all steps"

@@ -16,6 +16,7 @@ from fmapviz.core.drawings import Histogram
 from fmapviz.core.file_names import FILMSTRIP, FILMSTRIP_FILE, STEP, event_tag
 from fmapviz.core.files import writing_to
 from fmapviz.core.urls import expand_home, is_url
+from fmapviz.data import Picture
 from fmapviz.draw.histogram import bin_edges
 from fmapviz.draw.png import encode
 from fmapviz.errors import OutputError, RefusedError, RequestError, quote
@@ -26,7 +27,6 @@ from fmapviz.run.units import write_unit
 from fmapviz.store.remote.destination import LocalDestination
 from fmapviz.store.run import marked
 from fmapviz.store.unit_key import UnitKey, image_key
-from fmapviz.types import Picture
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -267,7 +267,7 @@ def tag_of(picture: Picture, image: str = "") -> str:
     """Return the tag of a picture in TensorBoard: view, layer with its number, and image.
 
     Example:
-        >>> from fmapviz.types import Picture
+        >>> from fmapviz.data import Picture
         >>> tag_of(Picture("input", "input", b"", 1, 1, {}), "cat.png")
         'input/cat.png'
     """

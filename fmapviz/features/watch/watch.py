@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
+    from fmapviz.data import Inputs
     from fmapviz.features.watch.drawing import Network
     from fmapviz.features.watch.schedule import Every
     from fmapviz.features.watch.targets import SummaryWriter
-    from fmapviz.types import Inputs
 
 T = TypeVar("T")
 _OPEN: WeakSet[Recorder] = WeakSet()  # of all that are not closed

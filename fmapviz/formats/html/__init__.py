@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from fmapviz.config import RunInfo
+    from fmapviz.data import EmptyMaps, Picture, UnitImage
     from fmapviz.store.aggregates.channels import ChannelStatistics
     from fmapviz.store.aggregates.images import ListedUnit
-    from fmapviz.types import EmptyMaps, Picture, UnitImage
 
 PAGE = "index.html"
 

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from fmapviz.data import percent
 from fmapviz.errors import printable
 from fmapviz.formats.html.page import link, pack
 from fmapviz.images.frames import frames_of
-from fmapviz.types import percent
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -8,16 +8,16 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from fmapviz.data import StoredAt
 from fmapviz.formats.tensorboard import event_file
 from fmapviz.formats.tensorboard.image_summary import scalars, summaries
-from fmapviz.types import StoredAt
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
+    from fmapviz.data import Picture, UnitImage
     from fmapviz.formats.tensorboard.event_file import Record
-    from fmapviz.types import Picture, UnitImage
 
 _FILE = "events.out.tfevents.fmapviz"
 

@@ -28,7 +28,7 @@ from fmapviz.formats.tensorboard.event_file import Record
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from fmapviz.types import ImageResult, Picture
+    from fmapviz.data import ImageResult, Picture
 
 
 # Keys of fields, and the constant part of each event.
@@ -61,7 +61,7 @@ def summaries(picture: Picture, facts: Mapping[str, str], *, step: int = 0) -> l
         step: Step of the picture under its tag.
 
     Example:
-        >>> from fmapviz.types import Picture
+        >>> from fmapviz.data import Picture
         >>> (record,) = summaries(Picture("maps", "00 conv", b"...", 8, 4, {}), {})
         >>> list(Event.FromString(b"".join(record)).summary.value[0].tensor.string_val)
         [b'8', b'4', b'...']

@@ -7,8 +7,8 @@ from threading import Lock
 from typing import Any, Literal
 from weakref import WeakValueDictionary
 
+from fmapviz.data import ImageFile
 from fmapviz.images.decode import read_orientation
-from fmapviz.types import ImageFile
 
 Kind = Literal["picture", "array", "pixels", "prepared"]
 

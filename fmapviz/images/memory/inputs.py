@@ -20,8 +20,8 @@ from fmapviz.images.memory.image import MemoryImage, load_picture
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from fmapviz.data import Inputs
     from fmapviz.images.memory.image import Kind
-    from fmapviz.types import Inputs
 
     Listed = str | Path | MemoryImage
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from fmapviz.config import InputOptions
-    from fmapviz.types import Model
+    from fmapviz.data import Model
 
 
 class ModelSource(Protocol):

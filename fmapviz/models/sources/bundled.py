@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from fmapviz.config import InputOptions
-    from fmapviz.types import Model
+    from fmapviz.data import Model
 
 
 def load(name: str, *, weights: str | Mapping[str, Any] | None, preprocessing: InputOptions) -> Model:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from fmapviz.config import InputOptions
-    from fmapviz.types import Model, Preparation
+    from fmapviz.data import Model, Preparation
 
 
 _CONFIG = "config.json"

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from fmapviz.config import InputOptions
-    from fmapviz.types import Model
+    from fmapviz.data import Model
 
 
 _FORM = re.compile(r"(\w[\w-]*)/(\w[\w.-]*)(?::(\w[\w./-]*))?:([^\W\d]\w*)")

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from fmapviz.config import InputOptions
-    from fmapviz.types import Model
+    from fmapviz.data import Model
 
 # A file that ends in .py, or a module's dotted name; then a colon and an attribute. Neither is a URL.
 

@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from torch import nn
 
     from fmapviz.config import InputOptions
+    from fmapviz.data import Model, Preparation
     from fmapviz.models.weights.fit import Build
     from fmapviz.models.weights.state_dict import StateDict
-    from fmapviz.types import Model, Preparation
 
 
 def model_names() -> list[str]:

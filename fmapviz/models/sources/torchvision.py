@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from enum import Enum
 
     from fmapviz.config import InputOptions
+    from fmapviz.data import Model, Preparation
     from fmapviz.models.weights.fit import Build
     from fmapviz.models.weights.state_dict import StateDict
-    from fmapviz.types import Model, Preparation
 
 
 _OWN_ARGUMENTS = ("weights", "weights_backbone", "pretrained", "progress")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from fmapviz.config import InputOptions
-    from fmapviz.types import Model
+    from fmapviz.data import Model
 
 
 @contextmanager

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fmapviz.core.user_code import one_line
+from fmapviz.data import Model
 from fmapviz.errors import WeightsError, first_few, quote
 from fmapviz.models.initialization import NoInitialization, read_seed, seeded
 from fmapviz.models.weights.file import digesting, find_weights
 from fmapviz.models.weights.read import GIVEN, read_checkpoint, read_given
 from fmapviz.models.weights.state_dict import EXTRAS, StateDict, digest_of_state, is_quantised, strip_prefixes
-from fmapviz.types import Model
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
+    from fmapviz.data import Preparation
     from fmapviz.models.weights.read import Checkpoint
-    from fmapviz.types import Preparation
 
     Build = Callable[..., nn.Module]  # Any: sizes and options of the source
     Fill = Callable[[nn.Module, StateDict, Path], tuple[nn.Module, tuple[str, ...]]]

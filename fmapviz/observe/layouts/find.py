@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
+    from fmapviz.data import Layer, UserLayouts
     from fmapviz.observe.layouts.axes import Dim
-    from fmapviz.types import Layer, UserLayouts
 
 # What works on (N, C, H, W) and never on the last axis.
 CHANNELS_FIRST = (

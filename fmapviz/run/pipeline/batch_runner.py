@@ -19,6 +19,7 @@ import torch
 from fmapviz.core.own import OwnName
 from fmapviz.core.user_code import report_of
 from fmapviz.core.words import counted
+from fmapviz.data import Failure
 from fmapviz.draw.records import remark_on_channels
 from fmapviz.errors import PositionError, RequestError, first_few, quote
 from fmapviz.events import Notice
@@ -39,18 +40,17 @@ from fmapviz.run.pipeline.batching import is_mixed
 from fmapviz.run.pipeline.scheduler import Limits, Processed
 from fmapviz.run.places import FieldCache, PlaceCache
 from fmapviz.store.shards.grouping import Failed
-from fmapviz.types import Failure
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from torch import Tensor, nn
 
+    from fmapviz.data import ImageResult
     from fmapviz.run.kept_passes import Kept
     from fmapviz.run.pipeline.progress import Progress
     from fmapviz.run.pipeline.scheduler import Preprocessed, Result, Tell
     from fmapviz.run.session import PassDrawer, Session
-    from fmapviz.types import ImageResult
 
 _AT_OUTPUT = {"output", "gradient"}
 _MOST_NOTICES = 8  # about automatically chosen layers, one for each size of the input, and about the network

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from fmapviz.types import ImageResult
+    from fmapviz.data import ImageResult
 
 _MIX = 10  # how much larger than what differs by itself
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from fmapviz.core.user_code import report_of
+from fmapviz.data import Failure, ImageFile
 from fmapviz.errors import InputError
 from fmapviz.events import Notice, Outcome
 from fmapviz.images.load import read_input
@@ -20,7 +21,6 @@ from fmapviz.store.shards.grouping import Failed
 from fmapviz.store.unit import Group, Member, check_only_own_files, find_done, find_own, has_intact_record
 from fmapviz.store.unit_key import distinct_name, image_key
 from fmapviz.store.unit_table import UnitTable
-from fmapviz.types import Failure, ImageFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

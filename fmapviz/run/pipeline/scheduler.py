@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
+    from fmapviz.data import ImageResult
     from fmapviz.events import Notice, Outcome, Staged
     from fmapviz.run.kept_passes import Kept
     from fmapviz.store.shards.grouping import Item
     from fmapviz.store.unit import Member
-    from fmapviz.types import ImageResult
 
     Event = Outcome | Notice | Staged
     Tell = Callable[[Event], None]

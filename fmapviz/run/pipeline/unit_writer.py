@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fmapviz.core.files import directory_size, staging_folder, writing_to
+from fmapviz.data import Failure
 from fmapviz.errors import UserCodeError, quote
 from fmapviz.events import Outcome, Staged
 from fmapviz.images.notices import is_reported_once
@@ -23,18 +24,17 @@ from fmapviz.run.units import describe_image, describe_result, draw_pictures, fi
 from fmapviz.store.shards.grouping import Failed
 from fmapviz.store.shards.shard import describe_members, shard_key
 from fmapviz.store.unit_key import image_key
-from fmapviz.types import Failure
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
+    from fmapviz.data import ImageFile, ImageResult, Picture, StoredAt, UnitImage
     from fmapviz.formats.base import Writer
     from fmapviz.run.pipeline.scheduler import Processed, Result, Tell
     from fmapviz.run.session import Session
     from fmapviz.store.shards.index import Index
     from fmapviz.store.unit import Group
-    from fmapviz.types import ImageFile, ImageResult, Picture, StoredAt, UnitImage
 
 _NO_PIXELS = np.zeros((0, 0), np.uint8)
 

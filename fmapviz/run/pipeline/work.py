@@ -25,12 +25,12 @@ from fmapviz.store.unit import Member
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator
 
+    from fmapviz.data import Failure, ImageFile
     from fmapviz.events import Outcome, Staged
     from fmapviz.run.pipeline.progress import Progress
     from fmapviz.run.pipeline.scheduler import Result, Tell
     from fmapviz.run.session import Session
     from fmapviz.store.shards.grouping import Item
-    from fmapviz.types import Failure, ImageFile
 
 
 def work(

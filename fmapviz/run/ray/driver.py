@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any
 from fmapviz.core import files
 from fmapviz.core.file_names import HIDDEN
 from fmapviz.core.urls import is_url
+from fmapviz.data import ImageFile
 from fmapviz.errors import FmapvizError, OutputError, RequestError, quote
 from fmapviz.events import Notice, Outcome, Staged
 from fmapviz.images import decode_pool
@@ -40,7 +41,6 @@ from fmapviz.store.remote.destination import open_destination
 from fmapviz.store.shards.shard import shard_key
 from fmapviz.store.unit import Member, sweep
 from fmapviz.store.unit_key import image_key
-from fmapviz.types import ImageFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Mapping

@@ -12,6 +12,7 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from fmapviz.data import Failure, ImageFile
 from fmapviz.errors import FmapvizError, OutputError, quote
 from fmapviz.events import Notice, Outcome, Staged
 from fmapviz.run.pipeline.progress import Progress
@@ -19,7 +20,6 @@ from fmapviz.run.pipeline.work import work
 from fmapviz.store.run import remedy_of
 from fmapviz.store.shards.grouping import Failed
 from fmapviz.store.unit import Group, Member
-from fmapviz.types import Failure, ImageFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

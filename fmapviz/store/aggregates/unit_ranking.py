@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from fmapviz.data import UnitImage
     from fmapviz.store.aggregates.ranking import By, Floats
-    from fmapviz.types import UnitImage
 
 TABLE_FILE = "ranking.parquet"
 KEPT = 16  # images per channel that a shard's ranking holds

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from fmapviz.types import ImageResult, Measures
+    from fmapviz.data import ImageResult, Measures
 
 IMAGE_FILE, TABLE_FILE = "stats.safetensors", "stats.parquet"
 DIGEST = "input"

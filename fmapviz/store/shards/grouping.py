@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING
 
+from fmapviz.data import Failure, ImageFile
 from fmapviz.errors import quote
 from fmapviz.events import Outcome
 from fmapviz.images.find import look_again
 from fmapviz.store.shards.shard import KnownImages
 from fmapviz.store.unit import Group, Member, check_only_own_files, has_intact_record, image_file, read_unit
 from fmapviz.store.unit_key import key_of
-from fmapviz.types import Failure, ImageFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from fmapviz.types import Drawing, Failure, ImageFile, LayerResult, Picture, StoredAt, UnitImage
+    from fmapviz.data import Drawing, Failure, ImageFile, LayerResult, Picture, StoredAt, UnitImage
 
 _ROWS = 65_536  # in a row group
 

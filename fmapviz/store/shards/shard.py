@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from fmapviz.config import Part
+    from fmapviz.data import Failure, ImageFile
     from fmapviz.events import Outcome
     from fmapviz.store.unit import Group
-    from fmapviz.types import Failure, ImageFile
 
 _PREFIX = "shard-"
 _FAILED = -1

@@ -18,11 +18,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+from fmapviz.data import Layer
 from fmapviz.features.attention.capture.weights import Fused, Given
 from fmapviz.observe.layers import find_layers
 from fmapviz.observe.layouts.tokens import TokenGrid
 from fmapviz.observe.readable import why_unreadable
-from fmapviz.types import Layer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

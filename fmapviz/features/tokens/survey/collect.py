@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from fmapviz.config.positions import Anchor
+    from fmapviz.data import LayerResult, Preparation
     from fmapviz.run.pipeline.scheduler import Result
-    from fmapviz.types import LayerResult, Preparation
 
     Key = tuple[str, str, str]
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from fmapviz.core.file_names import SURVEY_FILE
 from fmapviz.core.files import writing_to
 from fmapviz.core.words import counted
+from fmapviz.data import ImageFile
 from fmapviz.errors import RefusedError, RequestError, first_few, quote
 from fmapviz.events import Notice
 from fmapviz.features.tokens.survey.collect import Survey, Surveyor, SurveyRequest
@@ -22,15 +23,14 @@ from fmapviz.store.failures import read_failures
 from fmapviz.store.run import clusters_of, is_surveyed, shares_components, shares_ranges, shares_values
 from fmapviz.store.run_files import find_units
 from fmapviz.store.unit import images_of, read_unit
-from fmapviz.types import ImageFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from fmapviz.config.positions import Anchor
+    from fmapviz.data import Failure
     from fmapviz.events import Event
     from fmapviz.run.session import Session
-    from fmapviz.types import Failure
 
 
 class SurveyStage(Stage):

@@ -14,7 +14,7 @@ from fmapviz.features.watch.watch import Watch, check_options
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from fmapviz.types import Inputs
+    from fmapviz.data import Inputs
 
 
 REQUIRES = "lightning"

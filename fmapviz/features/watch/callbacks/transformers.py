@@ -12,8 +12,8 @@ from fmapviz.features.watch.watch import Watch, check_options
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from fmapviz.data import Inputs
     from fmapviz.features.watch.targets import SummaryWriter
-    from fmapviz.types import Inputs
 
 REQUIRES = "transformers"
 
