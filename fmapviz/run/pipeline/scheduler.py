@@ -1,6 +1,6 @@
 """Run the phases of many images in a few threads, and bound the memory between the phases.
 
-Each thread takes the next step: write what is drawn, else draw what is read, else read what is listed. So an image is
+Each thread takes the next job: write what is drawn, else draw what is read, else read what is listed. So an image is
 finished before another one is begun. Memory is bounded in bytes: no image is read while `READ_BYTES` wait to be drawn, and
 no batch is drawn while `DRAWN_BYTES` wait to be written. A slow disk or a slow reader of events slows a run down and never
 fills memory.
@@ -191,7 +191,7 @@ class Schedule:
         self._read: list[Preprocessed] = []  # in listing order
         self._drawn: deque[Result] = deque()
         self._listing = True
-        self._running: Counter[type[_Step]] = Counter()
+        self._running: Counter[type[_Job]] = Counter()
         self._last_read = 0.0
         self._tried = False  # the first batch is drawn alone: it may show that there cannot be several at once
 
@@ -199,10 +199,10 @@ class Schedule:
         """Take every input through all phases, and yield the events.
 
         The inputs are listed in a thread of their own, because a list on standard input may be slow to arrive. Closing the
-        generator ends the threads, but waits `PARTING_SECONDS` at most for steps that do not end.
+        generator ends the threads, but waits `PARTING_SECONDS` at most for jobs that do not end.
 
         Raises:
-            BaseException: An exception of a step or of the listing.
+            BaseException: An exception of a job or of the listing.
         """
         if not self._limits.threads:
             yield from self._run_here(found)
@@ -258,39 +258,39 @@ class Schedule:
             self._changed.notify_all()
 
     def _work(self) -> None:
-        """Take one step after another, until everything is done or the run has ended."""
+        """Do one job after another, until everything is done or the run has ended."""
         try:
-            while step := self._next_step():
+            while job := self._next_job():
                 images: list[Preprocessed] = []
                 results: list[Result] = []
-                if isinstance(step, _Write):
-                    self._writer.write(step.result, self._tell)
-                elif isinstance(step, _Draw):
-                    images, results = self._runner.draw(step.batch, self._tell)
+                if isinstance(job, _Write):
+                    self._writer.write(job.result, self._tell)
+                elif isinstance(job, _Draw):
+                    images, results = self._runner.draw(job.batch, self._tell)
                 else:
-                    images, results = self._reader.read(step.number, step.item, self._tell)
-                self._finish(step, images, results)
-                del step, images, results  # before waiting for another
+                    images, results = self._reader.read(job.number, job.item, self._tell)
+                self._finish(job, images, results)
+                del job, images, results  # before waiting for another
             self._tell(None)
         except StoppedError:
             pass
         except BaseException as error:  # noqa: BLE001  it is raised again in the caller's thread
             self._fail(error)
 
-    def _next_step(self) -> _Step | None:
-        """Wait for the next step; None when everything is done, or the run has ended."""
+    def _next_job(self) -> _Job | None:
+        """Wait for the next job; None when everything is done, or the run has ended."""
         with self._changed:
             while not self._stop.stopped:
-                if step := self._choose():
-                    self._running[type(step)] += 1
-                    return step
+                if job := self._choose():
+                    self._running[type(job)] += 1
+                    return job
                 if not (self._listing or self._listed or self._read or self._drawn or any(self._running.values())):
                     break
                 self._changed.wait(BATCH_SECONDS)
             self._changed.notify_all()
         return None
 
-    def _choose(self) -> _Step | None:
+    def _choose(self) -> _Job | None:
         if self._drawn and len(self._drawn) > self._limits.drawn_ahead:
             return _Write(self._drawn.popleft())
         if self._may_draw():
@@ -314,7 +314,7 @@ class Schedule:
         if not self._read or self._running[_Draw] >= (self._limits.drawing if self._tried else 1):
             return False
         held = self._writer.held
-        # If no step is running, the first image that was read is the one that the held ones wait for.
+        # If no job is running, the first image that was read is the one that the held ones wait for.
         idle = not (self._drawn or any(self._running.values()))
         if sum(each.bytes for each in self._drawn) + held >= DRAWN_BYTES and not (held and idle):
             return False
@@ -324,14 +324,14 @@ class Schedule:
         more = self._running[_Read] or ((self._listing or self._listed) and self._may_read())
         return not more or time.monotonic() >= self._last_read + BATCH_SECONDS
 
-    def _finish(self, step: _Step, images: list[Preprocessed], results: list[Result]) -> None:
-        """Queue the images to draw and the results to write that a step has produced."""
+    def _finish(self, job: _Job, images: list[Preprocessed], results: list[Result]) -> None:
+        """Queue the images to draw and the results to write that a job has produced."""
         with self._changed:
-            self._running[type(step)] -= 1
+            self._running[type(job)] -= 1
             for image in images:
                 insort(self._read, image, key=attrgetter("number"))
             self._drawn += results
-            if isinstance(step, _Draw):
+            if isinstance(job, _Draw):
                 self._tried = True
             elif images:
                 self._last_read = time.monotonic()
@@ -378,4 +378,4 @@ class _Write(NamedTuple):
     result: Result
 
 
-_Step = _Read | _Draw | _Write
+_Job = _Read | _Draw | _Write

@@ -30,7 +30,7 @@ class Thing:
 
 
 class Fake:
-    """Steps that only record their calls; tests override some."""
+    """Phases that only record their calls; tests override some."""
 
     held = 0
 
@@ -63,13 +63,13 @@ class Fake:
 
 
 class Reading:
-    """The reader of steps, whose images are all drawn."""
+    """A reader whose images are all drawn."""
 
-    def __init__(self, steps):
-        self.steps = steps
+    def __init__(self, phases):
+        self.phases = phases
 
     def read(self, _number, item, tell):
-        item = self.steps.read(item, tell)
+        item = self.phases.read(item, tell)
         return [item] if item else [], []
 
 
@@ -106,12 +106,12 @@ def endless():
 @pytest.mark.parametrize("batch_size", [1, 3])
 @pytest.mark.parametrize("threads", [1, 2, 5])
 def test_each_image_is_read_drawn_and_written_once(threads, batch_size):
-    steps = Fake(threads, batch_size=batch_size)
+    phases = Fake(threads, batch_size=batch_size)
     everything = things(60, ("square", "wide", "wide"))
-    assert Counter(steps.run(everything)) == Counter(everything)
+    assert Counter(phases.run(everything)) == Counter(everything)
     for step in ("listed", "read", "draw", "write"):
-        assert sorted(steps.numbers(step)) == list(range(60)), step
-    assert steps.numbers("listed") == list(range(60))
+        assert sorted(phases.numbers(step)) == list(range(60)), step
+    assert phases.numbers("listed") == list(range(60))
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5])
@@ -130,18 +130,18 @@ def test_images_finished_after_reading_or_drawing_are_not_passed_on(threads):
             back, drawn = super().draw(batch, tell)
             return back, [item for item in drawn if item.number % 3 == 1]
 
-    steps = Some(threads, batch_size=4)
-    told = list(steps.run(things(30)))
+    phases = Some(threads, batch_size=4)
+    told = list(phases.run(things(30)))
     assert sorted(event[1] for event in told if isinstance(event, tuple)) == list(range(30))
     assert sorted(event.number for event in told if isinstance(event, Thing)) == list(range(1, 30, 3))
-    assert sorted(steps.numbers("draw")) == [number for number in range(30) if number % 3]
-    assert sorted(steps.numbers("write")) == list(range(1, 30, 3))
+    assert sorted(phases.numbers("draw")) == [number for number in range(30) if number % 3]
+    assert sorted(phases.numbers("write")) == list(range(1, 30, 3))
 
 
 def test_one_thread_keeps_the_order_and_finishes_each_before_it_begins_another():
-    steps = Fake(1)
-    assert list(steps.run(things(20))) == things(20)
-    done = [step for step in steps.log if step[0] != "listed"]
+    phases = Fake(1)
+    assert list(phases.run(things(20))) == things(20)
+    done = [step for step in phases.log if step[0] != "listed"]
     assert done == [(kind, number) for number in range(20) for kind in ("read", "draw", "write")]
 
 
@@ -155,9 +155,9 @@ def test_results_of_the_reader_are_written_without_drawing():
             assert number == item.number
             return ([], [item]) if number % 2 else ([item], [])
 
-    steps = Undrawn()
-    assert sorted(item.number for item in steps.run(things(9))) == list(range(9))
-    assert sorted(steps.numbers("draw")) == [0, 2, 4, 6, 8]
+    phases = Undrawn()
+    assert sorted(item.number for item in phases.run(things(9))) == list(range(9))
+    assert sorted(phases.numbers("draw")) == [0, 2, 4, 6, 8]
 
 
 def test_events_arrive_in_order():
@@ -259,9 +259,9 @@ def test_failed_drawings_are_repeated_in_order():
             super().draw(batch[:half], tell)
             return batch[half:], batch[:half]
 
-    steps = Halving(1, batch_size=5)
-    assert list(steps.run(things(23))) == things(23)
-    assert steps.numbers("draw") == list(range(23))
+    phases = Halving(1, batch_size=5)
+    assert list(phases.run(things(23))) == things(23)
+    assert phases.numbers("draw") == list(range(23))
 
 
 def test_failed_drawings_are_repeated_by_several_threads():
@@ -275,9 +275,9 @@ def test_failed_drawings_are_repeated_by_several_threads():
             drawn = [item for item in batch if self.tried[item.number] == 3]
             return [item for item in batch if item not in drawn], drawn
 
-    steps = Refusing(4, batch_size=3)
-    assert Counter(steps.run(things(30, ("square", "wide")))) == Counter(things(30, ("square", "wide")))
-    assert steps.tried == Counter(dict.fromkeys(range(30), 3))
+    phases = Refusing(4, batch_size=3)
+    assert Counter(phases.run(things(30, ("square", "wide")))) == Counter(things(30, ("square", "wide")))
+    assert phases.tried == Counter(dict.fromkeys(range(30), 3))
 
 
 # --- how much at once
@@ -315,7 +315,7 @@ def test_findings_of_the_first_batch_apply_to_all_others():
     assert peak.most == 1
 
 
-def test_at_most_one_step_per_thread_runs():
+def test_at_most_one_job_per_thread_runs():
     peak = Peak()
 
     class Measured(Fake):
@@ -346,13 +346,13 @@ def test_the_bytes_waiting_to_be_written_are_limited_before_drawing(drawn_ahead,
             super().draw(batch[:1], tell)
             return batch[1:], batch[:1]
 
-    steps = OneByOne(1, batch_size=4, drawn_ahead=drawn_ahead)
-    assert len(list(steps.run(things(4)))) == 4
-    assert "".join(kind[0] for kind, _ in steps.log if kind in {"draw", "write"}) == expected
+    phases = OneByOne(1, batch_size=4, drawn_ahead=drawn_ahead)
+    assert len(list(phases.run(things(4)))) == 4
+    assert "".join(kind[0] for kind, _ in phases.log if kind in {"draw", "write"}) == expected
 
 
 class Weighed(Fake):
-    """Measures what waits between the steps."""
+    """Measures the bytes that wait between the phases."""
 
     waiting = ()
 
@@ -372,9 +372,9 @@ def test_a_slow_writer_bounds_the_waiting_pictures(threads, drawing, batch_size,
             self.weigh("_drawn")
             super().write(item, tell)
 
-    steps = SlowWriter(threads, drawing=drawing, batch_size=batch_size, drawn_ahead=1000)
-    assert len(list(steps.run(things(80)))) == 80
-    assert max(steps.waiting) < 100 + drawing * batch_size * 30
+    phases = SlowWriter(threads, drawing=drawing, batch_size=batch_size, drawn_ahead=1000)
+    assert len(list(phases.run(things(80)))) == 80
+    assert max(phases.waiting) < 100 + drawing * batch_size * 30
 
 
 @pytest.mark.parametrize(("threads", "batch_size"), [(1, 20), (2, 1), (4, 20)])
@@ -392,9 +392,9 @@ def test_a_slow_drawer_bounds_the_images_read_ahead(threads, batch_size, monkeyp
             self.weigh("_read")
             return super().draw(batch, tell)
 
-    steps = SlowDrawer(threads, drawing=1, batch_size=batch_size)
-    assert len(list(steps.run(things(60)))) == 60
-    assert max(steps.waiting) < 100 + threads * 30
+    phases = SlowDrawer(threads, drawing=1, batch_size=batch_size)
+    assert len(list(phases.run(things(60)))) == 60
+    assert max(phases.waiting) < 100 + threads * 30
 
 
 def test_images_larger_than_a_bound_are_processed_one_by_one(monkeypatch):
@@ -405,19 +405,19 @@ def test_images_larger_than_a_bound_are_processed_one_by_one(monkeypatch):
 
 @pytest.mark.parametrize(("batch_size", "drawn_ahead"), [(1, 0), (4, 4), *thorough((1, 4), (4, 0))])
 def test_events_that_are_not_consumed_stop_the_schedule(batch_size, drawn_ahead):
-    steps = Fake(3, batch_size=batch_size, drawn_ahead=drawn_ahead)
-    told = steps.run(endless())
+    phases = Fake(3, batch_size=batch_size, drawn_ahead=drawn_ahead)
+    told = phases.run(endless())
     next(told)
     quiet = []
 
     def is_quiet():
-        quiet.append(len(steps.log))
+        quiet.append(len(phases.log))
         time.sleep(0.05)
         return len(quiet) > 8 and quiet[-8] == quiet[-1]
 
     assert wait_until(is_quiet)
     listed, read, drawn, told_of = 2 * 3 + 1, batch_size * 3 + 2 * 3, 3 * batch_size + drawn_ahead, 2 * 3 + 1
-    assert len(steps.numbers("listed")) <= listed + read + drawn + 3 + told_of  # 3: in each thread's hand
+    assert len(phases.numbers("listed")) <= listed + read + drawn + 3 + told_of  # 3: in each thread's hand
     assert len([next(told) for _ in range(100)]) == 100
     told.close()
 
@@ -451,11 +451,11 @@ class InOrder(Fake):
 
 @pytest.mark.parametrize(("batch_size", "threads"), [(1, 5), (3, 2), *thorough((1, 1), (1, 2), (3, 1), (3, 5))])
 def test_held_back_images_are_bounded_and_finished(threads, batch_size):
-    steps = InOrder(threads, batch_size=batch_size)
+    phases = InOrder(threads, batch_size=batch_size)
     items = [Thing(number, bytes=scheduler.DRAWN_BYTES // 4) for number in range(40)]
-    assert len(list(steps.run(items))) == 40
-    assert steps.written == list(range(40))
-    assert steps.most <= scheduler.DRAWN_BYTES + threads * batch_size * scheduler.DRAWN_BYTES // 4
+    assert len(list(phases.run(items))) == 40
+    assert phases.written == list(range(40))
+    assert phases.most <= scheduler.DRAWN_BYTES + threads * batch_size * scheduler.DRAWN_BYTES // 4
 
 
 def test_images_are_drawn_in_the_order_of_listing():
@@ -470,9 +470,9 @@ def test_images_are_drawn_in_the_order_of_listing():
                 wait_until(lambda: 2 in self.numbers("read"))
             return super().draw(batch, tell)
 
-    steps = SlowFirst(3, drawing=1)
-    list(steps.run(Thing(number) for number in range(6)))
-    assert steps.numbers("draw") == [0, 1, 2, 3, 4, 5]
+    phases = SlowFirst(3, drawing=1)
+    list(phases.run(Thing(number) for number in range(6)))
+    assert phases.numbers("draw") == [0, 1, 2, 3, 4, 5]
 
 
 # --- how it ends
@@ -518,14 +518,14 @@ def test_an_exception_reaches_the_caller_and_ends_the_schedule(place, threads, e
                 broken(item.number)
             yield item
 
-    steps, before = Failing(threads), set(threading.enumerate())
+    phases, before = Failing(threads), set(threading.enumerate())
     with pytest.raises(type(error)) as caught:
-        for _ in steps.run(found()):
+        for _ in phases.run(found()):
             pass
     assert caught.value is error
-    done = [step for step in steps.log if step[0] != "listed"]
+    done = [step for step in phases.log if step[0] != "listed"]
     assert wait_until(lambda: set(threading.enumerate()) <= before)
-    assert [step for step in steps.log if step[0] != "listed"] == done
+    assert [step for step in phases.log if step[0] != "listed"] == done
 
 
 def test_events_before_an_exception_arrive_before_it():
@@ -569,11 +569,11 @@ def test_a_signal_during_the_wait_for_an_event_is_handled():
         heeded.append(over.wait(PATIENCE))
         return [], []
 
-    steps, over, heeded, before = Fake(), Event(), [], signal.signal(signal.SIGUSR1, interrupt)
-    steps.draw = draw
+    phases, over, heeded, before = Fake(), Event(), [], signal.signal(signal.SIGUSR1, interrupt)
+    phases.draw = draw
     try:
         with pytest.raises(InterruptionError):
-            next(steps.run(things(1)))
+            next(phases.run(things(1)))
     finally:
         signal.signal(signal.SIGUSR1, before)
     assert heeded == [True]
@@ -593,22 +593,22 @@ def test_of_several_exceptions_one_reaches_the_caller():
 
 @pytest.mark.parametrize("threads", [1, 2, 5])
 def test_closing_the_schedule_early_ends_its_threads(threads):
-    steps, before = Fake(threads), set(threading.enumerate())
-    told = steps.run(endless())
+    phases, before = Fake(threads), set(threading.enumerate())
+    told = phases.run(endless())
     for _ in range(3):
         next(told)
     told.close()
-    done = [step for step in steps.log if step[0] != "listed"]
+    done = [step for step in phases.log if step[0] != "listed"]
     assert wait_until(lambda: set(threading.enumerate()) <= before)
-    assert [step for step in steps.log if step[0] != "listed"] == done
+    assert [step for step in phases.log if step[0] != "listed"] == done
 
 
 def test_closing_an_unstarted_schedule_starts_nothing():
     before = set(threading.enumerate())
-    steps = Fake()
-    steps.run(endless()).close()
+    phases = Fake()
+    phases.run(endless()).close()
     assert set(threading.enumerate()) == before
-    assert steps.log == []
+    assert phases.log == []
 
 
 def test_closing_does_not_wait_for_a_slow_list():
@@ -619,8 +619,8 @@ def test_closing_does_not_wait_for_a_slow_list():
         waited.append(arrives.wait(PATIENCE))
         yield Thing(1)
 
-    steps, waited = Fake(), []
-    told = steps.run(slowly())
+    phases, waited = Fake(), []
+    told = phases.run(slowly())
     try:
         assert next(told) == Thing(0)
         told.close()
@@ -630,7 +630,7 @@ def test_closing_does_not_wait_for_a_slow_list():
 
 
 @pytest.mark.parametrize("place", ["read", "draw", "write"])
-def test_closing_does_not_wait_long_for_an_endless_step(place, monkeypatch):
+def test_closing_does_not_wait_long_for_an_endless_job(place, monkeypatch):
     monkeypatch.setattr(scheduler, "PARTING_SECONDS", 0.2)
     begun, released, waited = Event(), Event(), []
 
@@ -653,8 +653,8 @@ def test_closing_does_not_wait_long_for_an_endless_step(place, monkeypatch):
             self.hang("write", item.number)
             super().write(item, tell)
 
-    steps, before = Hanging(2), set(threading.enumerate())
-    told = steps.run(endless())
+    phases, before = Hanging(2), set(threading.enumerate())
+    told = phases.run(endless())
     try:
         while not begun.is_set():
             next(told)
@@ -664,10 +664,10 @@ def test_closing_does_not_wait_long_for_an_endless_step(place, monkeypatch):
         released.set()
     assert wait_until(lambda: set(threading.enumerate()) <= before)
     after = ("read", "draw", "write").index(place)
-    assert all((kind, 3) not in steps.log for kind in ("read", "draw", "write")[after + 1 :]), "it goes no further"
+    assert all((kind, 3) not in phases.log for kind in ("read", "draw", "write")[after + 1 :]), "it goes no further"
 
 
-def test_closing_waits_for_running_steps(monkeypatch):
+def test_closing_waits_for_running_jobs(monkeypatch):
     monkeypatch.setattr(scheduler, "PARTING_SECONDS", PATIENCE)
     begun = Event()
 
@@ -678,16 +678,16 @@ def test_closing_waits_for_running_steps(monkeypatch):
             time.sleep(0.2)
             self.log.append(("write", item.number))
 
-    steps = Slow(1)
-    told = steps.run(endless())
+    phases = Slow(1)
+    told = phases.run(endless())
     next(told)
     assert begun.wait(PATIENCE)
     told.close()
-    assert steps.numbers("write") == [0]
+    assert phases.numbers("write") == [0]
 
 
 def test_many_consecutive_schedules_lose_nothing():
     for number in range(60):
-        steps = Fake(1 + number % 4, batch_size=1 + number % 3, drawn_ahead=number % 2)
-        assert len(list(steps.run(things(number % 7, ("square", "wide"))))) == number % 7
-    assert all(early <= late for early, late in pairwise(steps.numbers("listed")))
+        phases = Fake(1 + number % 4, batch_size=1 + number % 3, drawn_ahead=number % 2)
+        assert len(list(phases.run(things(number % 7, ("square", "wide"))))) == number % 7
+    assert all(early <= late for early, late in pairwise(phases.numbers("listed")))
