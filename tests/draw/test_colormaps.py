@@ -20,6 +20,7 @@ def reference(name):
     return np.rint(mpl.colormaps[name](np.arange(256))[:, :3] * 255).astype(int)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", COLORMAPS)
 def test_colours_are_within_two_levels_of_matplotlibs(name):
     colours = table(name)

@@ -241,6 +241,7 @@ def test_maps_that_need_gradients_are_drawn():
     assert torch.equal(tile(maps), reference(maps.detach()))
 
 
+@pytest.mark.thorough
 @settings(deadline=None, max_examples=50)
 @given(
     maps=st.tuples(st.integers(1, 12), st.integers(1, 4), st.integers(1, 4)).flatmap(
@@ -356,6 +357,7 @@ def levels_of(maps):
     return np.stack([tile(channel[None], SIGNED_GREY).numpy() for channel in maps])
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("shape", "dtype", "factor"),
     [*AllPairs([SIGNED_SHAPES, [torch.float32, torch.float16, torch.bfloat16, torch.float64], [1.0, 1e-3, 1e3]])],
@@ -367,6 +369,7 @@ def test_signed_levels_equal_a_centred_norm(shape, dtype, factor):
     assert torch.equal(tile(maps, SIGNED_GREY), laid_out(levels))
 
 
+@pytest.mark.thorough
 @settings(deadline=None, max_examples=50)
 @given(
     arrays(
@@ -564,6 +567,7 @@ def test_chosen_channels_have_their_own_range_or_that_of_the_layer(poisoned):
             assert torch.equal(levels[image], every[image][row])
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("device", ["CPU", "GPU"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
 @settings(max_examples=20, deadline=None)
@@ -610,6 +614,7 @@ WIDE = {
 }
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind", WIDE)
 def test_values_beyond_float32_are_reported(kind, tmp_path):
     maps = torch.randn(1, 4, 7, 9, generator=torch.Generator().manual_seed(0)).double()

@@ -94,6 +94,7 @@ def test_pictures_are_resized_as_by_pillow(height, width, shown):
     assert np.array_equal(pixels[top:bottom, left:right], resized(picture, shown[1], shown[0]))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("rows", "columns"), [(1, 1), (3, 6), (5, 2)])
 @pytest.mark.parametrize("shape", [(224, 224), (180, 320), (224, 170), (20, 320)], ids=str)
 def test_pictures_are_in_rows_and_columns_in_order(rows, columns, shape):
@@ -157,6 +158,7 @@ def outside(marked, places):
     return kept.any()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("name", "shape"), each_once(HOSTILE, [(20, 320), (320, 20)]))
 def test_hostile_text_stays_within_its_area(name, shape):
     text = HOSTILE[name]
@@ -170,6 +172,7 @@ def test_hostile_text_stays_within_its_area(name, shape):
     assert height <= 28 + above + 2 * row + 14 + below + 28
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", [LONG, "x" * 500, "many short words " * 20, f"{LONG}\n{LONG}\n{LONG}"])
 @pytest.mark.parametrize("width", [224, 120], ids=str)
 def test_wide_text_stays_within_its_column(name, width):

@@ -114,7 +114,7 @@ LOOKS = [
 ]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("style", LOOKS)
 def test_the_recorded_position_of_each_tile_is_right(look, picture, style):
     unit = look(**style)

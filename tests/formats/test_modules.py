@@ -104,6 +104,7 @@ def runs(tmp_path_factory, samples):
     return top, write_step_run(tmp_path_factory.mktemp("steps"))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("scripts", [(), *thorough(*((SCRIPTS[:at] + SCRIPTS[at + 1 :],) for at in range(len(SCRIPTS))))])
 def test_the_page_works_without_the_scripts_of_features(open_report, runs, tmp_path, scripts):
     for run in runs:

@@ -109,6 +109,7 @@ def test_a_run_with_files_of_an_own_format_is_removed(place):
     assert not directory.exists()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "kind", ["add", "exits", "missing", "elsewhere", "folder", "close", *thorough("link", "hidden", "record")]
 )
@@ -129,6 +130,7 @@ def test_an_image_on_which_an_own_format_fails_fails_alone(kind, place):
     assert problems(summary.directory) == []
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("code", "said"),
     {

@@ -471,6 +471,7 @@ def test_values_alone_leave_no_picture(look, pictures):
     ]
 
 
+@pytest.mark.thorough
 def test_values_are_freed_when_they_are_written(look, tmp_path):
     """However many images there are, no more of them are in memory than are in work."""
     inputs = [paint(tmp_path / f"{seed}.png", seed) for seed in range(12)]

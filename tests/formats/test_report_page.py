@@ -1502,6 +1502,7 @@ def test_keys_with_alt_gr_are_accepted(open_report, run):
     assert report.text("#pin h2") == "Channel 0"
 
 
+@pytest.mark.thorough
 def test_nothing_moves_with_reduced_motion(open_report, run):
     report = open_report(run)
     script = """[...document.querySelectorAll("*")].some(one => { const style = getComputedStyle(one);

@@ -164,6 +164,7 @@ def test_a_step_without_the_layer_is_reported_and_the_next_one_is_shown(open_rep
 # --- Playing
 
 
+@pytest.mark.thorough
 def test_steps_are_played_to_the_end_and_from_the_beginning(open_report, run):
     report = open_report(run, f"#{RELU}&step=100")
     report.page.get_by_role("button", name="Play").click()
@@ -225,6 +226,7 @@ def test_an_address_of_a_missing_step_shows_the_nearest(open_report, run, addres
 # --- Comparing
 
 
+@pytest.mark.thorough
 def test_one_image_is_compared_at_two_steps(open_report, tmp_path):
     run = write_step_run(tmp_path, steps=STEPS[:3])
     shutil.rmtree(run / "plain.png")

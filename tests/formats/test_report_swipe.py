@@ -104,6 +104,7 @@ def test_the_divider_is_dragged(open_report, run):
     assert report.picture() == report.picture(1)  # the pictures were not dragged
 
 
+@pytest.mark.thorough
 def test_keys_move_the_divider(open_report, run):
     report = open_report(run)
     report.press("c", "w")

@@ -67,6 +67,7 @@ def test_a_single_file_loads_nothing_and_names_no_local_path(run, samples):
     assert json.loads((run / "products.json").read_bytes())["variant"] == "single file"
 
 
+@pytest.mark.thorough
 def test_hostile_names_stay_text(open_report, tmp_path):
     picture = tmp_path / "in" / os.fsdecode(b"<b>'\"&\xff #%25.png")
     picture.parent.mkdir()
@@ -118,6 +119,7 @@ def test_a_single_file_that_is_too_large_is_refused_early(tmp_path):
     assert (summary.exit_code, summary.skipped) == (0, min(3, len(units)))
 
 
+@pytest.mark.thorough
 def test_a_finished_run_converts_to_a_single_file_and_back(tmp_path, samples):
     options = {"out": tmp_path, "name": "net", "to": "html", "layers": "features.7*", "workers": 1}
     page = tmp_path / "net/index.html"

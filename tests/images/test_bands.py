@@ -18,6 +18,7 @@ import pytest
 import tifffile
 import torch
 from bad_images import encoded, flipped, make_zoo, oriented, picture
+from cases import thorough
 from PIL import Image as PillowImage
 from torchvision import models, transforms
 from torchvision.transforms import functional
@@ -132,7 +133,7 @@ def test_a_picture_is_no_input_for_another_number_of_channels(mode, channels, tm
 WHOLE_HEADERS = {"half.jpg", "half.png", "half.gif", "flipped pixel.png", "flipped checksum.png"}
 
 
-@pytest.mark.parametrize("channels", [1, 6])
+@pytest.mark.parametrize("channels", [6, *thorough(1)])
 def test_a_bad_picture_has_its_code_for_any_number_of_channels(channels, tmp_path, capfd):
     expected = make_zoo(tmp_path)
     if channels == 6:
@@ -666,6 +667,7 @@ def test_tiles_that_a_tiff_file_lacks_are_a_failure(tmp_path):
     assert (error.code, "pieces are missing" in str(error)) == ("E_DECODE", True)
 
 
+@pytest.mark.thorough
 def test_tifffile_prints_nothing(tmp_path, caplog, capfd):
     """Its log messages are printed only if the user configures logging."""
     kind = struct.pack("<HH", 284, 3), struct.pack("<HH", 284, 99)

@@ -225,7 +225,7 @@ def test_the_decode_pool_returns_stored_pixels(reading, tmp_path):
         assert not read.pixels.readonly
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("form", ["JPEG", "PNG", "TIFF", "WEBP"])
 @pytest.mark.parametrize("orientation", [1, 6, *thorough(2, 3, 4, 5, 7, 8)])
 def test_the_decode_pool_returns_the_orientation_of_the_file(form, orientation, reading, tmp_path):
@@ -260,7 +260,7 @@ def test_the_decode_pool_returns_pixels_of_any_shape(shape, reading, tmp_path):
     np.testing.assert_array_equal(np.asarray(reading(tmp_path / "a.bmp", 1).pixels), grey)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("channels", [1, 2, 3, 6])
 def test_the_decode_pool_returns_stored_samples(channels, reading, tmp_path):
     values = np.random.default_rng(0).random((channels, 40, 30), dtype=np.float32)
@@ -377,6 +377,7 @@ def test_a_worker_does_not_import_the_main_module(picture, tmp_path):
 # --- decoders that fail
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("words", "ended"),
     [
@@ -437,6 +438,7 @@ def test_output_of_a_decoder_is_discarded(reading, tmp_path, capfd):
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.thorough
 def test_the_time_limit_grows_with_pixels_and_file_size(reading, tmp_path, monkeypatch):
     monkeypatch.setattr(decode_pool, "TIMEOUT_SECONDS", 0.1)
     info = PngInfo()
@@ -535,6 +537,7 @@ def test_a_worker_outlives_the_thread_that_needed_it_first(reading, picture):
     assert reading.pids == workers
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("program", "reason"),
     [
@@ -564,12 +567,14 @@ def test_without_workers_images_are_decoded_in_the_thread_with_one_notice(  # no
     assert reason in notice
 
 
+@pytest.mark.thorough
 def test_a_worker_decodes_without_memory_files_of_linux(monkeypatch, reading, files):
     monkeypatch.delattr(os, "memfd_create")
     expected = [answer(lambda path: read_image(file_of(path)), path) for path in files]
     assert [answer(reading, path) for path in files] == expected
 
 
+@pytest.mark.thorough
 def test_a_worker_decodes_in_a_process_that_ignores_its_children(picture):
     program = """
 import signal, sys
@@ -628,6 +633,7 @@ def test_a_worker_that_was_started_before_serves_all_runs(picture):
     assert offspring() == before
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("words", ["", "leave"])
 def test_workers_wait_for_the_next_run(words, picture, tmp_path):
     expected = [contents(read_image(file_of(picture)))] * 8
@@ -645,6 +651,7 @@ def test_workers_wait_for_the_next_run(words, picture, tmp_path):
         assert sorted(read.pids) == sorted(waiting)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("plain_malloc")
 def test_workers_return_their_memory_before_the_next_run(tmp_path):
     PillowImage.new("RGB", (3000, 2000), "white").save(tmp_path / "large.png", compress_level=1)
@@ -778,6 +785,7 @@ def test_signals_of_the_terminal_do_not_reach_workers(reading, picture):
     assert [os.getpgid(pid) for pid in reading.pids] == reading.pids
 
 
+@pytest.mark.thorough
 def test_a_run_that_ends_with_an_error_leaves_no_process(own_workers, picture, tmp_path):
     before = offspring()
 

@@ -10,6 +10,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from cases import thorough
 from extras import av
 from films import CELL, GOP, number_of, picture_of, write_animation, write_film
 from PIL import Image
@@ -67,7 +68,7 @@ def test_frames_are_read_by_number_in_any_order(tmp_path, name, codec):
         assert np.array_equal(read(frames[number])[0], in_order[number]), number
 
 
-@pytest.mark.parametrize("suffix", [".gif", ".webp", ".apng"])
+@pytest.mark.parametrize("suffix", [".gif", ".webp", *thorough(".apng")])
 def test_animated_pictures_are_films_and_others_are_not(tmp_path, suffix):
     film, still = write_animation(tmp_path / f"moving{suffix}"), tmp_path / f"still{suffix}"
     Image.fromarray(picture_of(5)).save(still, format="PNG" if suffix == ".apng" else None)
@@ -79,7 +80,7 @@ def test_animated_pictures_are_films_and_others_are_not(tmp_path, suffix):
     assert rate_of(str(film)) == 20
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("choice", "expected"),
     [
@@ -106,6 +107,7 @@ def test_a_choice_without_frames_is_a_failure_with_the_number_of_frames(tmp_path
     assert (failures[0].code, "it has 60 frames" in failures[0].message) == ("E_NOTHING", True)
 
 
+@pytest.mark.thorough
 def test_films_of_the_same_name_have_different_folders(tmp_path):
     for folder in "ab":
         (tmp_path / folder).mkdir()
@@ -116,7 +118,9 @@ def test_films_of_the_same_name_have_different_folders(tmp_path):
     assert units[3:] == [f"{name}/{number:06d}" for number in range(5)]
 
 
-@pytest.mark.parametrize(("choice", "told"), [({"every": 2}, True), ({"stop": 9}, True), ({}, False), ({"clip": 8}, False)])
+@pytest.mark.parametrize(
+    ("choice", "told"), [({"every": 2}, True), ({}, False), *thorough(({"stop": 9}, True), ({"clip": 8}, False))]
+)
 def test_a_choice_of_frames_without_a_film_is_reported(tmp_path, choice, told):
     Image.new("RGB", (8, 8)).save(tmp_path / "still.gif")
     notices = []
@@ -142,7 +146,7 @@ def test_clips_have_frames_at_equal_distances(tmp_path):
             read(frames[1], count=count)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("name", "codec"), [("a.mp4", "libx264"), ("a.mkv", "libx264"), ("a.webm", "libvpx-vp9")])
 @pytest.mark.parametrize("damage", ["cut", "zeros"])
 def test_frames_before_damage_are_kept_and_the_rest_is_one_failure(tmp_path, name, codec, damage):
@@ -169,6 +173,7 @@ def test_a_damaged_animation_keeps_its_frames_before_the_damage(tmp_path):
     assert [number_of(read(frame)[0]) for frame in frames] == list(range(len(frames)))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "content", [b"", b"no film", b"\0\0\0\x18ftypmp42", b"#EXTM3U\n#EXTINF:1,\n/etc/passwd\n#EXT-X-ENDLIST\n"]
 )
@@ -190,7 +195,7 @@ def test_sound_without_pictures_is_one_failure(tmp_path):
     assert [each.code for each in listed(tmp_path / "sound.mp4")[1]] == ["E_FORMAT"]
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize(("degrees", "turned"), [(90, 1), (180, 2), (270, 3)])
 def test_a_rotated_film_is_shown_upright(tmp_path, degrees, turned):
     try:
@@ -239,7 +244,7 @@ def with_matrix(path, matrix):
     return path
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("number", "scale"), [(0, 1), (20, 0.5)], ids=["from the beginning", "from a key frame"])
 @pytest.mark.parametrize(
     "matrix",
@@ -390,7 +395,7 @@ def test_cells_are_larger_than_the_blur_of_compression():
     assert CELL >= 8
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "codec"), [("a.mp4", "libx264"), ("a.webm", "libvpx-vp9"), ("a.avi", "mpeg4"), ("a.gif", "")]
 )

@@ -220,6 +220,7 @@ def test_an_offset_outside_the_file_is_damage(tmp_path):
     assert refusal(tmp_path / "offset.jp2") == "E_DECODE"
 
 
+@pytest.mark.thorough
 def test_decoders_print_nothing_on_standard_error(tmp_path):
     (tmp_path / "exif.jpg").write_bytes(bad_images.broken_exif())
     (tmp_path / "bomb.png").write_bytes(bad_images.pixel_bomb(10_000))

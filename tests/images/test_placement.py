@@ -99,7 +99,7 @@ def rectangles(size):
         yield x - across // 2, y - down // 2, x + max(1, across // 3), y + max(1, down // 3)
 
 
-@pytest.mark.sampled(9)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("size", [*SIZES, *thorough(*RARER)])
 @pytest.mark.parametrize("name", PREPARATIONS)
 def test_a_rectangle_of_the_input_is_located_in_the_picture(name, size):
@@ -137,6 +137,7 @@ def test_a_large_picture_that_is_not_resized_is_exact(size):
     assert placement.to_file((3, 4, 401, 500), orientation=1, size=size) == expected
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["bilinear preset", "bicubic preset"])
 def test_a_long_strip_whose_ends_are_cut_is_placed(name):
     size = (20, 30_000)
@@ -217,6 +218,7 @@ def never_the_same(picture):
     return picture.resize((32 + int(torch.randint(8, ())), 32))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     "steps",
     [

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from cases import thorough
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageOps
@@ -65,6 +66,7 @@ def grey_levels(one, other):
 # As trained
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("size", SHAPES, ids=shape)
 @pytest.mark.parametrize(
     ("model", "entry"), [("alexnet", "DEFAULT"), ("resnet50", "IMAGENET1K_V2"), ("vit_b_16", "IMAGENET1K_SWAG_E2E_V1")]
@@ -96,7 +98,7 @@ def test_preprocessing_of_a_video_model_equals_torchvisions_of_equal_frames(mode
     assert "4 frames" in preparation.description
 
 
-@pytest.mark.parametrize("name", ["squeezenet1_1", "lraspp_mobilenet_v3_large", "r3d_18"])
+@pytest.mark.parametrize("name", ["squeezenet1_1", *thorough("lraspp_mobilenet_v3_large", "r3d_18")])
 def test_a_model_name_selects_its_preprocessing(name):
     expected = preset(name)
     picture = noise(90, 70)
@@ -264,7 +266,7 @@ def test_another_geometry_keeps_the_filter_of_the_weights(name, fit, size):
     assert ("bicubic" in preparation.description) == (NAMED[name] == "BICUBIC")
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["timm:mobilenetv3_small_050", "timm:swin_tiny_patch4_window7_224"])
 @pytest.mark.parametrize("fit", FITTED)
 def test_another_geometry_keeps_the_filter_of_timm(name, fit):
@@ -406,6 +408,7 @@ def test_a_strip_that_cannot_be_cropped_is_refused(size):
         assert as_trained(preset("fcn_resnet50"), options).apply(Image.new("RGB", size)).shape == (3, 64, 64)
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux")
 def test_pictures_of_extreme_shapes_take_no_extreme_memory(torch_alone):
     """Resized without a thought, a strip of 10,000 pixels would be 2 GB."""

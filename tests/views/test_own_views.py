@@ -175,6 +175,7 @@ def test_an_own_view_that_fails_is_named_with_file_and_line_and_the_rest_is_draw
             assert re.search(said, summary.undrawn[f"{view} of {layer}"]), (said, summary.undrawn[f"{view} of {layer}"])
 
 
+@pytest.mark.thorough
 def test_a_view_that_draws_nothing_is_named(place):
     (place / "empty.py").write_text(
         "def boom(maps):\n    raise ValueError('no')\ndef nothing(maps):\n    return maps.mean(1) * float('nan')\n"

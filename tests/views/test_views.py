@@ -177,6 +177,7 @@ def test_the_index_of_a_block_is_that_of_its_entry():
     assert [(drawing.index, drawing.layer) for drawing in drawings] == [(0, "0"), (1, "0.0"), (2, "0.1")]
 
 
+@pytest.mark.thorough
 def test_a_list_of_tensors_is_drawn_one_by_one():
     torch.manual_seed(0)
     network = models.densenet121(weights=None).eval()

@@ -127,7 +127,7 @@ def test_attention_and_rollout_follow_from_the_weights(image, tmp_path, query, r
         assert np.abs(raw["rollout/input"] - multiplied(mistaken)[rows, 1:].mean(0).view(4, 6).numpy()).max() > 1e-5
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("explicitly", [False, True])
 @pytest.mark.parametrize("query", [None, "0,0"])
 def test_rollout_of_a_class_is_weighted_by_its_gradients(image, tmp_path, query, explicitly):
@@ -226,7 +226,7 @@ def test_only_chosen_layers_are_drawn(image, tmp_path):
     assert "blocks.0.attn" in caught.value.hint
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("targets", [(), (2, 4)])
 @pytest.mark.parametrize(("layers", "chosen"), [("blocks.2*", [2]), ("blocks.[12]*", [1, 2]), ("*", [0, 1, 2])])
 def test_rollout_through_chosen_layers_names_them(image, tmp_path, layers, chosen, targets):
@@ -259,6 +259,7 @@ def test_a_network_without_attention_names_other_views(samples, tmp_path):
     assert "maps" in caught.value.hint
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("query", ["64,0", "0,96", "1000,1000"])
 def test_a_query_outside_of_the_picture_is_refused(image, tmp_path, query):
     with pytest.raises(RequestError, match="is outside the picture"):

@@ -290,6 +290,7 @@ def three_implementations():
     return theirs, own, third
 
 
+@pytest.mark.thorough
 def test_torchvision_timm_and_transformers_have_equal_weights():
     """One architecture with the same weights, by three libraries, the third also by its explicit attention."""
     theirs, own, third = three_implementations()

@@ -40,7 +40,7 @@ def weights_of(network, x):
     return attention
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("name", "options", "prefix", "shown"),
     [
@@ -121,7 +121,7 @@ def test_windows_are_reassembled_as_the_modules_declare(window, shift, grid):
             assert maps.sum() < 2.01
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "network", [torchvision.models.swin_t, torchvision.models.swin_v2_t, "swin_tiny_patch4_window7_224"]
 )

@@ -29,6 +29,7 @@ class Patches(nn.Module):
         return self.head((tokens + self.attention(tokens, tokens, tokens)[0]).mean(1))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("at", [(17, 17), (20, 23), (30, 40), (89, 109), (0, 0)])
 def test_a_query_is_the_patch_whose_centre_is_nearest(tmp_path, at):
     save_pixels(tmp_path / "a.png", np.random.default_rng(0).integers(0, 256, (*SIZE, 3), np.uint8))
@@ -53,6 +54,7 @@ class Cropped(Patches):
         return super().forward(x[..., self.before - 5 : self.before + 5 + 48, self.before - 7 : self.before + 7 + 48])
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("before", [7, 14, 24, 33])
 def test_a_rollout_lies_at_its_patches_and_marks_uncovered_pixels(tmp_path, monkeypatch, before):
     drawn = []

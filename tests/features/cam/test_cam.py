@@ -118,6 +118,7 @@ def test_cam_equals_torchcams(network, batch):
     torch.testing.assert_close(found.raw, theirs, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.thorough
 def test_saliency_equals_captums(network, batch):
     from extras import captum
 
@@ -185,7 +186,7 @@ def test_the_published_example_of_captum_is_reproduced(layer, published, inplace
 # --- what the maps add up to
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["shapesnet", "resnet18", "mobilenet_v2"])
 def test_maps_before_global_average_pooling_add_up_to_the_logit(name):
     network = fmapviz.load_model(name).module if name == "shapesnet" else make(name)
@@ -324,7 +325,7 @@ class OfFrames(nn.Module):
         return self.head(self.body(x.flatten(0, 1)).mean((2, 3)).unflatten(0, x.shape[:2]).mean(1))
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("channels", [1, 3, 4])
 @pytest.mark.parametrize("frames", [2, 3, 4, 5])
@@ -448,7 +449,7 @@ class Classifies(Segments):
         return super().forward(x).mean((2, 3))
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("network", [Segments, Classifies])
 @pytest.mark.parametrize("target", [0, 2, "top1"])
@@ -489,7 +490,7 @@ class OfPixels(nn.Module):
         return scores.permute(*("NHWC".index(axis) for axis in self.order))
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("soft", [False, True])
 @pytest.mark.parametrize("classes", [1, 4, 8])

@@ -92,6 +92,7 @@ def of_torchcam(method, network, layer, batch, *more):
 # --- against other libraries
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("relu", [False, True])
 def test_gradcam_equals_captums(network, batch, layer, captured, relu):
     from extras import captum
@@ -203,6 +204,7 @@ def test_cam_equals_torchcams_and_adds_up_to_the_logit(network, batch):
     torch.testing.assert_close(ours.mean((1, 2)) + network.fc.bias.detach()[CLASSES], logits[range(2), CLASSES])
 
 
+@pytest.mark.thorough
 def test_eigencam_equals_that_of_pytorch_grad_cam_up_to_the_sign(network, batch, layer, captured):
     theirs = of_grad_cam("EigenCAM", network, layer, batch, CLASSES)
     raw = eigencam(captured.activations)

@@ -54,7 +54,7 @@ FAMILIES = {
 MORE = {"densenet121": ("features", None), "mobilenet_v3_small": ("features", None), "swin_t": ("permute", None)}
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", [*FAMILIES, *thorough(*MORE)])
 def test_the_default_layer_is_the_last_map_that_the_class_depends_on(name):
     options = {"googlenet": {"init_weights": False, "aux_logits": False}}
@@ -80,6 +80,7 @@ def test_the_default_layer_of_a_vision_transformer_is_the_first_of_the_last_bloc
     assert "encoder.layers.encoder_layer_1.ln_1" in str(caught.value)
 
 
+@pytest.mark.thorough
 def test_the_default_layer_of_a_segmentation_is_the_input_of_the_class_scores():
     torch.manual_seed(0)
     network = models.segmentation.deeplabv3_mobilenet_v3_large(weights=None, weights_backbone=None).eval()
@@ -206,7 +207,7 @@ def test_rows_of_a_sheet_are_the_last_of_each_resolution_and_at_most_six():
     assert rows_of(strided(8), images(1, 512)) == ["2", "3", "4", "5", "6", "7"]
 
 
-@pytest.mark.parametrize("layers", [1, 3, 12])
+@pytest.mark.parametrize("layers", [12, *thorough(1, 3)])
 def test_rows_of_a_network_of_one_resolution_are_its_blocks(layers):
     rows = rows_of(vision_transformer(layers), images(1, 32))
     last = f"encoder.layers.encoder_layer_{layers - 1}.ln_1"
@@ -245,7 +246,7 @@ class LongAside(nn.Module):
         return self.fc(maps.mean((2, 3)))
 
 
-@pytest.mark.parametrize("length", [1, 8, 20, 100])
+@pytest.mark.parametrize("length", [20, *thorough(1, 8, 100)])
 def test_any_number_of_layers_without_influence_on_the_class_is_skipped(length):
     assert fmapviz.cam(LongAside(length), torch.randn(1, 3, 16, 16)).layer == "conv"
 

@@ -283,6 +283,7 @@ def test_a_class_may_have_any_name(look):
         assert shown.startswith(f"{model.classes[number]} (number {number}), ")
 
 
+@pytest.mark.thorough
 def test_finished_images_are_skipped(look):
     options = {"views": GRADIENTS, "layers": ["0", "2"], "targets": "top2"}
     first, _ = look(small(), **options)
@@ -294,6 +295,7 @@ def test_finished_images_are_skipped(look):
     assert (other.done, other.directory != first.directory) == (1, True)
 
 
+@pytest.mark.thorough
 def test_a_class_in_upper_or_lower_case_is_the_same_run(look):
     model = replace(as_model(small()), classes=("star", "tench, Tinca", "Ring", "ring", "x"))
     first, _ = look(model, views=["gradcam"], targets=["star,top2", "tench, Tinca", "Ring"])
@@ -305,7 +307,7 @@ def test_a_class_in_upper_or_lower_case_is_the_same_run(look):
     assert other.directory != first.directory
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("views", [["maps"], ["eigencam", "mean"]])
 def test_a_class_that_no_view_needs_is_ignored_with_a_notice(look, views):
     first, _ = look(small(), views=views)
@@ -319,7 +321,7 @@ def test_a_class_that_no_view_needs_is_ignored_with_a_notice(look, views):
     assert not any("targets=" in event.message for event in events if isinstance(event, Notice))
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("layers", [(), ("0", "2")])
 def test_workers_and_other_pictures_do_not_change_the_result(layers, folder, look, tmp_path):
     found = []
@@ -388,7 +390,7 @@ def fail(_logits):
 MIXED = {"success": lambda logits: logits, "forward fails": fail, "backward fails": FailingBackward.apply}
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("layers", [(), ("*",)])
 @pytest.mark.parametrize("ending", [*MIXED, "refused"])
@@ -470,6 +472,7 @@ def test_an_earlier_request_for_a_gradient_stays_in_effect():
         assert torch.equal(one.grad, other.grad)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("off", [torch.no_grad, torch.inference_mode])
 @pytest.mark.parametrize("method", ["gradcam", "cam", "eigencam", "saliency"])
 def test_cam_works_inside_no_grad_and_inference_mode(off, method):
@@ -487,6 +490,7 @@ def test_cam_works_inside_no_grad_and_inference_mode(off, method):
         assert np.array_equal(found.overlay, expected.overlay)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("off", [torch.no_grad, torch.inference_mode])
 def test_a_run_works_inside_no_grad_and_inference_mode(off, look, tmp_path):
     network = small()
@@ -678,6 +682,7 @@ def test_a_class_beyond_the_outputs_is_refused_before_a_run_starts(targets, look
     assert list((tmp_path / "out").rglob("*")) == []
 
 
+@pytest.mark.thorough
 def test_the_first_of_two_names_of_one_output_has_the_map_of_the_other_sign(look):
     torch.manual_seed(0)
     network = nn.Sequential(*small()[:5], nn.Linear(6, 1))
@@ -787,6 +792,7 @@ class Quantized(nn.Module):
         return self.steps(x).dequantize().mean((2, 3))
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:.*quantize.*")
 def test_a_quantized_network_is_refused_or_named(look):
     summary, _ = look(Quantized(), views=["gradcam"])
@@ -796,6 +802,7 @@ def test_a_quantized_network_is_refused_or_named(look):
     assert "quantized" in summary.failures[0].message
 
 
+@pytest.mark.thorough
 def test_a_layer_may_be_chosen_in_a_network_without_convolutions(look):
     torch.manual_seed(0)
     network = nn.Sequential()
@@ -828,6 +835,7 @@ def test_a_network_that_records_no_gradients_is_refused(look):
     assert pictures_of(summary).keys() == {"00_network.2.eigencam.png"}
 
 
+@pytest.mark.thorough
 def test_the_last_block_of_a_vision_transformer_is_refused_with_a_layer_that_has_a_map(look):
     torch.manual_seed(0)
     network = models.VisionTransformer(32, 8, 2, 2, 16, 32, num_classes=5).eval()
@@ -919,6 +927,7 @@ class Finds(nn.Module):
         return found
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("dark_first", [False, True])
 @pytest.mark.parametrize("layers", [(), ("conv",)])
 def test_a_detector_without_detections_is_reported_and_the_run_continues(layers, dark_first, look, tmp_path):
@@ -954,6 +963,7 @@ def test_a_network_without_classes_is_refused_with_its_outputs(look):
         look(tokens, views=["gradcam"], preprocessing=InputOptions(size=(16, 16)))
 
 
+@pytest.mark.thorough
 def test_a_layer_chosen_automatically_is_numbered_among_the_drawn_ones(look):
     summary, _ = look("shapesnet", views=["gradcam", "maps"])
     names = sorted(pictures_of(summary))
@@ -966,6 +976,7 @@ def test_a_layer_chosen_automatically_is_numbered_among_the_drawn_ones(look):
     assert sorted(pictures_of(summary)) == ["00_0.maps.png", "01_1.maps.png", "01_1.top1.gradcam.png"]
 
 
+@pytest.mark.thorough
 def test_a_network_of_clips_has_one_heat_map(look):
     summary, _ = look("r3d_18", weights="random", views=["gradcam", "saliency"], preprocessing=InputOptions(size=(32, 48)))
     heats = {heat["view"]: heat for heat in unit_of(summary)["heat_maps"]}
@@ -975,6 +986,7 @@ def test_a_network_of_clips_has_one_heat_map(look):
     assert caption.getcolors(9) is None
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind", [RuntimeError, ValueError])
 def test_a_failing_backward_pass_fails_its_image(kind, look):
     class Fails(torch.autograd.Function):
@@ -1001,6 +1013,7 @@ def test_scores_that_are_no_numbers_are_reported(look):
     assert summary.found == summary.done + summary.failed == 1
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("order", [["dark.png", "picture.png"], ["picture.png", "dark.png"]])
 def test_scores_that_are_no_numbers_affect_only_their_image(order, look, picture):
     dark = picture.with_name("dark.png")
@@ -1049,6 +1062,7 @@ def test_layers_that_run_again_in_the_backward_pass_are_drawn_once(look, tmp_pat
     assert summary.undrawn == {}
 
 
+@pytest.mark.thorough
 def test_layers_that_run_again_in_the_backward_pass_are_captured_once():
     found = []
     for network in (Recomputes(), Says()):
@@ -1067,6 +1081,7 @@ class Inferring(Says):
             return super().forward(x)
 
 
+@pytest.mark.thorough
 def test_a_network_in_inference_mode_has_only_maps_without_gradients(look):
     summary, _ = look(Inferring(), views=["gradcam"], layers=["network.2"])
     assert "no gradient" in summary.failures[0].message
@@ -1109,7 +1124,7 @@ class Ends(nn.Module):
         return self.end(self.fc(self.conv(x).relu().mean((2, 3))) * 9)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("end", [nn.Softmax(1), nn.LogSoftmax(1), nn.Sigmoid(), lambda logits: logits.softmax(-1)])
 def test_the_logit_before_a_softmax_is_differentiated(end, look):
     expected = fmapviz.cam(Ends(nn.Identity()), images(2), target=[1, 2])
@@ -1140,6 +1155,7 @@ def test_more_classes_than_exist_are_reported_in_one_notice(look):
     assert "nothing is drawn for top5, top6, ... top9: the network has only 4 classes" in notices(events)
 
 
+@pytest.mark.thorough
 def test_names_of_feature_maps_choose_layers(look):
     torch.manual_seed(0)
     network = Twofold()

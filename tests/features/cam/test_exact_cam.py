@@ -115,6 +115,7 @@ NOT_POOLED = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("pool", "width", "last"), NOT_POOLED.values(), ids=NOT_POOLED)
 def test_other_inputs_of_the_linear_layer_are_refused_by_name(pool, width, last):
     with pytest.raises(RequestError, match=f"of the maps of '{last}'"):
@@ -154,6 +155,7 @@ def test_a_class_without_weights_is_refused():
     assert "gradcam works" in caught.value.hint
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("layers", [(), ("0", "2")])
 def test_a_run_with_cam_that_is_refused_leaves_nothing(layers, tmp_path):
     save_picture(tmp_path / "picture.png")

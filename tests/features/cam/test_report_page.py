@@ -18,6 +18,7 @@ def shapes(tmp_path_factory, samples):
     return visualize("shapesnet", images, out=out, views=views, to="html", workers=1).directory
 
 
+@pytest.mark.thorough
 def test_a_notice_about_one_picture_is_shown_with_it(open_report, shapes):
     """Some cell of the sheet shows nothing, which concerns no other picture."""
     notice = "cells of the sheet with nothing to see: features.6 for square"

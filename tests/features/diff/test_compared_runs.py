@@ -23,6 +23,7 @@ def images(tmp_path):
     return tmp_path / "in"
 
 
+@pytest.mark.thorough
 def test_a_comparison_with_a_run_that_is_being_written_reports_it(images, tmp_path):
     other = draw(images, out=tmp_path / "out", name="other").directory
     told, compared = [], []
@@ -46,6 +47,7 @@ def test_a_comparison_with_a_run_that_is_being_written_reports_it(images, tmp_pa
     assert problems(run.directory) == []
 
 
+@pytest.mark.thorough
 def test_a_comparison_of_runs_reports_that_its_files_are_gone(images, tmp_path):
     runs = [draw(images, out=tmp_path / "out", name=name).directory for name in ("a", "b")]
 

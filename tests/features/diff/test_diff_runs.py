@@ -162,6 +162,7 @@ def test_values_that_are_not_finite_are_not_equal(tmp_path):
     assert layers_of(summary.directory)["features.2.conv"]["sqnr"] == ""
 
 
+@pytest.mark.thorough
 def test_films_are_made_of_the_pictures_of_a_comparison(tmp_path):
     summary = compare(tmp_path, against="random:1", weights="random", layers=["features.0.conv"], to=["gif"])[0]
     assert sorted(path.name for path in summary.directory.glob("_film/*.gif")) == [
@@ -456,6 +457,7 @@ def test_two_finished_runs_have_the_differences_of_their_networks(finished, chec
     assert (again.done, again.skipped) == (0, 4)
 
 
+@pytest.mark.sampled(1)
 def test_the_page_of_two_runs_has_its_pictures(finished, tmp_path):
     first, second = finished / "e0", finished / "e20"
     summary, _ = compare(tmp_path, model=first, inputs=[second], to="html", layers="features.[01].*")
@@ -490,6 +492,7 @@ def test_a_comparison_with_a_directory_that_is_no_run_is_refused(finished, tmp_p
     assert caught.value.hint == "no directory of a run: nothing"
 
 
+@pytest.mark.sampled(1)
 def test_runs_are_compared_by_their_finished_images(finished, tmp_path):
     place = shutil.copytree(finished, tmp_path / "runs")
     shutil.rmtree(place / "e20" / "star.jpg")
@@ -499,6 +502,7 @@ def test_runs_are_compared_by_their_finished_images(finished, tmp_path):
     assert any("only in" in str(message) and "star.jpg" in str(message) for message in told)
 
 
+@pytest.mark.sampled(1)
 def test_damaged_values_are_one_failure(finished, tmp_path):
     place = shutil.copytree(finished, tmp_path / "runs")
     file = next((place / "e20" / "star.jpg").glob("raw.*"))
@@ -512,6 +516,7 @@ def test_damaged_values_are_one_failure(finished, tmp_path):
     assert f"verify {place / 'e20'}" in failure.hint
 
 
+@pytest.mark.sampled(1)
 def test_a_comparison_of_runs_has_the_options_of_any_run(finished, tmp_path):
     runs = {"model": str(finished / "e0"), "inputs": [str(finished / "e20")], "layers": "features.0.*", "to": "png"}
     halves = [compare(tmp_path, part=Part(number, 2), **runs)[0] for number in (1, 2)]
@@ -522,6 +527,7 @@ def test_a_comparison_of_runs_has_the_options_of_any_run(finished, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.sampled(1)
 def test_runs_that_cannot_be_compared_are_refused(checkpoints, finished, tmp_path):
     weights = str(checkpoints / "epoch_0.pt")
     fmapviz.visualize("shapesnet", SHAPES, weights=weights, to="png", out=tmp_path, name="pictures")
@@ -557,7 +563,7 @@ class Decoder(nn.Module):
         return self.head((self.up(self.norm(self.body(x))) + self.skip(x)).mean((2, 3)))
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("changed", "options", "expected"),
     [

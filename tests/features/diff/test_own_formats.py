@@ -1,9 +1,11 @@
 """A format of the user is written of two networks if it takes any number of them."""
 
+import pytest
 from image_files import paint
 from own_formats import FORMATS
 
 
+@pytest.mark.thorough
 def test_a_comparison_of_two_networks_writes_an_own_format(fmapviz, tmp_path):
     (tmp_path / "formats.py").write_text(FORMATS)
     paint(tmp_path / "0.png", size=(16, 16))

@@ -127,6 +127,7 @@ def test_pictures_of_several_sizes_share_a_film_from_the_top_left(tmp_path):
     assert [round(frame[10, 10, 1] / 100) for frame in frames] == [1, 2]
 
 
+@pytest.mark.thorough
 def test_the_shared_scale_covers_all_frames_of_a_clip(tmp_path):
     from fmapviz import Style
 
@@ -272,7 +273,7 @@ def begins_of(path):
         return [round(float(1000 * frame.time)) for frame in container.decode(video=0)]
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["phone.mp4", "phone.mkv", "phone.gif"])
 @pytest.mark.parametrize("every", [1, 3])
 def test_films_of_a_film_whose_rate_varies_keep_its_times(tmp_path, name, every):

@@ -15,7 +15,7 @@ def network(request):
     return Classifier(NETWORKS[request.param]()).eval()
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 def test_correspondences_join_the_blobs(tmp_path, network, monkeypatch):
     places = {"a": (34, 40), "b": (50, 62)}
     for name, place in places.items():

@@ -142,7 +142,7 @@ def test_values_are_rectangles_unless_they_are_smooth(folder, look):
     assert not np.array_equal(sharp, smooth)
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("norm", ["run", "signed-run"])
 def test_the_shared_range_of_similarity_is_that_of_cosines(folder, look, norm):
     plain = look([folder], views=["similarity", "maps"], anchor="2,2")
@@ -153,7 +153,7 @@ def test_the_shared_range_of_similarity_is_that_of_cosines(folder, look, norm):
         assert text_of(one)["Scaling"] == text_of(two)["Scaling"]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("anchor", ["2,2", "b.png:2,2"])
 @pytest.mark.parametrize("norm", ["layer", "signed", "signed-layer", "fixed:0.2,0.9"])
 def test_a_picture_may_have_its_own_range(folder, look, norm, anchor):
@@ -245,6 +245,7 @@ def test_later_images_have_the_existing_clusters(folder, look):
     assert any("also applies to new ones" in event.message for event in events if isinstance(event, Notice))
 
 
+@pytest.mark.thorough
 def test_clusters_are_shared_by_all_images(folder, look, tmp_path):
     together = look([folder], views="clusters", out=tmp_path / "all")
     alone = look([folder / "a.png"], views="clusters", out=tmp_path / "one")
@@ -338,6 +339,7 @@ def test_the_foreground_of_a_trained_network_covers_the_shape(samples, tmp_path)
         assert found.mean() < 0.6
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("pca", ["image", "shared"])
 def test_a_picture_without_foreground_is_reported(tmp_path, look, pca):
     (tmp_path / "in").mkdir()
@@ -392,6 +394,7 @@ def test_a_shared_foreground_is_exact_beyond_the_sample_of_clusters(folder, look
         assert clusters.endswith("found of a random sample, 4096 of 16384 positions")
 
 
+@pytest.mark.thorough
 def test_a_picture_names_the_sample_of_its_foreground(folder, look, monkeypatch):
     monkeypatch.setattr(sample, "_BYTES", 4 * 12 * 1500)
     summary = look([folder], views="pca", foreground=True, pca="shared", layers=["first"])
@@ -521,6 +524,7 @@ def test_ray_draws_the_same_pictures(samples, tmp_path):
 # --- bad input
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("views", "anchor", "said"),
     [
@@ -551,6 +555,7 @@ def test_the_hint_for_a_position_names_the_size_of_the_image(folder, look):
     assert "64 x 64 pixels" in refused.value.hint
 
 
+@pytest.mark.thorough
 def test_an_ambiguous_anchor_is_refused(folder, look, tmp_path):
     (folder / "more").mkdir()
     shutil.copy(folder / "a.png", folder / "more" / "a.png")

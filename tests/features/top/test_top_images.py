@@ -100,7 +100,7 @@ def in_order(rows):
     return sorted(rows, key=lambda row: row[:3])
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("name", "by"), [("max", np.max), ("mean", np.mean), ("min", np.min)])
 def test_the_table_equals_a_sort_of_all_values(pictures, tmp_path, name, by):
     run = draw(pictures, tmp_path / "out", views=["maps"], to=["raw", "stats"]).directory
@@ -138,7 +138,7 @@ WAYS = {
 }
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("way", WAYS)
 def test_top_images_do_not_depend_on_workers_and_batches(pictures, tmp_path, way):
     plain = draw(pictures, tmp_path / "plain").directory
@@ -146,7 +146,7 @@ def test_top_images_do_not_depend_on_workers_and_batches(pictures, tmp_path, way
     assert (plain / "top.csv").read_bytes() == (other / "top.csv").read_bytes()
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.thorough
 @needs("pyarrow", "scale")
 @pytest.mark.parametrize("size", [1, 3, 100])
 def test_shards_keep_the_images_of_top_values(pictures, tmp_path, size):
@@ -265,6 +265,7 @@ def test_fewer_images_than_requested_leave_blanks(pictures, tmp_path):
     assert all(listed == [0, 1] for listed in ranks.values())
 
 
+@pytest.mark.thorough
 def test_one_image_is_a_top_image(pictures, tmp_path):
     run = draw(pictures / "x2.png", tmp_path / "out").directory
     assert {row["image"] for row in table(run)} == {"x2.png"}
@@ -295,7 +296,7 @@ def test_an_image_that_no_longer_exists_is_named(pictures, tmp_path):
     assert any("x3.png" in notice for notice in summary.notices)
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("inside", [False, True])
 @pytest.mark.parametrize("size", [None, 3])
 def test_an_image_that_has_changed_is_not_drawn(pictures, tmp_path, inside, size):
@@ -314,6 +315,7 @@ def test_an_image_that_has_changed_is_not_drawn(pictures, tmp_path, inside, size
     assert {row["note"] for row in table(run) if row["image"] == "x3.png"} <= {""}
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("how", ["gone", "unreadable", "changed"])
 def test_former_pages_are_kept_if_no_image_can_be_read(pictures, tmp_path, how):
     options = {"views": "top", "to": "png", "layers": "*.3.conv"}
@@ -335,6 +337,7 @@ def test_former_pages_are_kept_if_no_image_can_be_read(pictures, tmp_path, how):
     assert snapshot(run) == before
 
 
+@pytest.mark.thorough
 def test_a_run_is_complete_if_its_former_images_are_gone(pictures, tmp_path):
     run = draw(pictures, tmp_path / "out").directory
     paint(tmp_path / "new/y.png", 0)
@@ -371,6 +374,7 @@ class Counted(TwoMaps):
         return super().forward(x)
 
 
+@pytest.mark.thorough
 def test_each_ranked_image_is_forwarded_once_and_no_other(pictures, tmp_path):
     net = Counted()
     run = draw(pictures, tmp_path / "out", net, to=["stats"], views=["maps"]).directory
@@ -432,6 +436,7 @@ def test_a_killed_command_is_completed_by_the_next(begin, fmapviz, pictures, tmp
     assert problems(run.parent) == []
 
 
+@pytest.mark.thorough
 def test_a_damaged_page_is_drawn_again(fmapviz, pictures, tmp_path):
     run = visualize("shapesnet", pictures, out=tmp_path / "out", to=["png", "stats"]).directory
     top_images(run, layers="*.3.conv", k=2)
@@ -617,6 +622,7 @@ def test_wrong_arguments_are_refused_with_a_hint(tmp_path):
 # --- what must not be taken for right
 
 
+@pytest.mark.thorough
 def test_plain_hooks_have_the_same_values_only_with_a_copy(pictures, tmp_path):
     """The in-place ReLU behind a convolution overwrites what a hook has stored."""
     net = TwoMaps()
@@ -662,6 +668,7 @@ def find_field(net, size):
     return trace_fields(net.to("meta"), layers, torch.zeros(1, 1, *size, device="meta"), forward=lambda net, x: net(x))["0"]
 
 
+@pytest.mark.thorough
 def test_a_counter_in_place_of_a_name_would_mix_two_calls(pictures, tmp_path):
     run = draw(pictures, tmp_path / "out", types=["Conv2d"], to=["stats"]).directory
     once, twice = (TopImages.read(run)[name] for name in ("again", "again#2"))

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from cases import thorough
 from failing_disk import FULL, PART, Disk, put_in
 from image_files import save_pixels
 from PIL import Image
@@ -380,6 +381,7 @@ def test_the_filmstrip_of_a_long_training_keeps_evenly_spaced_rows(picture, tmp_
     assert max(gaps) <= 3 * min(gaps)
 
 
+@pytest.mark.thorough
 def test_a_training_that_is_resumed_continues_its_filmstrips(picture, tmp_path):
     net = Net()
     with watching(picture, tmp_path, every=10)(net) as watch:
@@ -402,6 +404,7 @@ def fmapviz_units(folder, name="noise.png"):
     return sorted(json.loads(path.read_bytes())["unit"]["version"]["step"] for path in units)
 
 
+@pytest.mark.thorough
 def test_a_decreasing_step_is_reported_once(picture, tmp_path):
     told = []
     watch = watching(picture, tmp_path, every=10, on_event=lambda event: told.append(event.message))(Net())
@@ -419,7 +422,7 @@ def test_a_decreasing_step_is_reported_once(picture, tmp_path):
     ("every", "expected"),
     [
         (10, [0, 10, 20, 25]),
-        (1000, [0, 25]),
+        *thorough((1000, [0, 25])),
         ("log", [0, 1, 2, 4, 8, 16, 25]),
         (lambda step: step in {7, 9}, [0, 7, 9, 25]),
     ],
@@ -503,6 +506,7 @@ class FullWriter:
         pass
 
 
+@pytest.mark.thorough
 def test_a_full_disk_is_one_warning_and_the_training_continues(picture):
     expected = trained()
     with warnings.catch_warnings(record=True) as caught:
@@ -516,7 +520,7 @@ def test_a_full_disk_is_one_warning_and_the_training_continues(picture):
         trained(watch=watching(picture, FullWriter(), every=1))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("number", [30, 100, 200, 300])
 @pytest.mark.parametrize("fault", [FULL, PART])
 def test_a_disk_that_fills_up_is_one_warning_and_the_run_can_continue(picture, tmp_path, monkeypatch, number, fault):
@@ -608,6 +612,7 @@ class TakesClips(nn.Module):
         return self.body(frames.flatten(0, 1))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("network", "shape", "hint"),
     [
@@ -649,6 +654,7 @@ def test_top_images_of_a_training_are_refused(picture, tmp_path):
             fmapviz.top_images(watch.directory, **model)
 
 
+@pytest.mark.thorough
 def test_filmstrips_are_written_once_at_a_step(picture, tmp_path):
     with watching(picture, tmp_path, every=1)(Net()) as watch:
         for step in range(4):
@@ -727,6 +733,7 @@ def pixels_at(images, tag, steps=(0, 1, 2)):
     return [images[tag][step] for step in steps]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("writers", [1, 2], ids=["one writer", "two writers of one directory"])
 def test_two_networks_in_one_writer_have_different_tags(picture, tmp_path, writers):
     messages, opened = [], [SummaryWriter(tmp_path / "both") for _ in range(writers)]
@@ -751,6 +758,7 @@ def test_two_networks_in_one_writer_have_different_tags(picture, tmp_path, write
     assert [message for message in messages if "another Watch" in message and "'fmapviz-2'" in message]
 
 
+@pytest.mark.thorough
 def test_watches_of_different_images_in_a_directory_have_different_runs(picture, tmp_path):
     other = picture.with_name("other.png")
     other.write_bytes(picture.read_bytes())
@@ -767,6 +775,7 @@ def test_watches_of_different_images_in_a_directory_have_different_runs(picture,
     assert len([message for message in messages if "another Watch" in message]) == 1
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("to_writer", [False, True], ids=["run", "writer"])
 def test_two_watches_of_one_network_have_different_names_until_the_first_is_closed(picture, tmp_path, to_writer):
     net, messages = Net(), []
@@ -786,6 +795,7 @@ def test_two_watches_of_one_network_have_different_names_until_the_first_is_clos
     assert fmapviz_units(tmp_path) == [0, 1, 2, 5]
 
 
+@pytest.mark.thorough
 def test_watches_of_different_views_in_a_directory_have_different_runs(picture, tmp_path):
     messages = []
     one = Watch(Net(), picture, out=tmp_path, preprocessing=AS_IT_IS, on_event=told_by(messages))
@@ -817,6 +827,7 @@ def test_a_name_separates_two_watches(picture, tmp_path):
         watching(picture, tmp_path, name="a/b")(Net())
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("to_writer", [False, True], ids=["run", "writer"])
 def test_a_training_that_is_started_again_continues_under_the_same_names(picture, tmp_path, to_writer):
     messages = []
@@ -921,6 +932,7 @@ def test_a_function_of_the_step_that_fails_is_one_warning(picture, tmp_path):
     assert fmapviz_units(tmp_path) == [0, 1, 3]
 
 
+@pytest.mark.thorough
 def test_files_that_may_not_grow_for_a_while_are_one_warning(picture, tmp_path):
     import resource
     import signal
@@ -976,6 +988,7 @@ def test_one_of_two_processes_draws_and_both_end(picture, tmp_path):
 # --- what other commands make of its runs
 
 
+@pytest.mark.thorough
 def test_runs_of_trainings_are_removed_by_the_listed_name(picture, tmp_path, fmapviz):
     for training in ("one", "two"):
         with watching(picture, tmp_path / "runs" / training, views="maps,kernels")(Net()) as watch:
