@@ -31,8 +31,8 @@ def find_homes(network: nn.Module) -> tuple[list[ModuleType], str]:
     own = [home for home in homes if home is not None and is_users(home)]
     if own:
         return own, ""
-    users = [module for module in dict.fromkeys(sys.modules.values()) if type(module) is ModuleType and is_users(module)]
-    candidates = [module for module in users if callable(vars(module).get("preprocess"))]
+    modules = [module for module in dict.fromkeys(sys.modules.values()) if type(module) is ModuleType]
+    candidates = [module for module in modules if callable(vars(module).get("preprocess")) and is_users(module)]
     names = [f"{module.__name__}.preprocess" for module in candidates]
     if len(candidates) == 1:
         notice = f"the network's classes are of a library: {names[0]} is taken for its preprocessing, the only one there is"
