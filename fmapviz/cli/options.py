@@ -19,7 +19,7 @@ from fmapviz.core import registry
 from fmapviz.core.user_code import references_in
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from fmapviz.config import Option
     from fmapviz.core.members import NamedMember
@@ -126,11 +126,9 @@ def written_options() -> dict[str, str]:
     return {name: f"{name}=" for _, name, _ in _options()}
 
 
-def _options() -> Iterable[tuple[type, str, Option]]:
-    for group in GROUPS:
-        for name, each in options_of(group).items():
-            if each.panel:
-                yield group, name, each
+@cache
+def _options() -> list[tuple[type, str, Option]]:
+    return [(group, name, each) for group in GROUPS for name, each in options_of(group).items() if each.panel]
 
 
 def _key(name: str, option: Option) -> str:
