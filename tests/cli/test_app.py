@@ -140,6 +140,7 @@ class TestAnswersWithoutTorch:
         code = "import sys; from fmapviz.cli import app; print('torch' in sys.modules)"
         assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout == b"False\n"
 
+    @pytest.mark.sampled(12)
     @pytest.mark.parametrize(("args", "error", "hint"), [*WRONG, *thorough(*WRONG_VALUES)])
     def test_a_wrong_word_is_exit_2_with_the_word_and_its_nearest_matches(self, answer, args, error, hint):
         result = answer(*args)
@@ -303,6 +304,7 @@ class TestRun:
         ]
         assert not (tmp_path / "r" / "squeezenet1_1-3").exists()
 
+    @pytest.mark.sampled(4)
     @pytest.mark.parametrize(
         ("args", "code", "message"),
         [
@@ -338,6 +340,7 @@ class TestRun:
         assert "Conv3d" in lines(result.stderr)[0]
         assert len(lines(result.stdout)) == 21
 
+    @pytest.mark.thorough
     def test_a_transformer_is_listed_with_a_notice_about_its_blocks(self, fmapviz):
         result = fmapviz("layers", "vit_b_32")
         assert lines(result.stderr) == [
@@ -415,6 +418,7 @@ class TestStreams:
         printed = lines((tmp_path / "stderr").read_bytes())
         assert printed[0] == "error: cannot read paths from standard input: Bad file descriptor"
 
+    @pytest.mark.sampled(2)
     @pytest.mark.parametrize(
         ("redirection", "code", "error"),
         [

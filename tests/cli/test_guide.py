@@ -138,6 +138,7 @@ def test_the_list_is_wrapped_in_a_terminal(terminal):
     assert [line.split()[0] for line in lines if line[0].isalpha()] == [*PAGES]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("environment", [{"PAGER": ""}, {"PAGER": "no-such-program"}, {"TERM": "dumb"}])
 def test_a_page_is_printed_without_a_pager(terminal, environment):
     shown = terminal("guide", "weights", **environment)
@@ -153,6 +154,7 @@ def test_less_exits_if_the_page_fits(terminal):
     assert "security" in shown
 
 
+@pytest.mark.thorough
 def test_no_color_means_no_colour(terminal):
     coloured, plain = (terminal("guide", "weights", PAGER="", **more) for more in ({}, {"NO_COLOR": "1"}))
     colours = re.compile(r"\x1b\[(?:\d+;)*(?:3[0-7]|9[0-7]|38;)")

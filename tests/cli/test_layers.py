@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 
 def lines(result):
     assert result.returncode == 0, result.stderr.decode()
@@ -25,6 +27,7 @@ def test_the_table_has_the_size_the_stride_and_the_start_of_each_field(fmapviz):
     ]
 
 
+@pytest.mark.thorough
 def test_the_whole_picture_is_reported_with_its_reason(fmapviz):
     rows = lines(fmapviz("layers", "vit_b_32", "--receptive-field", "--types", "Conv2d,EncoderBlock", "--size", "224"))
     assert rows[1].endswith("32 x 32                   32 x 32  0, 0")
@@ -55,6 +58,7 @@ class Net(nn.Module):
 """
 
 
+@pytest.mark.thorough
 def test_json_of_a_layer_without_a_field_has_the_reason(fmapviz, tmp_path):
     rows = [json.loads(line) for line in lines(
         fmapviz("layers", "vit_b_32", "--receptive-field", "--json", "--types", "Module", "--layers", "conv_proj,encoder.ln")

@@ -37,6 +37,7 @@ def test_the_command_prints_the_path_of_the_page(fmapviz, runs, tmp_path, monkey
     assert b"cannot open a browser here" in result.stderr
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("arguments", "error", "hint"),
     [

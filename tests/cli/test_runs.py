@@ -244,6 +244,7 @@ def test_a_run_that_is_being_written_is_refused(out, fmapviz):
     assert "error: a command is writing to 'runs/alexnet'" in lines(result.stderr)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("answer", "is_removed"),
     [(b"y\n", True), (b"YES\n", True), (b"\n", False), (b"n\n", False), (b"yep\n", False), (b"\x04", False)],

@@ -82,6 +82,7 @@ def test_a_command_names_only_options_that_it_has(context, command, option, mean
     assert _hint_for_option(option, context(command), command) == meant
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("command", [name for name in COMMANDS if name != "run"])
 def test_hints_of_a_command_name_only_its_options(context, command):
     here = context(command)

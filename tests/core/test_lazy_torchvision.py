@@ -85,6 +85,7 @@ def test_initialisation_is_restored_outside_and_after_an_error():
 # Without the compiler
 
 
+@pytest.mark.thorough
 def test_torchvision_is_imported_whole_without_the_compiler(run):
     """`roi_align` asks torch._dynamo.utils whether it may be compiled, where algorithms are to be deterministic."""
     out = run(

@@ -193,6 +193,7 @@ def test_a_terminal_shows_no_notebook_bar(monkeypatch, kernel, shell):
     assert kernel == []
 
 
+@pytest.mark.thorough
 def test_nothing_is_imported_outside_of_a_notebook(tmp_path, torch_alone):
     path = paint(tmp_path / "a.png")
     code = (

@@ -177,6 +177,7 @@ def test_another_process_has_the_same_digest():
     assert len({each.stdout for each in runs}) == 1
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled(1)
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("kind", ["a number", "a closure", "an object"])

@@ -59,7 +59,7 @@ def test_a_convolution_that_runs_last_does_not_determine_the_channels():
     assert input_channels(nn.Sequential(nn.Linear(3, 3))) == 3
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("channels", [1, 2, 4, 6])
 def test_arrays_and_tiff_files_of_many_channels_are_drawn(channels, tmp_path):
     values = np.random.default_rng(channels).random((48, 56, channels), np.float32)
@@ -101,6 +101,7 @@ def test_a_grey_network_takes_pictures_as_grey(tmp_path, picture):
         assert np.array_equal(np.asarray(seen), grey)
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("channels", [1, 4])
 def test_torchvisions_networks_take_other_channels_with_weights_for_them(channels, tmp_path, picture):

@@ -32,6 +32,7 @@ def threads():
     torch.set_num_threads(before)
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("grad", [False, True])
 def test_one_thread_and_two_threads_compute_the_same(grad, threads):

@@ -37,6 +37,7 @@ def large():
     return [paint(np.random.default_rng([3, number]), side=384, label=number % len(CLASSES)) for number in range(30)]
 
 
+@pytest.mark.thorough
 def test_the_network_names_and_finds_the_shapes(network, fresh):
     right = placed = 0.0
     for label in range(len(CLASSES)):
@@ -91,6 +92,7 @@ def test_the_sample_pictures_are_recognised(network, samples):
         assert probabilities[CLASSES.index(path.stem)] > 0.95, path
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("seed", range(3))
 def test_random_weights_do_not_recognise_shapes(fresh, seed):
@@ -150,6 +152,7 @@ def test_every_class_occurs_about_as_often(fresh):
     assert counts.min() > 35
 
 
+@pytest.mark.thorough
 def test_a_requested_shape_is_painted():
     for label, name in enumerate(CLASSES):
         generator = np.random.default_rng(6)

@@ -387,6 +387,7 @@ def test_a_network_that_branches_on_values_has_all_outputs_in_any_order(workers,
         assert drawn == {f"{name}.png": ["a", "a#2"] if brightness[name] > 200 else ["a"] for name in paths}, order
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("model", [DecidesByChance, Noisy])
 @pytest.mark.parametrize("workers", [1, *thorough(2)])
@@ -399,6 +400,7 @@ def test_a_network_that_draws_random_numbers_has_all_outputs(workers, model, pic
         assert drawn["3.png"] == ["a", "a#2", "a#3"]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("model", [DecidesByPythonsChance, Alternates])
 def test_a_network_that_branches_outside_of_torch_has_all_outputs(model, pictures, look, tmp_path):
     whole = look(model(), pictures, out=tmp_path / "whole", workers=1)

@@ -56,6 +56,7 @@ def test_the_operation_of_a_tensor_is_detected(name, graph):
             assert torch.equal(found.logits.float(), layer(x)) or name == "half"
 
 
+@pytest.mark.thorough
 def test_a_network_computes_the_same_and_its_activations_are_freed():
     torch.manual_seed(0)
     network = nn.Sequential(nn.Conv2d(3, 64, 3), nn.Softmax(1), nn.Conv2d(64, 64, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())

@@ -105,6 +105,7 @@ def test_gradients_of_all_convolutions_of_resnet_are_those_of_backward_hooks_bit
             assert torch.equal(gradient, expected[name]), name
 
 
+@pytest.mark.thorough
 def test_gradients_do_not_depend_on_which_other_layers_are_chosen(resnet, out_of_place, picture):
     """The graph begins with the first layer that matters, wherever that is."""
     expected, _ = hooked_gradients(out_of_place, picture)

@@ -203,6 +203,7 @@ def test_trap_11_tokens_with_a_mask_are_not_packed_into_a_nested_tensor():
     assert {tuple(values.shape) for values in found.values()} == {(2, 65, 24), (2, 65, 16)}
 
 
+@pytest.mark.thorough
 def test_trap_11_compiled_code_is_off_during_a_pass_and_on_afterwards():
     compiled_graphs = []
 
@@ -270,6 +271,7 @@ def test_trap_13_a_network_in_training_is_captured_in_evaluation_and_does_not_le
     assert all(torch.equal(found[name], reference[name]) for name in found)
 
 
+@pytest.mark.thorough
 def test_trap_14_no_hook_is_left_behind_and_nothing_is_kept_alive():
     model = overwritten()
     before = state_of(model)

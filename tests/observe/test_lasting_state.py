@@ -177,7 +177,7 @@ def keeping(request):
     return request.param().eval()
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 def test_images_of_a_stateful_network_have_the_same_maps_as_alone(keeping, tmp_path):
     alone = {}
     for index in range(4):
@@ -189,7 +189,7 @@ def test_images_of_a_stateful_network_have_the_same_maps_as_alone(keeping, tmp_p
     assert len(notices) == (type(keeping) is not Late)  # it might be a cache
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 def test_a_stateful_network_is_restored(keeping, tmp_path):
     network = LastingState(keeping)
     drawn(keeping, range(3), tmp_path)

@@ -133,7 +133,7 @@ def test_each_kind_of_outside_state_is_detected(kind, make):
     assert len(changes_of(make(*KINDS[kind]))) >= 1
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("options", [{}, {"batch_size": 2}])
 def test_state_outside_of_the_network_is_reported(kind, options, make, tmp_path):
@@ -201,7 +201,7 @@ def replace(conv):
     conv.weight = nn.Parameter(conv.weight.detach() * 1.5)
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("learn", [add, add_to_data, replace])
 @pytest.mark.parametrize("options", [{}, {"batch_size": 2}])
 @pytest.mark.parametrize("images", [1, 4])
@@ -211,6 +211,7 @@ def test_weights_that_a_network_changes_are_reported(learn, options, images, tmp
     assert notices == [what]
 
 
+@pytest.mark.thorough
 def test_the_number_of_threads_changes_no_weight():
     """Sums of floats depend on it: a seventh of such tensors has another one with two threads."""
     network = type("Own", (nn.Module,), {"__module__": "own_network"})()

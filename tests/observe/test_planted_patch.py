@@ -83,6 +83,7 @@ def maps_of(model, layer, pixels):
     return maps, reasons
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("spec", [*FAMILIES, *thorough(*MORE)])
 def test_a_planted_patch_changes_its_own_position_most(spec):

@@ -100,6 +100,7 @@ def test_the_first_of_a_tuple_and_the_logits_of_a_dict_count():
         assert names(predict(output, CLASSES, top=1, images=1)[0]) == ["cow"]
 
 
+@pytest.mark.thorough
 def test_torchvisions_networks_are_understood():
     torch.manual_seed(0)
     batch = torch.randn(1, 3, 64, 64)
@@ -187,6 +188,7 @@ def test_requested_predictions_take_a_whole_forward_pass(tmp_path, pictures):
     assert (none, one) == ([0, 0], [1, 1])
 
 
+@pytest.mark.thorough
 def test_predictions_without_names_are_numbers_and_at_most_all_classes(tmp_path, pictures):
     nameless = Bright()
     nameless.classes = None
@@ -213,6 +215,7 @@ class TwoHeads(nn.Module):
         return self.conv(x).mean((2, 3)) * 0 + torch.tensor([5.0, 0, 0]), torch.tensor([[0, 5.0, 0]]).expand(len(x), 3)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("output", "name"), [(None, None), ("0", "cat"), ("1", "dog")])
 def test_output_chooses_the_part_that_holds_the_scores(output, name, tmp_path, pictures):
     outcomes = []

@@ -36,6 +36,7 @@ gc.callbacks.clear()
 """
 
 
+@pytest.mark.thorough
 def test_threads_that_collect_garbage_do_not_lock_each_other_out(warm, tmp_path):
     with (tmp_path / "errors").open("w+b") as errors:
         assert ask(warm, ["-c", THREADS], streams=[errors.fileno()] * 3, timeout=PATIENCE) == 0

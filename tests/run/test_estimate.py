@@ -147,6 +147,7 @@ def test_a_run_that_will_not_fit_is_refused_with_the_numbers(inputs, tmp_path, f
     assert draw(inputs, tmp_path / "out", force=True, **options).exit_code == 0
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind", ["staged", "told when the shard is there"])
 def test_images_of_shards_are_counted_once(kind, inputs, tmp_path, full):
     for number in range(20, 100):

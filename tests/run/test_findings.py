@@ -79,6 +79,7 @@ def test_a_second_call_reuses_followed_axes(draw, followed, tmp_path):
     assert followed == once
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("draw", [draw_class_maps, draw_cam])
 def test_a_run_and_a_call_share_positions_of_maps(draw, followed, tmp_path):
@@ -114,6 +115,7 @@ def test_a_changed_network_is_followed_again(change, followed, tmp_path):
     assert followed["axes"] == 2
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore")
 def test_axes_that_depend_on_a_flag_are_those_of_the_call(tmp_path):
     network, pictures = Turned(last=False).eval(), []

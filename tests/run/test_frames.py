@@ -116,7 +116,7 @@ def numbered(picture):
     return int(picture.text["Frame"].split()[1])
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_heat_map_lies_over_the_middle_frame_of_its_field(name, tmp_path):
     torch.manual_seed(0)
@@ -145,6 +145,7 @@ def test_a_heat_map_lies_over_the_middle_frame_of_its_field(name, tmp_path):
         np.testing.assert_allclose(np.asarray(picture), frame.numpy() * 255, atol=0.51)
 
 
+@pytest.mark.thorough
 def test_top_images_are_cropped_from_the_frame_of_the_map(tmp_path):
     torch.manual_seed(0)
     clips = torch.zeros(2, 3, FRAMES, SIDE, SIDE)
@@ -213,6 +214,7 @@ def test_a_class_activation_map_of_one_frame_lies_over_it(number):
     assert not [notice for notice in found.notices if "laid over" in notice]
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind", ["FrameByFrame(1, range(9), unbinds=False)", "AsImages(1)"])
 @pytest.mark.parametrize("given", ["film", "picture"])

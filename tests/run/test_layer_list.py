@@ -86,6 +86,7 @@ def test_layers_that_do_not_run_are_listed_last():
     assert rows[-1].parameters == 528 * 128
 
 
+@pytest.mark.thorough
 def test_a_detectors_heads_run_once_per_level_of_the_pyramid():
     """As a module of its own, for smaller pictures: its usual size takes seconds."""
     detector = models.get_model("retinanet_resnet50_fpn", weights=None, weights_backbone=None, min_size=64, max_size=64)
@@ -207,13 +208,14 @@ def test_wrappers_are_unwrapped():
     assert list_layers(network.to("meta"), preprocessing=SMALL) == plain
 
 
+@pytest.mark.thorough
 def test_a_loaded_model_and_an_outline_are_listed_as_by_name():
     by_name = list_layers("shufflenet_v2_x0_5", preprocessing=SMALL)
     assert list_layers(outline_model("shufflenet_v2_x0_5", preprocessing=SMALL)) == by_name
     assert list_layers(load_model("shufflenet_v2_x0_5", weights="random", preprocessing=SMALL)) == by_name
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("model", "options", "after"),
     [

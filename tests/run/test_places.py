@@ -99,6 +99,7 @@ def fields_of(network, layers, size):
     return trace_fields(network, layers, pixels, forward=lambda net, batch: net(batch), placing=True)
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("seed", [*range(24), *(pytest.param(each, marks=pytest.mark.thorough) for each in range(24, 400))])
 def test_a_blob_is_brightest_at_its_own_position_in_any_network(seed):
     network = Classifier(random_network(seed)).eval()
@@ -119,7 +120,7 @@ def network(request):
     return Classifier(NETWORKS[request.param]()).eval()
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("method", ["gradcam", "gradcam++", "layercam", "hirescam", "xgradcam", "eigencam", "cam"])
 def test_class_activation_maps_lie_at_the_evidence(request, network, method):
     if method == "cam" and "one side" in request.node.name:
@@ -132,7 +133,7 @@ def test_class_activation_maps_lie_at_the_evidence(request, network, method):
         assert levels.any()
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 def test_each_view_over_the_input_lies_at_the_evidence(tmp_path, network):
     for number, place in enumerate(PLACES):
         pixels = (blob(place)[..., None].repeat(3, 2) * 255).astype(np.uint8)
@@ -272,7 +273,7 @@ def test_a_map_of_a_part_of_the_input_is_not_laid_over_all_of_it(tmp_path):
     assert "several samples for an image, such as regions, of which the first is drawn: conv" in summary.notices
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("place", [(20, 30), (60, 30), (20, 80), (70, 90)])
 @pytest.mark.parametrize("parts", ["windows", "concatenated", "stacked"])
 def test_reassembled_parts_lie_at_their_origin(tmp_path, parts, place):
@@ -290,6 +291,7 @@ def test_reassembled_parts_lie_at_their_origin(tmp_path, parts, place):
     assert all(abs(int(row["y"]) - place[0]) <= 3 and abs(int(row["x"]) - place[1]) <= 3 for row in rows)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind", ["mirrored", "warped"])
 def test_top_images_report_unknown_contours(tmp_path, kind):
     save_pixels(tmp_path / "a.png", np.random.default_rng(0).integers(0, 256, (*SIZE, 3), np.uint8))

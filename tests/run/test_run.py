@@ -153,6 +153,7 @@ def test_a_run_records_its_settings_and_versions(finished):
     assert document["fingerprint"] == events[0].info.fingerprint
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("is_frozen", [False, True], ids=["nothing frozen", "frozen by the user"])
 def test_garbage_collection_is_restored(is_frozen, pictures, look):
@@ -277,6 +278,7 @@ print(json.dumps({run: sorted(content["tensors"]) for run, content in multiplexe
 """
 
 
+@pytest.mark.thorough
 def test_tensorboard_shows_one_run_per_image(finished):
     _, summary, _ = finished
     command = [sys.executable, "-c", RUNS, summary.directory.parent]
@@ -285,6 +287,7 @@ def test_tensorboard_shows_one_run_per_image(finished):
     assert json.loads(result.stdout) == {f"net/{name}": tags for name in ("one.png", "two.png", "cats/three.png")}
 
 
+@pytest.mark.thorough
 def test_more_runs_than_tensorboard_selects_are_reported(tmp_path, look):
     for number in range(40):
         paint(tmp_path / f"many/{number}.png", number)
@@ -323,6 +326,7 @@ class Alternating(nn.Module):
         return self.attention(*[x.flatten(2).transpose(1, 2)] * 3)[0]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("order", [[0, 255, 0], [255, 0, 0]], ids=str)
 def test_layers_that_run_for_some_images_are_not_reported_as_unexecuted(order, tmp_path):
     given = [Image.new("RGB", (8, 8), (level,) * 3) for level in order]
@@ -399,6 +403,7 @@ def test_new_and_changed_images_are_drawn(pictures, look):
     assert problems(first.directory) == []
 
 
+@pytest.mark.thorough
 def test_a_changed_image_has_new_pictures(pictures, look, tmp_path):
     directory = look(pictures).directory
     old = (directory / "one.png/input.png").read_bytes()
@@ -521,6 +526,7 @@ def test_a_network_that_was_trained_further_is_another_run(pictures, look):
     assert look(pictures, model, name="mine-2").done == 3
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("content", [{"notes.txt": "mine"}, {"run.json": "{}"}])
 def test_a_foreign_directory_is_not_changed(content, pictures, look, tmp_path):
     foreign = tmp_path / "out/net"
@@ -570,6 +576,7 @@ def test_two_sources_of_one_name_have_different_units(tmp_path, look):
     assert problems(directory) == []
 
 
+@pytest.mark.thorough
 def test_a_unit_that_would_lie_inside_another_has_another_name(tmp_path, look):
     outer = paint(tmp_path / "one/cats.png").rename(tmp_path / "one/cats")
     inner = paint(tmp_path / "two/cats/x.png", 1)
@@ -727,6 +734,7 @@ def test_missing_weights_are_an_error(pictures, look, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("bad", "good", "code"), [(1, 0, 4), (1, 1, 3), (0, 1, 0)])
 def test_the_exit_code_follows_the_outcome(bad, good, code, tmp_path, look):
     paths = [paint(tmp_path / f"{n}.png", n) for n in range(good)]
@@ -801,6 +809,7 @@ def test_different_weights_do_not_share_a_run(pictures, look):
     assert [look(pictures, net).directory.name for net in nets] == ["net", "net-2", "net", "net-3"]
 
 
+@pytest.mark.thorough
 def test_different_networks_of_the_same_weights_do_not_share_a_run(pictures, look):
     def network(stride=1, activation=nn.ReLU):
         first, second = Net(0).first, nn.Conv2d(5, 2, 1, bias=False)
@@ -813,6 +822,7 @@ def test_different_networks_of_the_same_weights_do_not_share_a_run(pictures, loo
     assert directories == ["sequential", "sequential-2", "sequential-3", "sequential"]
 
 
+@pytest.mark.thorough
 def test_a_network_whose_description_names_an_address_finds_its_run_again(pictures, look):
     class Lambda(Net):
         def extra_repr(self):
@@ -860,7 +870,7 @@ def test_a_network_of_clips_is_drawn_frame_by_frame(pictures, look):
     assert (summary.layers, summary.pictures) == (1, 3)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("options", "noticed"),
     [({}, True), ({"types": ["Conv2d"]}, False), ({"layers": "0"}, False), ({"views": ["kernels"]}, False)],
@@ -885,6 +895,7 @@ class Tokens(nn.Module):
         return x.flatten(2).transpose(1, 2)
 
 
+@pytest.mark.thorough
 def test_default_blocks_are_not_reported_as_without_kernels(folder, look):
     block = nn.TransformerEncoderLayer(4, 2, 8, batch_first=True)
     network = nn.Sequential(nn.Conv2d(3, 4, 4, 4), Tokens(), nn.Linear(4, 4), nn.TransformerEncoder(block, 2))
@@ -955,6 +966,7 @@ def test_out_is_relative_to_the_working_directory(pictures, look, tmp_path, monk
     assert unit_of(tmp_path / "here/net/one.png")["unit"]["path"] == str(pictures / "one.png")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("damage", [lambda path: path.write_text("{"), lambda path: path.unlink()], ids=["torn", "deleted"])
 def test_force_repairs_an_image_whose_record_is_lost(pictures, look, tmp_path, damage):
     first = look(pictures)

@@ -109,6 +109,7 @@ class Scaled(nn.Module):
         return self.conv(x)
 
 
+@pytest.mark.thorough
 def test_an_image_twice_as_bright_is_drawn_twice_as_bright(tmp_path, look):
     dim = np.random.default_rng(0).integers(0, 128, (16, 20, 3), np.uint8)
     (tmp_path / "in").mkdir()
@@ -127,6 +128,7 @@ def test_an_image_twice_as_bright_is_drawn_twice_as_bright(tmp_path, look):
     assert pixels_of(alone.directory / "dim.png/00_conv.maps.png").max() == 255
 
 
+@pytest.mark.thorough
 def test_bars_and_maps_over_the_input_have_one_scale_too(folder, look):
     summary = look(
         [folder], views=["maps", "mean"], types=["Conv2d", "Linear"], style=Style(norm="run", alpha=1.0, colormap="gray")
@@ -169,6 +171,7 @@ def _high(values):
 OF = {"inputs": "input", "grads": "gradient", "grad-inputs": "input gradient", "maps": "output"}
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("views", [["inputs"], ["grads"], ["grad-inputs", "maps"]])
 def test_inputs_and_gradients_have_one_scale_too(folder, look, views):
@@ -202,6 +205,7 @@ class Counted(Net):
         return super().forward(x)
 
 
+@pytest.mark.thorough
 def test_a_run_without_pictures_has_no_survey(folder, look, monkeypatch):
     passes = []
     for norm in ("layer", "run"):
@@ -280,6 +284,7 @@ def test_an_interrupted_second_pass_is_continued_with_the_same_scale(folder, loo
     assert pictures(summary.directory) == pictures(whole.directory)
 
 
+@pytest.mark.thorough
 def test_later_images_are_drawn_on_the_existing_scale(folder, look, tmp_path):
     first = look([folder / "0.png", folder / "1.png"])
     before, known = pictures(first.directory), scales(first)
@@ -361,6 +366,7 @@ def test_a_lost_scale_is_computed_again(folder, look, damage):
     assert pictures(again.directory) == before
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("given", [["0.png"], ["0.png", "1.png", "2.png", "3.png"]], ids=["fewer", "more"])
 def test_a_lost_scale_is_not_computed_from_other_images(folder, look, given):
@@ -413,6 +419,7 @@ def test_a_list_on_standard_input_is_read_to_its_end_first(fmapviz, folder, look
     assert pictures(tmp_path / "piped/shapesnet") == pictures(named.directory)
 
 
+@pytest.mark.thorough
 def test_chosen_channels_are_drawn_on_the_whole_scale(folder, look):
     """Chosen channels are drawn as among all channels, so that brightness is comparable."""
     everything, some = look([folder]), look([folder], style=Style(norm="run", channels="1,4"))
@@ -451,6 +458,7 @@ def heats_of(summary, view):
     return raw, levels
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("norm", ["run", "signed-run"])
 @pytest.mark.parametrize("view", ["gradcam", "layercam", "hirescam", "eigencam", "saliency"])
@@ -472,6 +480,7 @@ def test_heat_maps_of_all_images_have_one_range(folder, look, view, norm, more):
     assert problems(summary.directory) == []
 
 
+@pytest.mark.thorough
 def test_frames_of_a_film_have_one_range(tmp_path, look):
     noise = np.random.default_rng(0).integers(0, 60, (16, 20, 3))
     frames = [Image.fromarray((noise * factor).astype(np.uint8)) for factor in (1, 2, 4)]
@@ -485,6 +494,7 @@ def test_frames_of_a_film_have_one_range(tmp_path, look):
     assert [*np.argsort([each.max() for each in raw.values()])] == [*np.argsort([each.max() for each in levels.values()])]
 
 
+@pytest.mark.thorough
 def test_other_ranges_and_the_contact_sheet_are_not_changed(folder, look):
     def drawn(norm):
         summary = look([folder], Classifier(), views=["gradcam", "sheet", "maps"], targets=[2], style=Style(norm=norm))

@@ -129,7 +129,7 @@ def pictures(tmp_path):
     return paths
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind", ["vmap", "sparse", "wrapper", "failing", "subclass", *thorough(*list(CALLS)[5:])])
 def test_a_layer_whose_values_cannot_be_read_is_named_and_the_rest_is_drawn(kind, pictures, tmp_path):
     call, reason = CALLS[kind]

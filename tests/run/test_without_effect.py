@@ -73,7 +73,7 @@ CASES = [
 ]
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("views", "to", "common", "option"), CASES)
 def test_an_option_is_reported_without_effect_if_and_only_if_it_has_none(views, to, common, option, *, samples, tmp_path):
     told, plain = draw(samples, tmp_path / "plain", views, to, common)

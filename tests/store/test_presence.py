@@ -64,7 +64,7 @@ def damaging(place, do, at, **options):
     return draw(place / "in", out=place / "out", on_event=on_event, **options)
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("at", [4, 6])
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_run_that_is_damaged_while_it_is_drawn_is_not_done(damage, at, tmp_path):
@@ -78,12 +78,14 @@ def test_a_run_that_is_damaged_while_it_is_drawn_is_not_done(damage, at, tmp_pat
     assert not [problem for each in verify(tmp_path / "out" / "run") for problem in each.problems]
 
 
+@pytest.mark.thorough
 def test_missing_images_of_earlier_commands_are_reported(tmp_path):
     damaging(tmp_path, bool, 1)
     with pytest.raises(OutputError, match="1 of 6 finished directories is gone"):
         damaging(tmp_path, lambda run: shutil.rmtree(run / "0.png"), 6)
 
 
+@pytest.mark.thorough
 @needs("pyarrow", "scale")
 def test_a_removed_shard_is_reported_as_missing(tmp_path):
     def remove(run):

@@ -99,7 +99,7 @@ RUNS = {
 }
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind", RUNS)
 def test_all_files_of_a_real_run_are_removed(kind, tmp_path):
     for name in ("0.png", "more/1.png"):
@@ -111,6 +111,7 @@ def test_all_files_of_a_real_run_are_removed(kind, tmp_path):
     assert snapshot(tmp_path / "out") == {}
 
 
+@pytest.mark.thorough
 @needs("pyarrow", "scale")
 def test_a_run_of_shards_is_removed(tmp_path):
     for number in range(3):

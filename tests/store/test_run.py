@@ -342,6 +342,7 @@ for step in (lambda: check_output(out / "sealed"), lambda: open_run(out / "seale
 """
 
 
+@pytest.mark.thorough
 def test_permissions_are_checked():
     """A place that is read-only, and one where a directory of that name cannot be looked into."""
     with tempfile.TemporaryDirectory() as folder:  # pytest's own cannot be entered by other users
@@ -431,6 +432,7 @@ def work(process):
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("task", ["same", "others"])
 def test_eight_processes_begin_a_run_concurrently(task, tmp_path):

@@ -89,6 +89,7 @@ def test_consecutive_images_share_a_directory(inputs, tmp_path):
     assert problems(tmp_path / "out") == []
 
 
+@pytest.mark.thorough
 def test_webdataset_reads_the_pictures_of_a_run_without_shards(inputs, tmp_path):
     draw(inputs, tmp_path / "out")
     draw(inputs, tmp_path / "single", shard=None, to="png")
@@ -135,6 +136,7 @@ def test_names_of_files_layers_and_classes_are_not_keys_of_an_archive(tmp_path):
     assert {key for key in sample if not key.startswith("__")} == {"input.png", "l00.png", "json"}
 
 
+@pytest.mark.thorough
 def test_several_views_and_classes_have_their_own_fields(tmp_path):
     visualize(
         "shapesnet", "sample_images/shapes", out=tmp_path, shard=2, to="tar", views=["maps", "mean", "gradcam"],
@@ -198,6 +200,7 @@ def tensor_of(path):
     return (pixels - mean[:, None, None]) / std[:, None, None]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("formats", [["tar"], ["tensorboard"], ["tensorboard", "tar"]])
 def test_the_index_locates_each_picture(inputs, tmp_path, formats):
     draw(inputs, tmp_path / "out", to=formats)
@@ -237,6 +240,7 @@ def test_the_index_has_predictions(tmp_path):
     assert reported == {f"{name}.jpg": name for name in ("circle", "cross", "ring", "square", "star", "triangle")}
 
 
+@pytest.mark.thorough
 def test_files_of_many_images_record_their_number(inputs, tmp_path):
     draw(inputs, tmp_path / "out")
     entries = {entry["name"]: entry for entry in read_unit(tmp_path / "out/run/shard-000002")["files"]}
@@ -279,6 +283,7 @@ def test_a_partial_run_is_completed_to_the_same_result(inputs, tmp_path, gone):
     assert difference(snapshot(tmp_path / "out"), snapshot(tmp_path / "whole")) == []
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("options", [{"workers": 1}, {"workers": 4}, {"batch_size": 3}, {"workers": 3, "batch_size": 2}])
 def test_workers_and_batches_do_not_change_the_tree_of_shards(inputs, tmp_path, options):
@@ -360,6 +365,7 @@ def test_a_changed_image_whose_neighbour_is_gone_costs_no_picture(inputs, tmp_pa
     assert problems(tmp_path / "out") == []
 
 
+@pytest.mark.thorough
 def test_a_changed_image_that_cannot_be_drawn_costs_no_picture_of_others(inputs, tmp_path):
     draw(inputs, tmp_path / "out")
     (inputs / "6.png").write_bytes(b"no image")
@@ -371,6 +377,7 @@ def test_a_changed_image_that_cannot_be_drawn_costs_no_picture_of_others(inputs,
     assert difference(snapshot(tmp_path / "out/run/shard-000001"), before) == []
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("reason", ["force", "changed"])
 def test_a_shard_that_holds_a_foreign_file_is_not_replaced(inputs, tmp_path, reason):
@@ -418,6 +425,7 @@ def test_failures_are_reported_and_the_shard_has_the_other_images(inputs, tmp_pa
     assert difference(snapshot(tmp_path / "out"), before) == []
 
 
+@pytest.mark.thorough
 def test_repaired_images_form_a_new_shard(inputs, tmp_path):
     (inputs / "3.png").write_bytes(b"no image")
     draw(inputs, tmp_path / "out")
@@ -439,7 +447,7 @@ def test_a_shard_of_failures_only_is_not_written(tmp_path):
     assert members(tmp_path / "out/run") == {}
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("name", "damage"),
     each_once(
@@ -488,6 +496,7 @@ def test_repair_removes_obsolete_shards(inputs, tmp_path):
     ]
 
 
+@pytest.mark.thorough
 def test_images_are_written_in_order_though_the_first_is_drawn_last(inputs, tmp_path):
     threads = []
 
@@ -505,6 +514,7 @@ def test_images_are_written_in_order_though_the_first_is_drawn_last(inputs, tmp_
     assert keys == [f"{number:010}" for number in range(8)]
 
 
+@pytest.mark.thorough
 def test_a_run_that_is_stopped_leaves_nothing_staged(inputs, tmp_path):
     def stop(event):
         if isinstance(event, Staged):
@@ -518,6 +528,7 @@ def test_a_run_that_is_stopped_leaves_nothing_staged(inputs, tmp_path):
     assert difference(snapshot(tmp_path / "out"), snapshot(tmp_path / "whole")) == []
 
 
+@pytest.mark.thorough
 def test_other_sizes_of_shards_are_other_runs(inputs, tmp_path):
     first = draw(inputs, tmp_path / "out", name=None)
     second = draw(inputs, tmp_path / "out", name=None, shard=4)
@@ -566,6 +577,7 @@ def test_a_missing_package_for_tables_has_a_hint(inputs, tmp_path, monkeypatch):
     assert raised.value.hint == "pip install 'fmapviz[scale]'"
 
 
+@pytest.mark.thorough
 def test_a_foreign_directory_in_place_of_a_shard_is_not_changed(inputs, tmp_path):
     draw(inputs / "2.png", tmp_path / "out")
     shutil.rmtree(tmp_path / "out/run/shard-000000")
@@ -585,7 +597,7 @@ def test_a_foreign_directory_in_place_of_a_shard_is_not_changed(inputs, tmp_path
 ASKED, KEPT = ["more/1.png", "1.png", "7", "path"], [["tar"], ["tensorboard"]]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("name", "formats"), often(each_once(ASKED, KEPT), of=product(ASKED, KEPT)))
 def test_one_picture_is_extracted(inputs, tmp_path, formats, name):
     draw(inputs, tmp_path / "out", to=formats)
@@ -610,6 +622,7 @@ def test_an_image_is_found_by_its_path_as_typed_for_the_run(inputs, tmp_path, mo
         assert extract.extract("../out", image=typed, layer="second").png == expected.png
 
 
+@pytest.mark.thorough
 def test_pictures_of_images_of_one_name_have_two_names(tmp_path):
     paths = [paint(tmp_path / "in" / folder / "cat.png", seed) for seed, folder in enumerate(("a", "b"))]
     draw(tmp_path / "in", tmp_path / "out", name="folder")
@@ -620,6 +633,7 @@ def test_pictures_of_images_of_one_name_have_two_names(tmp_path):
         assert all("cat.png" in name and "/" not in name for name in names)
 
 
+@pytest.mark.thorough
 def test_of_several_runs_with_an_image_the_hint_names_one(inputs, tmp_path, fmapviz):
     for name in ("one", "two words"):
         draw(inputs, tmp_path / "all runs", to="tar", name=name)
@@ -648,6 +662,7 @@ def test_of_several_pictures_one_has_to_be_chosen(tmp_path):
     assert extract.extract(tmp_path, image="star.jpg", layer=layer, view="gradcam", target="STAR") == by_class
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("image", "layer", "message", "hint"),
     [
@@ -676,6 +691,7 @@ def test_extraction_from_a_damaged_shard_is_an_error(inputs, tmp_path):
         extract.extract(tmp_path / "out", image="2.png", layer="first")
 
 
+@pytest.mark.thorough
 def test_extraction_without_shards_or_pictures_is_refused_with_the_reason(inputs, tmp_path):
     draw(inputs, tmp_path / "single", shard=None, to="png")
     with pytest.raises(RequestError, match="no shards in"):
@@ -705,6 +721,7 @@ def test_a_notice_is_no_picture(inputs, tmp_path):
 # --- the command
 
 
+@pytest.mark.thorough
 def test_the_command_prints_how_tensorboard_shows_all_images_of_a_shard(fmapviz, inputs, tmp_path):
     done = fmapviz("shapesnet", inputs, "--shard", "5", "--out", tmp_path / "out")
     assert done.returncode == 0, done.stderr

@@ -66,6 +66,7 @@ def test_top_images_that_the_run_draws_itself_are_drawn_again(tmp_path):
     assert draw(inputs, out=tmp_path / "out", **options).pictures == 0
 
 
+@pytest.mark.thorough
 def test_statistics_and_report_include_all_images(tmp_path):
     inputs = paint_some(tmp_path / "in", 2)
     run = draw(inputs, out=tmp_path / "out").directory

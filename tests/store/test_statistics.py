@@ -234,7 +234,7 @@ def spoilt(x):
 # --- what NumPy says
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("batch_size", [None, 1, 2, 8])
 @pytest.mark.parametrize("workers", [1, 4])
 def test_statistics_of_a_network_equal_numpys(look, pictures, batch_size, workers):
@@ -250,6 +250,7 @@ def test_statistics_of_a_network_equal_numpys(look, pictures, batch_size, worker
     assert (summary.pictures, summary.exit_code) == (0, 0)
 
 
+@pytest.mark.thorough
 def test_statistics_of_a_trained_network_equal_numpys(look, samples):
     inputs = sorted((samples / "shapes").iterdir())
     model = load_model("shapesnet", preprocessing=InputOptions(size=(64, 64)))
@@ -415,6 +416,7 @@ def test_layers_are_in_the_order_of_execution_though_some_run_for_some_images_on
     assert (order[0], order[-1]) == ("first", "last")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("batch_size", [1, 4])
 def test_all_samples_of_an_image_count(look, pictures, batch_size):
     model = Regions(3)
@@ -438,6 +440,7 @@ def test_statistics_of_clips_equal_numpys(look, pictures):
         assert_rows(rows, [channels_first(each["clip.1"][:, :, time]) for each in seen])
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64], ids=str)
 def test_networks_of_other_types_are_computed_in_them(look, pictures, dtype):
@@ -458,7 +461,7 @@ def test_deviations_of_large_values_are_accurate(look, tmp_path, offset):
     assert all(row["std"] > 0.9 for row in table["far", "output", ""])
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("shard", [None, pytest.param(3, marks=needs("pyarrow", "scale"))], ids=["images", "shards"])
 def test_deviations_that_are_tiny_beside_the_mean_are_accurate(look, tmp_path, dtype, shard):
@@ -483,6 +486,7 @@ def test_statistics_of_images_of_different_levels_are_accurate(look, pictures):
     assert_numpys(summary.directory, outputs(model, pictures), layers=["far"])
 
 
+@pytest.mark.thorough
 def test_statistics_of_a_million_values_are_accurate(look, tmp_path):
     inputs = [paint(tmp_path / f"{seed}.png", seed, (600, 700)) for seed in range(2)]
     model = Makes(many=lambda x: x.exp())
@@ -491,7 +495,7 @@ def test_statistics_of_a_million_values_are_accurate(look, tmp_path):
     assert_numpys(summary.directory, outputs(model, inputs), layers=["many"], rtol=5e-5)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("factor", [1e-12, *(factor for factor in (1e-22, 1e22, 1e37)), 1e18])
 def test_statistics_of_very_small_and_large_values_are_accurate(look, pictures, factor):
     model = Makes(scaled=lambda x: x * factor)
@@ -553,12 +557,14 @@ def test_statistics_of_an_interrupted_run_are_those_of_an_uninterrupted_one(whol
     assert problems(tmp_path / "out") == []
 
 
+@pytest.mark.thorough
 def test_statistics_of_a_run_drawn_again_are_the_same(whole, look):
     inputs, expected = whole
     look(Ordinary(), inputs)
     assert bytes_of(look(Ordinary(), inputs, force=True).directory) == expected
 
 
+@pytest.mark.thorough
 def test_statistics_use_the_current_content_of_a_changed_image(look, pictures):
     look(Ordinary(), pictures)
     paint(pictures[2], 99, (13, 15))
@@ -568,6 +574,7 @@ def test_statistics_use_the_current_content_of_a_changed_image(look, pictures):
     assert_numpys(summary.directory, outputs(model, pictures))
 
 
+@pytest.mark.thorough
 def test_images_of_one_name_are_all_counted_in_either_order(look, tmp_path):
     inputs = [paint(tmp_path / f"{folder}/x.png", folder) for folder in range(4)]
     model = Ordinary()
@@ -784,6 +791,7 @@ def test_a_name_that_is_no_unicode_is_kept(look, pictures):
 # --- messages
 
 
+@pytest.mark.thorough
 def test_the_command_reports_the_number_of_dead_channels(fmapviz, tmp_path):
     net = tmp_path / "net.py"
     net.write_text(
@@ -867,7 +875,7 @@ FILES = ["stats.csv", "stats.json", "products.json", "0.png/stats.safetensors"]
 DAMAGES = ["flip", "cut", "remove"]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("name", "damage"), often(each_once(FILES, DAMAGES), of=product(FILES, DAMAGES)))
 def test_damaged_statistics_are_found_and_repaired_by_the_same_command(look, pictures, tmp_path, name, damage):
     directory = look(Ordinary(), pictures).directory
@@ -887,6 +895,7 @@ def test_damaged_statistics_are_found_and_repaired_by_the_same_command(look, pic
         assert bytes_of(directory) == before
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("damage", ["cut", "remove"])
 def test_lost_statistics_of_an_image_are_reported_and_repaired_by_force(look, pictures, tmp_path, damage):
@@ -901,6 +910,7 @@ def test_lost_statistics_of_an_image_are_reported_and_repaired_by_force(look, pi
     assert problems(tmp_path / "out") == []
 
 
+@pytest.mark.thorough
 def test_an_image_is_added_to_a_run_with_a_damaged_one(look, pictures):
     directory = look(Ordinary(), pictures[:4]).directory
     path = directory / "0.png/stats.safetensors"

@@ -67,6 +67,7 @@ def check_that_top_can_be_drawn_again(run, model=None):
     check_whole(run)
 
 
+@pytest.mark.thorough
 def test_top_of_a_run_that_is_being_written_is_recorded(tmp_path):
     top, run = while_running(tmp_path, lambda run: fmapviz.top_images(run, k=2, model=Net(), to="png"))
     assert {"top.csv", "stats.csv", "index.html"} <= recorded(run)
@@ -96,6 +97,7 @@ def test_a_run_that_ends_between_pages_and_table_of_top_writes_the_table(tmp_pat
     check_that_top_can_be_drawn_again(run, Net())
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("part", [None, Part(1, 2)])
 def test_a_second_command_of_the_same_run_adds_its_images(part, tmp_path):
     more = paint_some(tmp_path / "more", 7)
@@ -113,6 +115,7 @@ def test_a_run_that_is_being_written_is_not_removed(tmp_path):
     check_whole(run)
 
 
+@pytest.mark.thorough
 def test_a_run_whose_top_images_are_drawn_is_not_removed(tmp_path):
     run = draw(paint_some(tmp_path / "in", 3), out=tmp_path / "out").directory
     states = []
@@ -127,6 +130,7 @@ def test_a_run_whose_top_images_are_drawn_is_not_removed(tmp_path):
     check_whole(run)
 
 
+@pytest.mark.thorough
 def test_a_report_of_a_running_run_shows_its_finished_images(tmp_path):
     other = draw(paint_some(tmp_path / "in", 2), out=tmp_path / "out", name="other").directory
     page, run = while_running(tmp_path, lambda run: _page(run, other))

@@ -81,6 +81,7 @@ def names(place):
 # --- commands that end before their time
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("number", "reason"),
@@ -116,6 +117,7 @@ def test_a_command_that_is_interrupted_leaves_an_interrupted_run(number, reason,
     assert not [problem for each in verify(tmp_path / "out") for problem in each.problems]
 
 
+@pytest.mark.thorough
 def test_a_full_disk_leaves_a_run_listed_as_unfinished(tmp_path, monkeypatch):
     inputs = paint_some(tmp_path / "in", 4)
     with put_in(monkeypatch, Disk()) as disk:
@@ -221,6 +223,7 @@ def test_a_grown_folder_has_its_current_number_of_inputs(tmp_path):
     assert shown(tmp_path)[1:] == (7, "interrupted")
 
 
+@pytest.mark.thorough
 def test_the_number_of_other_inputs_is_unknown(tmp_path):
     draw(paint_some(tmp_path / "in", 3), out=tmp_path / "out")
     more = paint_some(tmp_path / "more", 4, first=10)
@@ -241,6 +244,7 @@ def test_images_interrupted_while_redrawn_are_counted_once(tmp_path):
     assert shown(tmp_path) == (4, None, "interrupted")
 
 
+@pytest.mark.thorough
 def test_a_run_in_parts_is_finished_when_each_part_is(tmp_path):
     inputs = paint_some(tmp_path / "in", 9)
     with pytest.raises(KeyboardInterrupt):
@@ -271,7 +275,7 @@ def test_images_in_shards_are_counted(tmp_path):
 # --- records that are damaged or made up
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "content",
     [b"", bytes(300), b"{", b"[]", b'{\n "fmapviz": 2, "inputs": 7}', b'{\n "fmapviz": 2, "inputs": "x", "found": "many"}'],

@@ -307,6 +307,7 @@ with staging_folder(run) as staging:
 """
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("damage", ["a damaged record", "no record"])
 def test_force_replaces_a_unit_without_a_record(damage, run):
     directory = finish(run, source(), "old")

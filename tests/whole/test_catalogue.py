@@ -469,6 +469,7 @@ UNUSUAL = (
 LOSSY = {"cmyk.jpg", "modern.avif", "photo.png"}
 
 
+@pytest.mark.thorough
 def test_images_that_are_only_unusual_are_drawn_by_rule(house):
     for name, content, _, _ in UNUSUAL:
         (house.place / "in" / name).write_bytes(content())
@@ -643,6 +644,7 @@ def test_layers_with_harmful_names_are_drawn(house):
 # --- Lists and terminals
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("mark", "options", "separator", "end"),
     [
@@ -672,6 +674,7 @@ def bash(house, script):
     return result.returncode, result.stdout.decode(), result.stderr.decode()
 
 
+@pytest.mark.thorough
 def test_a_shell_loop_runs_every_line(house):
     for name in "abc":
         make_good(house.place / f"in/{name}.png")
@@ -689,7 +692,7 @@ def test_a_closed_pipe_of_results_ends_the_command(house):
     assert house.tree() == tree_of("a.png", "b.png", "c.png")
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("closed", [(0,), (1,), (2,), (0, 1, 2)])
 def test_closed_streams_are_handled(closed, house):
     make_good(house.place / "in/a.png")
@@ -1136,6 +1139,7 @@ def test_links_in_out_are_not_written_through(house):
     assert house.tree("elsewhere") == {"elsewhere/"}
 
 
+@pytest.mark.thorough
 def test_verify_opens_nothing_but_the_files_of_the_run(house):
     make_good(house.place / "in/a.png")
     assert house.run(*RUN, "in").code == 0

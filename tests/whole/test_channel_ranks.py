@@ -95,7 +95,7 @@ def drawn(maps, numbers):
     return grid[0].mul(255).add_(0.5).clamp_(0, 255).to(torch.uint8).numpy()
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("rank", RANKS)
 @pytest.mark.parametrize("batch_size", [1, 4])
 def test_each_image_shows_its_own_strongest_channels(look, pictures, rank, batch_size):
@@ -112,6 +112,7 @@ def test_each_image_shows_its_own_strongest_channels(look, pictures, rank, batch
     assert len(chosen) > 1
 
 
+@pytest.mark.thorough
 def test_channels_are_ranked_by_the_maximum_by_default(look, pictures):
     model = Shows(lambda x: torch.cat([x, x * 2, -x], 1))
     one = look(model, pictures[:1], "top:5", name="one")
@@ -226,6 +227,7 @@ def test_gradients_are_ranked_by_themselves(look, pictures):
         assert layer["channels"] == ranked(gradient[0].double().numpy(), "mean")[:3]
 
 
+@pytest.mark.thorough
 def test_channel_numbers_are_drawn_by_default(look, pictures):
     model = overwritten()
     bare = look(model, pictures[:1], "top:4", name="bare").directory / "0.png/00_0.maps.png"

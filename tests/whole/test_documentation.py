@@ -266,6 +266,7 @@ def test_tensorboard_serves_the_written_pictures(workplace):
         server.stderr.close()
 
 
+@pytest.mark.thorough
 @needs("pyarrow", "scale")
 def test_the_array_of_jobs_divides_the_work(workplace):
     (script,) = (block.text for block in blocks_of("clusters") if block.kind == "bash")

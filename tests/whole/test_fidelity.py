@@ -137,6 +137,7 @@ def test_each_grid_equals_the_reference_pixel_for_pixel(case):
             assert drawing.statistics.nonfinite == 0
 
 
+@pytest.mark.thorough
 def test_a_hook_without_a_copy_differs_from_the_reference(case):
     """Without this the test above could not fail."""
     batch = pictures(1)
@@ -154,6 +155,7 @@ def test_a_hook_without_a_copy_differs_from_the_reference(case):
         assert statistics[name].minimum == truth[name].min().item()
 
 
+@pytest.mark.sampled(1)
 def test_a_grid_equals_a_file_of_torchvision(case, tmp_path):
     batch = pictures(1)
     truth, _ = oracle(case.model.module, batch)

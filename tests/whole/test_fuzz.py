@@ -686,6 +686,7 @@ def words_for(command, parameter, value):
     return [command, *required, *chain.from_iterable(given.values()), f"{max(parameter.opts, key=len)}={value}"]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("command", "parameter"),
     often(SOME, of=PARAMETERS),

@@ -118,6 +118,7 @@ class Net(nn.Module):
 """
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", OTHER_KINDS)
 def test_a_name_beside_the_network_of_another_type_is_reported_as_unused(name, module, tmp_path):
     value, expected = OTHER_KINDS[name]
@@ -451,6 +452,7 @@ class Repeats(nn.Module):
         return self.conv(x[:, :, None].repeat(1, 1, 5, 1, 1))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("channels", "mode"), [(1, "L"), (3, "RGB")])
 def test_a_network_that_repeats_pictures_to_clips_takes_pictures(channels, mode, tmp_path):
     net = Repeats(channels)

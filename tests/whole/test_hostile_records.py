@@ -225,7 +225,7 @@ def test_the_cases_of_hostile_records_exist():
     assert CASES.keys() >= TYPICAL
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("case", often(sorted(TYPICAL), of=CASES))
 def test_commands_survive_hostile_records(case, whole, tmp_path):
     read_and_go_on(case, whole, tmp_path)

@@ -123,6 +123,7 @@ def test_a_tensor_that_the_network_does_not_take_fails_alone(draw):
     assert "image_0" in summary.failures[0].message
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "options",
     [
@@ -191,6 +192,7 @@ def test_images_in_memory_are_written_to_shards(draw):
     assert (lost.done, lost.failed) == (3, 0)
 
 
+@pytest.mark.thorough
 def test_the_report_statistics_and_second_pass_include_images_in_memory(draw, path):
     given = [noise(1), Image.open(path), prepared(paint(path.with_name("b.png"), 5))]
     summary = draw(given, views=["maps", "top"], to=["html", "stats"])
@@ -204,6 +206,7 @@ def test_the_report_statistics_and_second_pass_include_images_in_memory(draw, pa
     assert all(name in str(refused.value) for name in ("image_0", "image_2", "photo.png"))
 
 
+@pytest.mark.thorough
 def test_a_crop_in_the_pixels_of_a_tensor_is_the_preprocessed_region(draw, path):
     """A prepared tensor is its own picture: a box in it is the box in the file if that is not resized."""
     rows = {}

@@ -242,6 +242,7 @@ def test_versions_that_do_not_exist_are_explained_by_uv(machine):
     assert sentence == "fmapviz: the packages cannot be installed: error: No solution found: there is no torch==99."
 
 
+@pytest.mark.thorough
 def test_an_old_python_is_named(machine):
     older = "import sys, platform; sys.version_info, platform.python_version = (3, 10, 13), lambda: '3.10.13'"
     machine.has("python3", f'exec {sys.executable} -c "{older}; exec(sys.argv[1])" "$2"')

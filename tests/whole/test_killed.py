@@ -14,6 +14,7 @@ def house(tmp_path_factory, warm, request):
     return House(tmp_path_factory.mktemp("house"), 12, server=warm, arguments=request.param)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("house", [ARGUMENTS, *thorough((SHARDS,))], ids=["single", "shards"], indirect=True)
 def test_a_command_may_be_killed_at_any_moment(house):
     at_work = [house.kill_one(*options) for options in [(), (), ("--force",), ("--repair",), ("--workers", "4"), ()]]

@@ -77,6 +77,7 @@ LOOKS = [
 ADDED = [{"labels": True, "colorbar": True}, {"labels": True}, {"colorbar": True}]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("style", "added"), often([*zip(LOOKS[::3], ADDED, strict=True)], of=product(LOOKS, ADDED)))
 def test_labels_do_not_change_the_tiles(look, style, added):
     plain, labelled = look(**style), look(**style, **added)
@@ -100,7 +101,7 @@ def test_grey_stays_grey_and_colour_stays_colour(look, style):
     assert {opened(unit / f"{name}.maps.png")[1] for name in ("00_first", "01_second")} == {"RGB"}
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("style", "numbered", "headed"),
     [
@@ -125,6 +126,7 @@ def test_numbers_and_header_are_drawn_on_request(look, style, numbered, headed):
         assert bool(pixels[: laid["top"]].any()) is (numbered or headed)
 
 
+@pytest.mark.thorough
 def test_each_number_is_above_its_tile(look):
     """Of 12 tiles only those of the same number look the same."""
 
@@ -155,6 +157,7 @@ def test_each_number_is_above_its_tile(look):
     assert {**some, **strongest} == {number: everything[number] for number in {**some, **strongest}}
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("labels", [None, True])
 def test_the_strongest_values_of_a_vector_are_numbered(look, labels):
     plain, unit = look(channels="top:20", labels=False), look(channels="top:20", labels=labels)
@@ -170,6 +173,7 @@ def test_the_strongest_values_of_a_vector_are_numbered(look, labels):
     assert laid["columns"] == len(set(shown.values())) == 20
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("view", ["maps", *thorough("mean", "pca")])
 def test_a_header_reports_values_that_are_not_finite(look, view):
     class Hurt(Net):
@@ -185,6 +189,7 @@ def test_a_header_reports_values_that_are_not_finite(look, view):
     assert heights[1] > heights[0]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("norm", ["channel", "signed", *thorough("layer", "run", "fixed:-0.5,2")])
 def test_a_colour_bar_is_beside_the_grid(look, norm):
     from extras import matplotlib as mpl
@@ -244,6 +249,7 @@ def test_heat_maps_have_a_bar_and_a_header(look):
     assert names >= {"mean", "pca", "gradcam", "histogram"}
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("view", "alpha"), often([("mean", 0.5), ("gradcam", 1.0)], of=product(["mean", "gradcam"], [0.2, 0.5, 0.9, 1.0]))
 )
@@ -259,6 +265,7 @@ def test_the_colour_bar_of_an_overlay_has_its_colours(look, view, alpha):
         assert abs(bar - colour).max(1).min() <= 14, colour  # half a step of the bar's 14 greys, and of its height
 
 
+@pytest.mark.thorough
 def test_the_caption_describes_the_colour_bar_of_an_overlay(look):
     for gray, told in ((True, "the bar is over black to white"), (False, "the bar is without the input")):
         unit = look(views=["mean"], types=["Conv2d"], colorbar=True, gray_input=gray)
@@ -269,6 +276,7 @@ def test_the_caption_describes_the_colour_bar_of_an_overlay(look):
 NAMES = ["ордер", "層", "a" * 150, "émile ℵ🙂", "x|y<b>&", "%20#?"]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", often(NAMES[:2], of=NAMES))
 def test_each_layer_name_is_drawn(look, name):
     torch.manual_seed(0)

@@ -62,6 +62,7 @@ def test_a_limit_of_file_size_that_no_file_reaches_changes_nothing(house, run):
     assert difference(snapshot(house.out), house.expected) == []
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("options", [(), ("--workers", "8", "--batch-size", "8")])
 def test_a_low_limit_of_open_files_suffices(options, house, run):
     code, lines = run(LIMIT.format(what="RLIMIT_NOFILE", number=64), *options)

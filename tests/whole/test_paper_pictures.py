@@ -89,7 +89,7 @@ COLOURS = {
 GROUND_STYLES = [{}, {"colormap": "viridis", "channels": "top:5", "padding": 5, "columns": 3}]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("name", "style"), often(each_once(COLOURS, GROUND_STYLES), of=product(COLOURS, GROUND_STYLES)), ids=str
 )
@@ -123,6 +123,7 @@ def test_bars_are_dark_on_a_light_background(look):
     )
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["white", "#203050", "transparent"])
 def test_texts_are_legible_on_each_background(look, name):
     unit = look(background=name, labels=True, colorbar=True)
@@ -215,6 +216,7 @@ def images_in(svg):
             yield int(each.get("x")), int(each.get("y")), np.asarray(image.convert("RGBA"))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "style", [{}, {"background": "white", "colorbar": True, "text_size": 20}, {"channels": "top:5"}], ids=str
 )
@@ -236,6 +238,7 @@ def test_svg_has_the_pixels_of_the_png_file_and_its_texts_as_text(look, style):
         assert f"Model: {facts['Model']}" in svg.find(f"{SVG}desc").text
 
 
+@pytest.mark.thorough
 def test_svg_looks_like_the_png_file(look, browser, tmp_path):
     unit = look(
         labels=True,
@@ -286,6 +289,7 @@ def test_names_are_text_in_svg(look):
     assert next(svg.iter(f"{SVG}text")).text.startswith('<script>&"x')
 
 
+@pytest.mark.thorough
 def test_kernels_have_the_chosen_scale(look):
     torch.manual_seed(0)
     for scale in (2, 4, 9):
@@ -353,6 +357,7 @@ def test_a_sheet_in_svg_has_the_pixels_of_the_png_file(look):
     assert {path.stem for path in unit.glob("*.svg")} == {path.stem for path in unit.glob("*.*.png")} | {"contact"}
 
 
+@pytest.mark.thorough
 def test_unwritten_views_are_reported_only_if_no_other_format_writes_them(look):
     def told(**options):
         events = []

@@ -456,6 +456,7 @@ def test_a_run_without_its_record_is_recognized_by_its_units(bucket, inputs, tmp
 # --- changes, damage, several at once
 
 
+@pytest.mark.thorough
 def test_a_changed_image_replaces_its_unit(bucket, inputs, tmp_path):
     draw([inputs], OUT)
     bucket.put("runs/run/1.png/notes.txt", b"mine")
@@ -468,6 +469,7 @@ def test_a_changed_image_replaces_its_unit(bucket, inputs, tmp_path):
     assert unlisted(bucket) == ["run/1.png/notes.txt"]
 
 
+@pytest.mark.thorough
 def test_the_report_finds_the_pictures_of_a_redrawn_image(bucket, inputs):
     draw([inputs], OUT, to=["html"])
     page = bucket.get("runs/run/index.html")
@@ -729,6 +731,7 @@ def test_a_killed_command_is_completed_by_the_next(*, bucket, proxy, inputs, tmp
     assert problems(OUT) == []
 
 
+@pytest.mark.thorough
 def test_an_interruption_does_not_wait_for_an_answer(*, bucket, proxy, inputs, tmp_path, begin, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
     (tmp_path / "tmp").mkdir()

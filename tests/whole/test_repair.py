@@ -75,7 +75,7 @@ def test_the_cases_cover_all_kinds_of_files(whole):
 
 
 # Each file in two ways, and two of them in every way.
-@pytest.mark.sampled(7)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("name", "damage"), often(each_once(FILES, DAMAGES), of=product(FILES, DAMAGES)))
 def test_each_damage_is_found_and_the_suggested_command_repairs_it(name, damage, whole, tmp_path):
     expected = snapshot(whole / "out")

@@ -172,6 +172,7 @@ def test_all_failures_with_equal_messages_are_listed(folder, tmp_path):
     assert len(page(run)["failures"]) == 2
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "second",
     [
@@ -250,7 +251,7 @@ def test_a_foreign_record_is_not_replaced(folder, look, tmp_path):
     assert record.read_text() == "my own goods"
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "name",
     [
@@ -264,6 +265,7 @@ def test_an_image_named_like_a_run_level_file_is_drawn(look, tmp_path, name):
     assert len(units(summary.directory)) == 2
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["index.html", "stats.csv"])
 def test_a_folder_named_like_a_run_level_file_is_drawn(look, tmp_path, name):
     paint(tmp_path / "in" / name / "a.png")
@@ -276,7 +278,7 @@ FILES = ["index.html", "stats.csv", "stats.json", "stats.js"]
 DAMAGES = ["deleted", "cut", "changed", "emptied"]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("name", "damage"), often(each_once(FILES, DAMAGES), of=product(FILES, DAMAGES)))
 def test_damaged_run_level_files_are_found_and_written_again(folder, look, name, damage):
     run = look([folder], to=["html", "stats"]).directory
@@ -291,7 +293,7 @@ def test_damaged_run_level_files_are_found_and_written_again(folder, look, name,
     assert problems(run) == []
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("damage", ["deleted", "cut", "changed", "emptied"])
 def test_a_damaged_record_is_written_again(folder, look, damage):
     """Run-level files are recognised without their record."""
@@ -440,6 +442,7 @@ def test_several_processes_end_with_a_page_of_all_images(warm, tmp_path):
 # --- opening it
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("formats", [(), ("--to", "png,tensorboard")])
 def test_the_path_of_the_page_is_printed_without_a_display(picture, tmp_path, warm, formats):
     environment = {name: value for name, value in os.environ.items() if name not in {"DISPLAY", "WAYLAND_DISPLAY"}}
@@ -457,6 +460,7 @@ def test_the_path_of_the_page_is_printed_without_a_display(picture, tmp_path, wa
     assert ("events.out.tfevents.fmapviz" in names) is bool(formats)
 
 
+@pytest.mark.thorough
 def test_a_browser_opens_the_page_with_a_display(picture, tmp_path):
     """The browser is a program of this test that records its arguments."""
     browser = tmp_path / "browser.sh"
@@ -504,6 +508,7 @@ def test_images_are_named_by_file_and_as_many_folders_as_needed(look, tmp_path):
     assert (run / "one.png").is_dir()  # the other directory of that name has a hash behind
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("options", [{"dtype": "float16"}, {"style": Style(pca="shared")}])
 def test_options_without_effect_on_results_make_no_other_run(folder, look, options):
     run = look([folder]).directory

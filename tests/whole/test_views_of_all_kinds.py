@@ -115,7 +115,7 @@ def bytes_of(directory):
 # --- mean and max
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("view", ["mean", "max"])
 @pytest.mark.parametrize(
     ("style", "colormap"),
@@ -147,7 +147,7 @@ def test_reductions_of_all_channels_lie_over_the_input(tmp_path, look, view, sty
         assert (abs(found - expected) > 1 + alpha).mean() < 0.01
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("channels", ["top:2", "top:1:mean", "0,2", "99"])
 def test_reductions_use_all_channels_regardless_of_channels(tmp_path, look, channels):
     path = paint(tmp_path / "a.png")
@@ -165,6 +165,7 @@ def test_reductions_use_all_channels_regardless_of_channels(tmp_path, look, chan
         assert all(np.array_equal(some.get_tensor(key), every.get_tensor(key)) for key in every.keys())  # noqa: SIM118
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("size", [(9, 31), (40, 12), (7, 7)])
 def test_a_map_has_the_size_of_its_own_picture(tmp_path, look, size):
     path = paint(tmp_path / "a.png", size=size)
@@ -216,6 +217,7 @@ class Clip(nn.Module):
         return self.conv(torch.stack([x, x.flip(-1), x / 2], 2))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("view", ["mean", "max", "pca"])
 def test_each_frame_has_its_own_reduction(tmp_path, look, view):
     path = paint(tmp_path / "a.png")
@@ -341,6 +343,7 @@ def test_sheets_and_components_have_a_checkerboard_in_their_resolution(tmp_path,
     assert [small[place].tolist() for place in ((0, 0), (1, 2), (2, 2))] == [[0] * 3, [255] * 3, [0] * 3]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("scale", [2, 5])
 def test_components_are_enlarged_as_grids_are(tmp_path, look, scale):
     path = paint(tmp_path / "a.png")
@@ -408,6 +411,7 @@ def test_a_contact_sheet_shows_the_input_and_each_layer_in_order(tmp_path, look)
         assert text_of(unit / "contact.png")["Layers"] == "2"
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("norm", ["fixed:-9,9", "run"])
 def test_the_contact_sheet_names_the_scaling_of_its_cells(tmp_path, look, norm):
     """The cells do not reach from each one's smallest value to its largest then, so the sheet must not say that they do."""
@@ -421,6 +425,7 @@ def test_the_contact_sheet_names_the_scaling_of_its_cells(tmp_path, look, norm):
     assert not np.array_equal(*notes)
 
 
+@pytest.mark.thorough
 def test_a_contact_sheet_does_not_depend_on_other_views(tmp_path, look):
     path = paint(tmp_path / "a.png")
     alone = look([path], views="contact").directory / "a.png/contact.png"
@@ -501,6 +506,7 @@ def test_a_grown_run_keeps_its_basis(tmp_path, look):
     assert (run / "survey.json").read_bytes() == survey
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("channels", ["0,1,2", "top:3"])
 def test_chosen_channels_have_a_shared_basis_too(tmp_path, look, channels):
     paths = [paint(tmp_path / f"{seed}.png", seed) for seed in range(2)]
@@ -519,6 +525,7 @@ class Picky(Net):
         return self.second(first)
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("batch", [1, 8])
 def test_a_failing_image_does_not_affect_the_basis(tmp_path, batch):
@@ -612,7 +619,7 @@ def test_values_that_are_not_finite_are_not_counted_in_bins(tmp_path, look, monk
         assert abs(np.cumsum(rows[:, 2]) - np.cumsum(np.histogram(finite, 64)[0])).max() <= 1
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("everything", [False, True])
 @pytest.mark.parametrize("norm", ["channel", "layer", "signed", "run", "fixed:-1,1"])
 def test_no_view_is_stopped_by_nan(tmp_path, look, monkeypatch, everything, norm):
@@ -624,6 +631,7 @@ def test_no_view_is_stopped_by_nan(tmp_path, look, monkeypatch, everything, norm
     assert (summary.done, summary.pictures) == (1, 2 * 5 + 2)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("view", ["maps", "mean"])
 def test_a_scale_of_infinities_is_not_recorded(tmp_path, look, monkeypatch, view):
     monkeypatch.setattr(Broken, "everything", True)
@@ -706,6 +714,7 @@ def test_kernels_are_drawn_beside_images(tmp_path, look):
     assert (grown.done, grown.skipped, grown.pictures) == (1, 1, 5)
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["_model", "_model/a.png", "_model/x/a.png"])
 @pytest.mark.parametrize("kernels_first", [False, True])
@@ -759,6 +768,7 @@ def test_the_largest_filters_are_drawn_and_numbered(look, labels, layer):
     assert (sizes[0] == sizes[1]) is (labels is False)
 
 
+@pytest.mark.thorough
 def test_colormaps_apply_to_kernels_of_one_value_per_pixel(tmp_path, look):
     from extras import matplotlib as mpl
 
@@ -814,7 +824,7 @@ def test_the_scale_of_kernels_covers_all_filters_regardless_of_channels(tmp_path
         assert picture.drawing.content.limits == pytest.approx((float(weight.min()), float(weight.max())))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "norm",
     [

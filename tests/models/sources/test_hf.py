@@ -111,6 +111,7 @@ def test_published_weights_come_from_the_hubs_cache_with_class_names(hub, transf
     assert outcome.predictions[0].score == pytest.approx(scores.max().item(), rel=1e-4)
 
 
+@pytest.mark.thorough
 def test_layers_and_blocks_have_the_outputs_of_transformers(hub, picture, tmp_path):
     summary = visualize("hf:some/vit", picture, to="raw", out=tmp_path / "out")
     from safetensors.torch import load_file
@@ -171,6 +172,7 @@ def test_without_a_head_the_backbone_is_drawn_and_a_missing_pooler_is_named(tran
     assert torch.equal(model.module.pooler.dense.weight, again.module.pooler.dense.weight)
 
 
+@pytest.mark.thorough
 def test_the_vision_part_of_a_model_of_pictures_and_texts_is_drawn(picture, tmp_path):
     parts = {"num_hidden_layers": 2, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 16}
     texts = parts | {"vocab_size": 50, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}

@@ -485,6 +485,7 @@ def test_a_forward_pass_that_fails_for_every_image_shows_its_traceback_once(comm
     assert failed.stderr.count("[E_MODEL]") == 2
 
 
+@pytest.mark.thorough
 def test_output_of_a_forward_pass_is_no_result_and_its_exit_is_a_failure(command, code):
     write(
         "net.py",

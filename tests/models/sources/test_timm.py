@@ -165,6 +165,7 @@ def hub(timm, tmp_path, monkeypatch):
     return network
 
 
+@pytest.mark.thorough
 def test_published_weights_and_class_names_come_from_the_hubs_cache(hub, tmp_path, picture):
     events = []
     for name in ("timm:resnet10t", "timm:resnet10t.c3_in1k"):
@@ -274,6 +275,7 @@ def test_without_timm_the_hint_installs_it(tmp_path):
         assert run.stderr == ("error: the model source 'timm' needs the package timm\nhint: pip install 'fmapviz[timm]'\n")
 
 
+@pytest.mark.thorough
 def test_the_spelling_is_checked_without_importing_anything():
     script = (
         "import sys; from fmapviz.models.load import check_name; check_name('timm:resnet18'); "

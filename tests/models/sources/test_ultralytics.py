@@ -60,6 +60,7 @@ def test_names_equal_those_of_the_package():
     assert {"ultralytics:yolo11n.yaml", "ultralytics:yolov8n-seg.yaml"} <= set(model_names("ultralytics:*"))
 
 
+@pytest.mark.thorough
 def test_other_packages_are_not_affected():
     """Importing ultralytics changes Pillow, PyTorch and the environment; the source puts all back."""
     program = (

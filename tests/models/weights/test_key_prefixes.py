@@ -167,7 +167,7 @@ MORE = ["alexnet", "googlenet", "ssdlite320_mobilenet_v3_large", "r3d_18", "dens
         "retinanet_resnet50_fpn", "s3d"]  # fmt: skip
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", [*HEADS, *thorough(*MORE)])
 def test_weights_for_other_classes_are_loaded(name, save):
     state = constant(shapes_of(name, num_classes=5))
@@ -178,6 +178,7 @@ def test_weights_for_other_classes_are_loaded(name, save):
     assert f"the weights are for 5 classes, not {usual}: the head was built for 5" in model.notices
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("name", "kwargs"),
     [
@@ -327,7 +328,7 @@ def test_weights_with_batch_normalisation_for_a_network_without_are_refused(save
     assert "with batch normalisation, and this one has none" in refusal(save(small().state_dict()), small(norm=False))[1]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("name", "other", "cause"),
     [

@@ -121,6 +121,7 @@ def sha256(path):
 # Published weights, from torch's cache
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("weights", ["default", "IMAGENET1K_V1", "DEFAULT"])
 def test_published_weights_come_from_torchs_cache(weights, cache, state):
     torch.save(state, published_file(cache, NAME))
@@ -148,6 +149,7 @@ def test_published_weights_are_those_of_the_requested_entry(cache):
     assert one.preparation.description != other.preparation.description  # resized to 256, or to 232
 
 
+@pytest.mark.thorough
 def test_quantized_models_take_the_weights_that_are_not_quantized(cache):
     state = build("mobilenet_v2").state_dict()
     path = published_file(cache, "mobilenet_v2", "IMAGENET1K_V1")
@@ -161,6 +163,7 @@ def test_quantized_models_take_the_weights_that_are_not_quantized(cache):
     assert "IMAGENET1K_V1" in hint
 
 
+@pytest.mark.thorough
 def test_published_weights_are_loaded_as_by_torchvision(cache, monkeypatch):
     """GoogLeNet's come with heads that are cut off and want inputs transformed in the network; a detector's are frozen."""
     googlenet, path = build("googlenet"), published_file(cache, "googlenet")
@@ -187,6 +190,7 @@ def test_published_weights_are_loaded_as_by_torchvision(cache, monkeypatch):
     assert type(module.backbone.body["0"][1]).__name__ == "FrozenBatchNorm2d"
 
 
+@pytest.mark.thorough
 def test_segmentation_weights_include_their_second_head(cache):
     name = "deeplabv3_mobilenet_v3_large"
     state = build(name, aux_loss=True).state_dict()
@@ -345,6 +349,7 @@ def test_weights_from_a_url_are_downloaded_once(server, save, state, cache):
     assert model.weights == next(cache.iterdir()).name
 
 
+@pytest.mark.thorough
 def test_an_entry_of_a_file_from_a_url_is_loaded(server, save, state, cache):
     path = Path(save({"model": {key: values + 1 for key, values in state.items()}, "ema": state}))
     server.files["/nets/weights.pth"] = path.read_bytes()
@@ -357,6 +362,7 @@ def test_an_entry_of_a_file_from_a_url_is_loaded(server, save, state, cache):
     assert server.requests[0] == "/nets/weights.pth"
 
 
+@pytest.mark.thorough
 def test_files_of_one_name_from_several_urls_are_distinguished(server, save, state, cache):
     other = {key: values + 1 for key, values in state.items()}
     for place, content in (("one", state), ("other", other)):
@@ -474,7 +480,7 @@ def test_malice_from_a_url_is_refused_and_does_not_run(server, save, tmp_path):
 # Files
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["weights.pth", "weights.pt", "weights.tar", "weights", "my.ckpt", "ä ö\n.pth"])
 def test_a_plain_state_dict_is_loaded(name, save, state):
     path = save(state, name)
@@ -492,6 +498,7 @@ def test_a_file_in_the_working_directory_is_loaded(save, state, tmp_path, monkey
     assert_holds(load("lower").module, state)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("nest", ["state_dict", "model", "model_state_dict"])
 def test_a_nested_state_dict_of_a_training_is_loaded(nest, save, state):
     optimizer = torch.optim.SGD([nn.Parameter(torch.ones(2))], 0.1, momentum=0.9).state_dict()
@@ -580,6 +587,7 @@ def test_parameters_and_views_are_read_as_tensors(network, save, state):
     assert_holds(load(save(content)).module, state)
 
 
+@pytest.mark.thorough
 def test_loading_a_file_draws_no_random_numbers(save, state):
     path = save(state)
     before = torch.get_rng_state()
@@ -630,6 +638,7 @@ def test_wrong_arguments_are_refused_before_weights_are_downloaded(cache, monkey
         load("default", "squeezenet1_1(num_clases=3)")
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("heads", [True, False])
 def test_a_segmentation_model_is_loaded_with_and_without_its_second_head(heads, save):
@@ -648,6 +657,7 @@ def test_a_vision_transformer_of_another_size_under_old_keys_is_loaded(save):
     assert "64x64" in model.preparation.description
 
 
+@pytest.mark.thorough
 def test_a_detector_under_old_keys_is_loaded(save):
     name = "fasterrcnn_mobilenet_v3_large_320_fpn"
     state = build(name).state_dict()

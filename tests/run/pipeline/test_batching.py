@@ -220,6 +220,7 @@ def test_an_image_that_fails_in_a_shared_pass_fails_alone(tmp_path):
     assert trees[0] == trees[1]
 
 
+@pytest.mark.thorough
 def test_fewer_images_share_a_pass_if_memory_is_short(tmp_path):
     pictures, model, alone, events = paint_many(tmp_path / "pictures", 18), Short(), Short(), []
     list(islice(alone.ticks.numbers, 5))  # has what it needs
@@ -250,6 +251,7 @@ def test_an_image_has_the_same_files_alone_and_in_a_folder(tmp_path):
         assert alone.items() <= folder.items()
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("workers", [2, 4])
 def test_several_threads_write_the_same_files(workers, tmp_path):
@@ -307,7 +309,7 @@ def notices_of(events):
     return [event.message for event in events if isinstance(event, Notice)]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind", [Mixing, Brightest, Darkest, Normalising, Attending, Contrasting])
 @pytest.mark.parametrize("workers", [1, 3])
 def test_images_of_a_network_that_mixes_a_batch_are_passed_alone_with_a_notice(kind, workers, tmp_path):
@@ -327,6 +329,7 @@ def test_images_of_a_stateful_network_are_passed_alone_with_a_notice(kind, tmp_p
     assert notice.endswith("from one image to the next: each image is drawn alone, from the state of the start")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind", [Net, Otherwise])
 def test_rounding_of_a_batch_is_no_mixing(kind, tmp_path):
     model, events = kind(), []

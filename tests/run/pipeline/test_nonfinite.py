@@ -47,6 +47,7 @@ WORDS = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", ["all", "weights", "none", *thorough("some", "input")])
 def test_the_first_layer_without_finite_values_is_named_once(kind, tmp_path):
     for name in ("a.png", "b.png"):

@@ -43,6 +43,7 @@ def recorded(summary, name):
     return json.loads((summary.directory / name / "unit.json").read_text())["notices"]
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("norm", ["channel", "run"])
 def test_transparency_is_reported_once_and_recorded_with_each_image(norm, tmp_path):

@@ -242,6 +242,7 @@ def test_a_writer_that_fails_ends_the_run(pictures, tmp_path):
     assert wait_until(lambda: not threads())
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("error", [ValueError("no more"), OSError(5, "no more"), KeyboardInterrupt("no more")])
 def test_an_exception_in_the_list_of_inputs_reaches_the_caller(error, pictures, look, tmp_path):
     def broken():
@@ -257,6 +258,7 @@ def test_an_exception_in_the_list_of_inputs_reaches_the_caller(error, pictures, 
     assert wait_until(lambda: not threads())
 
 
+@pytest.mark.thorough
 def test_the_order_of_inputs_does_not_matter(pictures, look, tmp_path):
     paths = sorted(pictures.glob("*.png"))
     look(paths, out=tmp_path / "one", to=["png"])
@@ -289,6 +291,7 @@ def test_a_bad_image_in_the_middle_fails_alone(batch_size, pictures, look):
     assert problems(summary.directory) == []
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("batch_size", [1, 3, 8])
 def test_an_image_on_which_the_model_fails_fails_alone(batch_size, pictures, look):
     for name in ("2.png", "5.png"):
@@ -378,7 +381,7 @@ class Loops(nn.Module):
         return torch.stack([self.relu(self.layer(image)) for image in (images if self.each else images[:1])])
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("batch_size", [4, 12, None])
 @pytest.mark.parametrize("layers", [["layer"], ["relu"], ["layer", "relu"]], ids=" ".join)
 @pytest.mark.parametrize(("kind", "each"), [("Conv1d", False), ("Conv2d", False), ("Conv2d", True)])
@@ -428,6 +431,7 @@ def test_strict_ends_at_the_first_failure(pictures, look, tmp_path):
     assert (summary.stopped, summary.exit_code) == (False, 0)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("options", [{}, {"to": ["tar"], "shard": 10}])
 def test_strict_draws_images_before_the_first_failure(options, pictures, look, tmp_path):
     if "shard" in options:
@@ -543,6 +547,7 @@ def test_a_run_leaves_no_threads_and_open_files(pictures, look):
     assert not threads()
 
 
+@pytest.mark.thorough
 def test_memory_does_not_grow_with_the_number_of_images(tmp_path, look):
     paths = [paint(tmp_path / "pictures" / f"{n}.png", n) for n in range(300)]
     resident = []
@@ -698,6 +703,7 @@ def test_everything_is_written_under_a_hidden_name(situation, server, tmp_path):
     assert reply["unstaged"] == ["failures.jsonl"]
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("limit", [1000, *thorough(10, 1500, 3000)])
 def test_a_full_disk_is_reported_and_leaves_no_partial_unit(limit, situation, server, tmp_path):
@@ -713,6 +719,7 @@ def test_a_full_disk_is_reported_and_leaves_no_partial_unit(limit, situation, se
     assert content(out) == expected
 
 
+@pytest.mark.thorough
 def test_a_read_only_run_is_reported(server):
     with tempfile.TemporaryDirectory() as folder:  # pytest's own cannot be entered by other users
         inputs, out = Path(folder, "pictures"), Path(folder, "out")

@@ -140,6 +140,7 @@ class Looking(Net):
         return super().forward(x if bool(x.isfinite().all()) else x.nan_to_num())
 
 
+@pytest.mark.thorough
 def test_a_wrong_request_of_a_task_is_raised(tmp_path, session):
     requested = {"views": ("gradcam",), "targets": ("999",)}
     with pytest.raises(RequestError, match="no class 999: the network has 3 outputs"):  # where that is known, at once
