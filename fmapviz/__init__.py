@@ -26,7 +26,7 @@ Feature maps in your own loop
     receptive_field    Compute which input pixels each position of a layer depends on.
     cam                Compute Grad-CAM or another class activation map for each image.
     diff               Compare two networks layer by layer.
-    Watch              Draw a few images again and again, without disturbing the training.
+    Watch              Draw a few images at steps of a training, without disturbing it.
 
 Top images
     top_images         Draw the images with the largest values of each channel of a run.

@@ -99,7 +99,7 @@ class Layout:
         return [*_filled(self.dims, tuple(shape))]
 
 
-# Both are asked for the same few layouts and shapes again and again.
+# Both are called repeatedly for the same few layouts and shapes.
 
 
 @lru_cache(maxsize=4096)

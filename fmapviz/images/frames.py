@@ -39,7 +39,7 @@ class Frames:
             count: Number of frames that the network takes.
 
         Raises:
-            InputError: `E_NOTHING`: there are no so many frames at equal distances.
+            InputError: `E_NOTHING`: there are fewer frames at equal distances.
 
         Example:
             >>> list(Frames("clip.mp4", 0, 6).numbers(4))

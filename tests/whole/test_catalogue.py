@@ -869,8 +869,8 @@ def test_out_of_memory_is_reported(house):
     halved = house.run("net.py:Hungry(most=1)", *RANDOM, *BEHAVED, "in", "--workers", "1", "--batch-size", "4")
     assert halved.code == 0
     assert halved.told == [
-        "notice: out of memory with 4 images at once: going on with 2",
-        "notice: out of memory with 2 images at once: going on with 1",
+        "notice: out of memory with 4 images at once: continuing with 2",
+        "notice: out of memory with 2 images at once: continuing with 1",
         "4 images done: 1 layer, 8 pictures",
     ]
     assert house.tree() == tree_of(*names, files=CONV)

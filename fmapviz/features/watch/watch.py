@@ -47,7 +47,7 @@ class Watch:
 
     Each time, the images go through the network once more, in evaluation mode and without gradients; weights, buffers,
     random generators and training flags are as before. Of several processes, the one of rank 0 draws. A failure is a
-    warning, once, and the training goes on.
+    warning, once, and the training continues.
 
     Into a `SummaryWriter` go pictures under `VIEW/NN LAYER/IMAGE`, where NN counts layers in the order of execution,
     filmstrips under `film/NN LAYER/IMAGE`, and the numbers `zeros/NN LAYER`, `dead/NN LAYER` and `change/NN LAYER`; into a
@@ -279,7 +279,7 @@ class Watch:
                 self._reported.add(kind)
                 shown = str(error) if isinstance(error, FmapvizError) else f"{kind}: {error}"
                 hint = f" ({error.hint})" if isinstance(error, FmapvizError) and error.hint else ""
-                warnings.warn(f"feature maps were not drawn, the training goes on: {shown}{hint}", stacklevel=4)
+                warnings.warn(f"feature maps were not drawn, the training continues: {shown}{hint}", stacklevel=4)
             return None
 
     def _keep_within_budget(self) -> None:

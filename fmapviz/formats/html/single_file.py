@@ -47,7 +47,7 @@ def embed(units: Mapping[str, Path], *, script: str, without: Collection[str] = 
 
 
 def too_large(images: int) -> RefusedError:
-    """Return the error for a page that so many images make too large."""
+    """Return the error for a page that is too large with its number of images."""
     return RefusedError(
         f"the pictures of {counted(images, 'image')} exceed the {LARGEST // 1_000_000} MB of a single file",
         hint="fewer images, layers= or views=; without single_file=True the same call continues, pictures beside the page",

@@ -126,7 +126,7 @@ class BatchRunner:
                     raise
                 if memory and self.limits.drawing > 1:
                     self.limits.drawing = 1
-                    tell(Notice("out of memory with several images at once: going on with one"))
+                    tell(Notice("out of memory with several images at once: continuing with one"))
                     parts.append(part)
                     break
                 if len(part) == 1:
@@ -259,7 +259,7 @@ class BatchRunner:
         half = 1 if self._is_single else len(batch) // 2
         if memory and self.limits.batch_size > half:
             self.limits.batch_size = half
-            tell(Notice(f"out of memory with {counted(len(batch), 'image')} at once: going on with {half}"))
+            tell(Notice(f"out of memory with {counted(len(batch), 'image')} at once: continuing with {half}"))
         return [batch[start : start + half] for start in reversed(range(0, len(batch), half))]
 
     def _accept(self, image: Preprocessed, drawn: ImageResult, begun: float, tell: Tell) -> Result:

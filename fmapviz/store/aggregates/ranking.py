@@ -223,7 +223,7 @@ def drop_unranked(
     return tuple(names[index] for index in kept.tolist()), digests[kept], position[places].astype(np.int32)
 
 
-@lru_cache(2**16)  # names are merged again and again
+@lru_cache(2**16)  # names are merged repeatedly
 def name_key(name: str) -> NameKey:
     """Return the sort key of an image's name, by which `x2` comes before `x10`; see `identity`."""
     return in_natural_order(name.partition("\0")[0].split("/")), name

@@ -226,7 +226,7 @@ def test_fewer_images_share_a_pass_if_memory_is_short(tmp_path):
     list(islice(alone.ticks.numbers, 5))  # has what it needs
     tree = look(pictures, model, tmp_path / "a", batch_size=4, on_event=events.append)
     assert [event.message for event in events if isinstance(event, Notice)] == [
-        "out of memory with 4 images at once: going on with 2"
+        "out of memory with 4 images at once: continuing with 2"
     ]
     assert model.passes == [4, 4, 4, 4, -4, 2, 2, 2]  # the second is the first image beside noise
     assert tree == look(pictures, alone, tmp_path / "b", batch_size=1)
