@@ -19,7 +19,7 @@ from fmapviz.draw.picture import header_of, make_pictures
 from fmapviz.draw.records import find_empty_maps, heat_records, layer_records, notices_of
 from fmapviz.types import Statistics, Target
 
-# --- what is drawn
+# --- drawings
 
 
 @pytest.mark.parametrize(

@@ -246,7 +246,7 @@ def test_kernels_are_recorded(look, tmp_path):
     unit = tmp_path / "out/net/_model"
     records = shown(unit, "kernels")
     assert list(records) == ["first", "second"]
-    # Of three input channels a tile is a filter; otherwise a filter is a row of tiles, of which nothing is told.
+    # With three input channels a tile is a filter; otherwise a filter is a row of tiles without numbers.
     assert (records["first"]["tiles"]["count"], records["second"]["tiles"]) == (6, None)
     weight = Net().first.weight.detach().numpy()
     assert np.allclose(numbers(records["first"]), reference(weight), rtol=1e-4, atol=1e-6)

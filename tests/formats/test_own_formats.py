@@ -50,7 +50,7 @@ class Csv:
     def close(self):
         self.file.close()
 """
-# What a method of a format does that fails for the image `1.png`, and what is said of it.
+# A method of a format that fails for the image `1.png`, and the message.
 BAD = {
     "add": ("raise ValueError('of mine')", "ValueError: of mine (bad.py, line 6)"),
     "exits": ("raise SystemExit(3)", "SystemExit: 3 (bad.py, line 6)"),

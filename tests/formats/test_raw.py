@@ -352,7 +352,7 @@ def test_all_channels_are_stored_regardless_of_channels(look, pictures):
         assert (run_of(summary, path) / "00_0.maps.png").exists()
 
 
-# --- names and what is told
+# --- names and notices
 
 
 HOSTILE = ["__metadata__", "file", "a/b", "größe 层", 'quo"te\n', "dtype", "x" * 300, "con", "%2e", "~", "maps#2", " "]

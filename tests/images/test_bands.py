@@ -682,7 +682,7 @@ def test_tifffile_prints_nothing(tmp_path, caplog, capfd):
     assert (done.stdout, done.stderr) == ("", "")
 
 
-# --- what the network is given, and what it saw
+# --- inputs of the network
 
 
 @pytest.mark.parametrize("channels", [1, 2, 3, 4, 6])

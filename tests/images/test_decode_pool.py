@@ -211,7 +211,7 @@ def answer(read, *arguments):
         return error.code, str(error), error.hint
 
 
-# --- what is read
+# --- reading
 
 
 def test_the_decode_pool_returns_stored_pixels(reading, tmp_path):

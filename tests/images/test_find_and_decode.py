@@ -100,7 +100,7 @@ def touch(*paths: Path) -> None:
         path.write_bytes(b"not looked into")
 
 
-# --- what is refused
+# --- refusals
 
 
 @pytest.mark.parametrize("name", ZOO)
@@ -363,7 +363,7 @@ def test_a_file_without_permission_is_a_failure(tmp_path):
         (folder / "shut").chmod(0o755)
 
 
-# --- what is read, and how
+# --- reading
 
 
 @pytest.mark.parametrize(
@@ -685,7 +685,7 @@ assert "torch" not in sys.modules
     assert run_python(code, *sorted(tmp_path.iterdir())).stdout.split("(")[1:] == ["64, 48) "] * 5 + ["64, 48)\n"]
 
 
-# --- what is found
+# --- listing
 
 
 def test_images_of_a_folder_are_listed_in_natural_order_with_their_tree(tmp_path):
@@ -1027,7 +1027,7 @@ def test_a_file_that_is_no_list_is_refused():
         list(read_list(BufferedReader(Endless(b"a" * 8000, 10**9)), null=False))
 
 
-# --- what is left out
+# --- skipped files
 
 
 def test_files_that_are_no_images_are_counted_by_reason(tmp_path):

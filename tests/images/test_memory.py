@@ -267,7 +267,7 @@ def test_a_picture_that_is_not_decoded_yet_can_be_listed_by_two_threads(tmp_path
         assert len({file.path for file in found}) == 1
 
 
-# --- what is refused
+# --- refusals
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,7 @@ def png16(values, *, significant=(), key=b"", interlaced=False):
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + extra + body + chunk(b"IEND", b"")
 
 
-# --- more bits than 8, and nothing in the file that says how many
+# --- more than 8 bits, undeclared in the file
 
 
 TIFFS = {
@@ -179,7 +179,7 @@ def test_a_compression_of_pillow_keeps_all_bits_too(order, samples, tmp_path):
     np.testing.assert_allclose(shown(image), as_channels(stretched(values[..., :3]), 3), atol=1e-6)
 
 
-# --- what the file says
+# --- declarations of the file
 
 
 @pytest.mark.sampled

@@ -101,7 +101,7 @@ def test_loading_and_outlining_keep_the_random_state():
     assert torch.equal(torch.get_rng_state(), before)
 
 
-# One of each kind, with what it is given and what is said about it.
+# One of each kind, with its arguments and its message.
 KINDS = {
     "squeezenet1_1": ((1, 3, 64, 64), True, ""),
     "quantized_shufflenet_v2_x0_5": ((2, 3, 64, 64), True, ""),

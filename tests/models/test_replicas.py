@@ -68,7 +68,7 @@ def assert_same(ours, theirs):
             assert_same(own, other)
 
 
-# --- what a copy shares, and what it does not
+# --- shared and separate parts of a copy
 
 
 def test_a_copy_shares_only_its_tensors():
@@ -153,7 +153,7 @@ def test_a_copy_of_a_copy_is_a_copy_of_the_original():
     assert not set(copied.modules()) & set(network.modules())
 
 
-# --- what it gives
+# --- results of a copy
 
 
 @pytest.mark.parametrize("make", [Keeps, Calls, Recursive, Tokens, Training, Twins, overwritten])
@@ -224,7 +224,7 @@ def test_original_and_copy_do_not_disturb_each_other():
         assert all(torch.allclose(each, expected) for each in results[number])
 
 
-# --- what is not copied
+# --- networks that are not copied
 
 
 def hooked(network):

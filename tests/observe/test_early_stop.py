@@ -463,7 +463,7 @@ def test_batches_of_different_sizes_have_all_outputs(counts):
                 assert drawn.not_executed == ()
 
 
-# --- a published network, of which all is known beforehand
+# --- a published network
 
 
 @pytest.fixture(scope="module")

@@ -232,7 +232,7 @@ def test_the_layouts_of_many_families_are_right_at_many_sizes(family, size):
     check(family, *size)
 
 
-# --- what is no picture
+# --- outputs that are no maps
 
 
 def dropped(_, maps):

@@ -213,7 +213,7 @@ def test_a_clip_of_one_frame_and_a_clip_of_nine_are_named_briefly():
     assert list(as_maps(torch.zeros(1, 4, 9, 5, 5), nn.ReLU()))[-1] == ".t8"
 
 
-# --- what cannot be drawn says why
+# --- reasons of layers that are not drawn
 
 
 @pytest.mark.parametrize("size", [(7,), ()])

@@ -52,7 +52,7 @@ def number(index):
     return TargetChoice(f"class{index}", None, index)
 
 
-# --- what is typed
+# --- typed targets
 
 
 def test_ranks_numbers_and_names_are_distinguished():

@@ -43,7 +43,7 @@ def names(drawn):
     return [drawing.layer for drawing in drawings_of(drawn)]
 
 
-# --- what is drawn
+# --- drawings
 
 
 def test_each_image_has_one_drawing_per_call_of_a_layer_and_view_in_the_order_of_execution():

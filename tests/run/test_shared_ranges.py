@@ -77,7 +77,7 @@ def grid_of(maps, low, high):
     return grid[0].mul(255).add(0.5).clamp(0, 255).byte().numpy()
 
 
-# --- what is drawn
+# --- drawings
 
 
 def test_grids_equal_make_grid_of_one_range(folder, look):

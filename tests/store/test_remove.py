@@ -80,7 +80,7 @@ def removed(run):
     return not os.path.lexists(run)
 
 
-# --- what is removed
+# --- removal
 
 
 def test_a_run_is_removed_and_nothing_else(run):
@@ -153,7 +153,7 @@ def test_links_to_its_own_files_are_removed_and_not_followed(run, tmp_path):
     assert (tmp_path / "other.png").read_bytes() == b"mine"
 
 
-# --- what is refused
+# --- refusals
 
 FOREIGN = {
     "notes.txt": lambda path: path.write_text("mine"),

@@ -75,7 +75,7 @@ ALL = {
     "shard-000002": ["more/0.png", "more/1.png"],
 }
 
-# --- what is in a shard
+# --- content of a shard
 
 
 def test_consecutive_images_share_a_directory(inputs, tmp_path):

@@ -231,7 +231,7 @@ def spoilt(x):
     return maps
 
 
-# --- what NumPy says
+# --- NumPy's statistics
 
 
 @pytest.mark.sampled(1)

@@ -70,7 +70,7 @@ def problems(directory):
     return [(str(problem.path), problem.message) for place in verify(directory) for problem in place.problems]
 
 
-# --- what is whole
+# --- valid trees
 
 
 def test_a_whole_tree_has_no_problems(out):
@@ -123,7 +123,7 @@ def test_folders_that_are_empty_are_no_problem(out):
     assert problems(out) == []
 
 
-# --- what is not
+# --- damage
 
 
 def remedies(directory):

@@ -28,5 +28,5 @@ VIEWS = {
     "histogram": [STAR, "--layers=features.4.conv"],
     "kernels": [STAR, "--layers=features.0.conv", "--channels=0-8", "--columns=3", "--scale=9", "--padding=6"],
 }
-# Left, top, right and bottom of what is readable when it is small.
+# Left, top, right and bottom of a part that is legible when small.
 PARTS = {"histogram": (160, 32, 348, 220)}

@@ -63,7 +63,7 @@ class Grey:
 
 grey = Grey()
 """
-# What a view does or returns for maps `(1, C, h, w)`, and what is said of it. The line is where it raises, or its `def`.
+# A view's result for maps `(1, C, h, w)`, and the message. The line is that of its `raise`, or of its `def`.
 BAD = {
     "value": ("raise ValueError('of mine')", r"ValueError: of mine \(bad.py, line {raised}\)"),
     "exits": ("raise SystemExit(3)", r"SystemExit: 3 \(bad.py, line {raised}\)"),

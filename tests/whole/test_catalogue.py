@@ -1036,7 +1036,7 @@ def test_a_run_of_a_newer_version_is_refused_by_all_commands(house):
     assert (record.read_bytes(), house.tree()) == (newer, before)
 
 
-# --- What nobody asked for
+# --- Side effects
 
 WATCHING = f"""
 import json, os, sys

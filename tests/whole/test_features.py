@@ -11,7 +11,7 @@ import pytest
 from cases import often
 from deleting import FEATURES, LISTED, LISTS, ROOT, copy_without
 
-# Draws all views of one network in all formats, and verifies what is there.
+# Draws all views of one network in all formats, and verifies the files.
 JOB = """
 import sys
 

@@ -157,7 +157,7 @@ def test_a_network_of_the_main_module_has_its_preprocessing(monkeypatch, tmp_pat
     assert make_batch(str(paint(tmp_path / "a.png", size=(9, 11))), kind(3, 4, 3))[0].shape == (1, 3, 7, 11)
 
 
-# --- what is assumed
+# --- assumptions
 
 
 def said_by(call):

@@ -215,7 +215,7 @@ def test_names_with_special_characters_are_linked(tmp_path, look):
     assert found == {str(tmp_path / "in" / name) for name in STRANGE} | {str(not_text)}
 
 
-# --- what is there already
+# --- existing files
 
 
 def test_a_foreign_page_is_not_replaced(folder, look, tmp_path):

@@ -26,7 +26,7 @@ MODEL = fmapviz.load_model("shapesnet")
 X = torch.rand(1, 3, 96, 96)
 STAR = "sample_images/shapes/star.jpg"
 
-# Of all kinds; a generator is made anew for each call.
+# Of all kinds; each call has a new generator.
 VALUES = {
     "None": None,
     "bool": True,

@@ -84,7 +84,7 @@ def test_eigencam_equals_that_of_pytorch_grad_cam_up_to_the_sign(network, batch)
     theirs = of_grad_cam("EigenCAM", network, "layer4", batch, CLASSES)
     assert found.layer == "layer4"
     for raw, heat, other in zip(found.raw, found.map, theirs, strict=True):
-        # Theirs of the other sign shows what is negative here.
+        # Their map of the other sign shows the negative part of ours.
         mirrored = nn.functional.interpolate((-raw).relu()[None, None], heat.shape, mode="bilinear")[0, 0]
         mirrored = (mirrored - mirrored.min()) / (mirrored.max() - mirrored.min())
         assert min((heat - other).abs().max(), (mirrored - other).abs().max()) < 1e-5

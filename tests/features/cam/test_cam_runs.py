@@ -501,7 +501,7 @@ def test_a_run_works_inside_no_grad_and_inference_mode(off, look, tmp_path):
         assert path.read_bytes() == pictures_of(inside)[name].read_bytes()
 
 
-# --- what it costs
+# --- cost
 
 
 CALLS = Counter()
@@ -662,7 +662,7 @@ def test_nothing_of_the_graph_is_alive_after_an_image(layers, ending):
         assert tokens == []
 
 
-# --- what is refused, and what is only told
+# --- refusals and notices
 
 
 @pytest.mark.parametrize("layers", [(), ("2",)])

@@ -169,7 +169,7 @@ def test_weights_are_repeatable_random_or_those_of_a_file(code):
         load_model("net.py:build", weights="IMAGENET1K_V1")
 
 
-# --- what is wrong
+# --- errors
 
 
 def test_an_exception_of_user_code_has_only_its_own_traceback():

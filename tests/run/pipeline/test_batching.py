@@ -356,7 +356,7 @@ def test_random_differences_are_distinguished_from_mixing_by_size(mixes):
     assert is_mixed(images, draw(images)[0], draw) == mixes
 
 
-# --- what is compared
+# --- comparison
 
 
 def drawn(**changes):
