@@ -229,7 +229,12 @@ def test_fewer_than_four_images_have_no_alignment(checkpoints, tmp_path):
 
 def test_layers_of_one_network_only_are_reported_once(tmp_path):
     summary, told = compare(
-        tmp_path, model="resnet18", weights="random", against="model:resnet34", preprocessing=InputOptions(size=(32, 32))
+        tmp_path,
+        model="resnet18",
+        weights="random",
+        against="model:resnet34",
+        preprocessing=InputOptions(size=(32, 32)),
+        to="numbers",
     )
     (apart,) = [message for message in told if "not compared" in str(message)]
     assert "only in B: layer1.2.conv1" in apart
@@ -282,12 +287,15 @@ def test_films_of_a_series_are_refused(checkpoints, tmp_path):
 
 
 def test_the_panels_of_a_series_are_those_of_two_networks(checkpoints, tmp_path):
-    summary, told = compare(tmp_path, weights=str(checkpoints / "epoch_*.pt"), to="png,html,tensorboard")
+    options = {"layers": "features.[01].conv"}
+    summary, told = compare(tmp_path, weights=str(checkpoints / "epoch_*.pt"), to="png,html,tensorboard", **options)
     assert (summary.done, summary.exit_code) == (12, 0)
     assert {message for message in told if isinstance(message, int)} == {12}
     run = summary.directory
     assert problems(tmp_path) == []
-    two, _ = compare(tmp_path / "two", weights=str(checkpoints / "epoch_0.pt"), against=str(checkpoints / "epoch_20.pt"))
+    two, _ = compare(
+        tmp_path / "two", weights=str(checkpoints / "epoch_0.pt"), against=str(checkpoints / "epoch_20.pt"), **options
+    )
     for picture in sorted((two.directory / "star.jpg").glob("*.png")):
         assert np.array_equal(pixels(picture), pixels(run / "star.jpg" / "step_000020" / picture.name))
     assert np.array_equal(pixels(two.directory / "_model" / "cka.png"), pixels(run / "_model" / "step_000020" / "cka.png"))
@@ -319,7 +327,7 @@ def test_a_network_is_freed_before_the_next_one_is_loaded(checkpoints, tmp_path,
         return model
 
     monkeypatch.setattr(series, "load_model", load_alone)
-    summary, _ = compare(tmp_path / "out", weights=str(checkpoints / "epoch_*.pt"))
+    summary, _ = compare(tmp_path / "out", weights=str(checkpoints / "epoch_*.pt"), layers="features.0.conv", to="numbers")
     assert summary.steps == len(alive) + 1 >= 3
     assert not any(alive)
 
@@ -334,7 +342,7 @@ def test_each_file_is_loaded_once_and_a_new_one_is_added(checkpoints, tmp_path, 
     monkeypatch.setattr(
         series, "load_model", lambda *args, **options: loaded.append(options["weights"]) or load(*args, **options)
     )
-    once = partial(compare, tmp_path / "out", weights=str(folder / "epoch_*.pt"))
+    once = partial(compare, tmp_path / "out", weights=str(folder / "epoch_*.pt"), layers="features.[01].conv")
     first, _ = once()
     assert loaded == [str(folder / "epoch_10.pt")]  # the first one is the network of the run
     shutil.copy(checkpoints / "epoch_20.pt", folder)
@@ -353,8 +361,11 @@ def test_each_file_is_loaded_once_and_a_new_one_is_added(checkpoints, tmp_path, 
 
 
 def test_each_checkpoint_may_be_compared_with_the_one_before(checkpoints, tmp_path):
-    summary, _ = compare(tmp_path, weights=str(checkpoints / "epoch_*.pt"), reference="previous")
-    two, _ = compare(tmp_path / "two", weights=str(checkpoints / "epoch_10.pt"), against=str(checkpoints / "epoch_20.pt"))
+    options = {"layers": "features.[01].conv", "to": "numbers"}
+    summary, _ = compare(tmp_path, weights=str(checkpoints / "epoch_*.pt"), reference="previous", **options)
+    two, _ = compare(
+        tmp_path / "two", weights=str(checkpoints / "epoch_10.pt"), against=str(checkpoints / "epoch_20.pt"), **options
+    )
     one, at = layers_of(two.directory), layers_of(summary.directory, step="20")
     assert all({**one[name], "step": "20"} == at[name] for name in one)
 
@@ -364,7 +375,7 @@ def test_each_checkpoint_may_be_compared_with_the_one_before(checkpoints, tmp_pa
 def test_a_damaged_checkpoint_is_named_and_the_others_are_drawn(checkpoints, tmp_path, damaged):
     folder = shutil.copytree(checkpoints, tmp_path / "ckpt")
     (folder / f"epoch_{damaged}.pt").write_bytes(b"damaged")
-    summary, told = compare(tmp_path / "out", weights=str(folder / "epoch_*.pt"))
+    summary, told = compare(tmp_path / "out", weights=str(folder / "epoch_*.pt"), layers="features.0.conv")
     told = list(map(str, told))
     assert (summary.exit_code, summary.done, summary.failed) == (3, 8, 1)
     (failure,) = summary.failures
@@ -380,7 +391,7 @@ def test_the_first_step_that_differs_much_is_named(checkpoints, tmp_path):
     folder.mkdir()
     for number, name in enumerate((0, 20, 10, 10)):
         shutil.copy(checkpoints / f"epoch_{name}.pt", folder / f"{number}.pt")
-    _, told = compare(tmp_path / "out", weights=str(folder / "*.pt"), to="numbers")
+    _, told = compare(tmp_path / "out", weights=str(folder / "*.pt"), layers="features.0.conv", to="numbers")
     found = next(message for message in map(str, told) if "first below 20 dB" in message)
     assert found.startswith("layer features.0.conv at step 1 is")
     assert found.endswith("layers of 1 of 4 steps are")
@@ -389,9 +400,10 @@ def test_the_first_step_that_differs_much_is_named(checkpoints, tmp_path):
 def test_entries_of_checkpoints_are_compared(tmp_path):
     for number, factor in enumerate((0, 0.3)):
         torch.save({"model": state(), "ema": state(factor)}, tmp_path / f"epoch_{number}.pt")
-    plain, _ = compare(tmp_path / "plain", weights=str(tmp_path / "epoch_*.pt#model"), to="numbers")
+    options = {"layers": "features.0.conv", "to": "numbers"}
+    plain, _ = compare(tmp_path / "plain", weights=str(tmp_path / "epoch_*.pt#model"), **options)
     assert {row["sqnr"] for row in rows(plain.directory)} == {"inf"}
-    averaged, _ = compare(tmp_path / "averaged", weights=str(tmp_path / "epoch_*.pt#ema"), to="numbers")
+    averaged, _ = compare(tmp_path / "averaged", weights=str(tmp_path / "epoch_*.pt#ema"), **options)
     assert float(layers_of(averaged.directory, step="1")["features.0.conv"]["sqnr"]) < 20
 
 
@@ -529,24 +541,23 @@ def test_a_comparison_of_runs_has_the_options_of_any_run(finished, tmp_path):
 
 @pytest.mark.sampled(1)
 def test_runs_that_cannot_be_compared_are_refused(checkpoints, finished, tmp_path):
-    weights = str(checkpoints / "epoch_0.pt")
-    fmapviz.visualize("shapesnet", SHAPES, weights=weights, to="png", out=tmp_path, name="pictures")
+    options = {"weights": str(checkpoints / "epoch_0.pt"), "layers": "features.0.conv"}
+    draw = partial(fmapviz.visualize, "shapesnet", out=tmp_path, **options)
+    draw(SHAPES, to="png", name="pictures")
     with pytest.raises(RequestError, match="without stored values") as caught:
         compare(tmp_path / "out", model=str(finished / "e0"), inputs=[str(tmp_path / "pictures")])
     assert "to='npz'" in caught.value.hint
     small = InputOptions(size=(64, 64))
-    fmapviz.visualize("shapesnet", SHAPES, weights=weights, to="npz", out=tmp_path, name="small", preprocessing=small)
+    draw(SHAPES, to="npz", name="small", preprocessing=small)
     with pytest.raises(RequestError, match="preprocessed in different ways"):
         compare(tmp_path / "out", model=str(finished / "e0"), inputs=[str(tmp_path / "small")])
-    fmapviz.visualize("shapesnet", SHAPES, weights=weights, to="npz", out=tmp_path, name="cams", views="gradcam")
+    draw(SHAPES, to="npz", name="cams", views="gradcam")
     with pytest.raises(RequestError, match=r"without stored outputs of layers.*cams"):
         compare(tmp_path / "out", model=str(finished / "e0"), inputs=[str(tmp_path / "cams")])
     (tmp_path / "pictures" / "run.json").write_text("{")
     with pytest.raises(RequestError, match="record of a run is damaged"):
         compare(tmp_path / "out", model=str(finished / "e0"), inputs=[str(tmp_path / "pictures")])
-    fmapviz.visualize(
-        "shapesnet", ["sample_images/shapes/square.jpg"], weights=weights, to="npz", out=tmp_path, name="square"
-    )
+    draw(["sample_images/shapes/square.jpg"], to="npz", name="square")
     with pytest.raises(NothingToDoError, match="no image is in both"):
         compare(tmp_path / "out", model=str(finished / "e0"), inputs=[str(tmp_path / "square")])
 

@@ -61,7 +61,7 @@ class TakesDictionary(nn.Module):
         return {name: self.only(images) for name, images in batch.items()}
 
 
-def trained(steps=20, *, watch=None, net=None, autocast=False):
+def trained(steps=10, *, watch=None, net=None, autocast=False):
     """Train a network; return everything that a training consists of."""
     torch.manual_seed(0)
     np.random.seed(0)  # noqa: NPY002
@@ -154,7 +154,7 @@ def test_watching_does_not_change_a_training(picture, tmp_path, options, to_writ
 
 
 def test_autocast_is_off_during_drawing(picture, tmp_path):
-    expected = trained(autocast=True)
+    expected = trained(4, autocast=True)
     seen = []
 
     class Typed(Net):
@@ -164,9 +164,9 @@ def test_autocast_is_off_during_drawing(picture, tmp_path):
             return super().forward(x)
 
     torch.manual_seed(0)
-    assert trained(watch=watching(picture, tmp_path), net=Typed(), autocast=True)["losses"] != []
+    assert trained(4, watch=watching(picture, tmp_path), net=Typed(), autocast=True)["losses"] != []
     torch.manual_seed(0)
-    assert trained(watch=watching(picture, tmp_path / "b"), autocast=True) == expected
+    assert trained(4, watch=watching(picture, tmp_path / "b"), autocast=True) == expected
     assert seen
     assert not any(seen)
 
@@ -271,8 +271,8 @@ def test_pictures_equal_those_of_the_command_for_a_checkpoint(picture, tmp_path)
     torch.manual_seed(0)
     net = Net()
     net.noisy = False
-    trained(10, watch=watch_and_save, net=net)
-    for step in (0, 3, 6, 9):
+    trained(4, watch=watch_and_save, net=net)
+    for step in (0, 3):
         summary = fmapviz.visualize(
             saved[step], picture, views="maps,gradcam", layers=["first", "second"], targets="top1", preprocessing=AS_IT_IS,
             to="png", out=tmp_path / str(step), workers=1,
@@ -289,24 +289,24 @@ def test_tensorboard_has_each_step_and_the_filmstrip(picture, tmp_path):
     writer = SummaryWriter(tmp_path)
     net = Net()
     with watching(picture, writer, every=1)(net) as watch:
-        for step in range(25):
+        for step in range(12):
             with torch.no_grad():
                 net.first.weight += 0.01
             watch(step)
     writer.close()
     assert len(list(tmp_path.glob("events.*"))) == 1
     images, events = images_of(tmp_path)
-    assert sorted(images["maps/00 first/noise.png"]) == list(range(25))
+    assert sorted(images["maps/00 first/noise.png"]) == list(range(12))
     assert sorted(images["input/noise.png"]) == [0]
     kept, _ = images_of(tmp_path, most=10)
     assert len(kept["maps/00 first/noise.png"]) == 10  # what TensorBoard shows without the flag
     film = kept["film/00 first/noise.png"]
-    assert max(film) == 24
-    assert len(watch._recorder.strips.strips["first", "noise.png"].steps) == 25
-    assert film[24].shape[0] > film[0].shape[0] + 24 * 14
+    assert max(film) == 11
+    assert len(watch._recorder.strips.strips["first", "noise.png"].steps) == 12
+    assert film[11].shape[0] > film[0].shape[0] + 11 * 14
     tags = events.Tags()["scalars"]
     assert {"zeros/00 first", "dead/00 first", "change/00 first", "zeros/01 second"} <= set(tags)
-    assert [each.step for each in events.Scalars("change/00 first")] == list(range(1, 25))
+    assert [each.step for each in events.Scalars("change/00 first")] == list(range(1, 12))
 
 
 def test_a_second_writer_in_one_directory_is_detected(picture, tmp_path):
@@ -446,9 +446,9 @@ def test_an_epoch_is_drawn_at_its_first_step(picture, tmp_path):
 def test_slow_drawing_becomes_less_frequent(picture, tmp_path):
     told = []
     with watching(picture, tmp_path, every=1, budget=0, on_event=lambda event: told.append(event.message))(Net()) as watch:
-        for step in range(40):
+        for step in range(10):
             watch(step)
-    assert fmapviz_units(tmp_path) == [0, 1, 2, 4, 8, 16, 32, 39]
+    assert fmapviz_units(tmp_path) == [0, 1, 2, 4, 8, 9]
     assert sum("of the time" in message for message in told) == 1
 
 
@@ -548,7 +548,7 @@ def test_a_network_that_fails_is_one_warning(picture, tmp_path):
     torch.manual_seed(0)
     net = Failing()
     with pytest.warns(UserWarning, match="no evaluation") as caught:
-        trained(watch=watching(picture, tmp_path, every=1, strict=False), net=net)
+        trained(4, watch=watching(picture, tmp_path, every=1, strict=False), net=net)
     assert len(caught) == 1
     assert net.training
 
