@@ -10,6 +10,7 @@ from fmapviz.draw.layout import BLACK, WHITE, draw
 from fmapviz.draw.text import Typeface, legible, set_lines, wrap
 
 FACE = Typeface(14, BLACK)
+FONT = ImageFont.load_default(48)
 HOSTILE = [
     "x" * 5000,
     "a few words " * 400,
@@ -26,7 +27,7 @@ def draw_lines(lines, *, background=WHITE, **alignment):
 
 
 def glyph(ch):
-    mask = ImageFont.load_default(48).getmask(ch)
+    mask = FONT.getmask(ch)
     return mask.size, bytes(mask)
 
 

@@ -638,8 +638,12 @@ def samples_tiff(width: int, height: int, data: bytes, *, compression: int = 1, 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux")
 def test_a_tiff_costs_no_memory_for_what_it_claims(tmp_path):
-    compressor = zlib.compressobj(9)
-    bomb = b"".join(compressor.compress(bytes(1 << 20)) for _ in range(300)) + compressor.flush()
+    compressor = zlib.compressobj(1)
+    zeros = compressor.compress(bytes(1 << 20)) + compressor.flush(zlib.Z_FULL_FLUSH)
+    again = compressor.compress(bytes(1 << 20)) + compressor.flush(zlib.Z_FULL_FLUSH)  # without the header
+    checksum = struct.pack(">HH", (300 << 20) % 65521, 1)  # Adler-32 of zeros: their number, and 1
+    bomb = zeros + 299 * again + b"\3\0" + checksum
+    assert zlib.decompressobj().decompress(bomb[: len(zeros)] + 2 * again) == bytes(3 << 20)
     good = save_tiff(tmp_path / "good.tif", stack(6), "deflated")
     (tmp_path / "bomb").write_bytes(samples_tiff(10, 10, bomb, compression=8))
     (tmp_path / "huge").write_bytes(samples_tiff(50_000, 50_000, bytes(600)))

@@ -451,7 +451,7 @@ def test_the_time_limit_grows_with_pixels_and_file_size(reading, tmp_path, monke
 
 def test_the_memory_of_a_worker_is_bounded(own_workers, monkeypatch, tmp_path):
     monkeypatch.setattr(decode_pool, "MEMORY_BYTES", SHARED_BYTES + 250 * 2**20)
-    PillowImage.new("RGB", (9000, 9000)).save(tmp_path / "large.png", compress_level=1)
+    PillowImage.new("1", (9000, 9000)).save(tmp_path / "large.png")
     PillowImage.new("RGB", (900, 900)).save(tmp_path / "small.png")
     with DecodePool() as pool:
         for _ in range(2):

@@ -5,16 +5,16 @@ import pytest
 import torch
 from PIL import Image
 from torch import nn
-from torchvision.models import AlexNet_Weights
+from torchvision.models import AlexNet_Weights, SqueezeNet1_1_Weights
 
 import fmapviz
 
 
 def test_an_image_is_prepared_as_torchvision_does(samples):
-    model = fmapviz.load_model("alexnet", weights="random")
+    model = fmapviz.load_model("squeezenet1_1", weights="random")
     batch = fmapviz.load_image(samples / "still_life.jpg", model)
     with Image.open(samples / "still_life.jpg") as picture:
-        expected = AlexNet_Weights.DEFAULT.transforms()(picture)
+        expected = SqueezeNet1_1_Weights.DEFAULT.transforms()(picture)
     assert torch.equal(batch, expected[None])
 
 

@@ -185,7 +185,7 @@ def test_an_exception_in_the_network_leaves_no_hook_and_no_mode():
     class Net(nn.Module):
         def __init__(self):
             super().__init__()
-            self.inner = extras.timm.create_model("vit_tiny_patch16_224")
+            self.inner = extras.timm.create_model("vit_tiny_patch16_224", img_size=64, depth=2)
 
         def forward(self, x):
             self.inner(x)
@@ -193,13 +193,13 @@ def test_an_exception_in_the_network_leaves_no_hook_and_no_mode():
 
     network = Net().eval()
     with pytest.raises(ValueError, match="enough"), fmapviz.capture_attention(network):
-        network(torch.randn(1, 3, 224, 224))
+        network(torch.randn(1, 3, 64, 64))
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in network.modules())
     assert functional.softmax(torch.zeros(2, 2), -1).tolist() == [[0.5, 0.5]] * 2
     with fmapviz.capture_attention(network.inner) as attention:
-        network.inner(torch.randn(2, 3, 224, 224))
-        network.inner(torch.randn(1, 3, 224, 224))
-    assert attention["blocks.0.attn"].shape == (1, 3, 197, 197)  # of the last pass
+        network.inner(torch.randn(2, 3, 64, 64))
+        network.inner(torch.randn(1, 3, 64, 64))
+    assert attention["blocks.0.attn"].shape == (1, 3, 17, 17)  # of the last pass
     with pytest.raises(LayerKeyError, match="no attention of") as caught:
         attention["blocks.0.atn"]
     assert "blocks.0.attn" in caught.value.hint
