@@ -249,7 +249,7 @@ def test_grey_pictures_are_still_grey_in_the_event_file(tmp_path):
     assert Image.open(BytesIO(event.summary.value[0].tensor.string_val[2])).mode == "L"
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=20)
 @given(st.dictionaries(st.text(), st.text(), max_size=3))
 @example({HOSTILE: HOSTILE})
 @example({"a": "|---|", "|---|": "```\n<script>alert(1)</script>\n```"})

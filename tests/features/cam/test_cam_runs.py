@@ -954,13 +954,16 @@ def test_torchvisions_detector_has_no_detections_with_random_weights(look):
     assert "the network finds no such class in the image" in failure.message
 
 
-def test_a_network_without_classes_is_refused_with_its_outputs(look):
+@pytest.mark.thorough
+def test_a_network_of_optical_flow_is_refused_with_its_outputs(look):
     with pytest.raises(RequestError, match="the network returns several tensors") as caught:
         look("raft_small", weights="random", views=["gradcam"], preprocessing=InputOptions(size=(128, 128)))
     assert caught.value.hint.startswith("output=KEY")
-    tokens = Tokens()
+
+
+def test_a_network_without_classes_is_refused(look):
     with pytest.raises(RequestError, match="no class scores in the network's output"):
-        look(tokens, views=["gradcam"], preprocessing=InputOptions(size=(16, 16)))
+        look(Tokens(), views=["gradcam"], preprocessing=InputOptions(size=(16, 16)))
 
 
 @pytest.mark.thorough
