@@ -1,4 +1,4 @@
-"""Statistics of channels as a table: a list of rows that prints itself, and converts to pandas."""
+"""Statistics of channels as a table in Python: a list of rows that prints itself, and converts to pandas."""
 
 from __future__ import annotations
 

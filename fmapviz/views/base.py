@@ -1,13 +1,14 @@
 """The contract of a view: what its functions receive and return.
 
-A view is a value of the catalogue, of one of the kinds in `fmapviz.core.members`, which names these functions:
+A view is a value in `CONTRIBUTION` of `fmapviz/views/__init__.py`, or of a feature's `__init__.py`. It is of one of the
+kinds in `fmapviz.core.members`, and names these functions:
 
 * `draw(maps: LayerMaps, style)` of a `LayerView`: Return a `BatchContent` for what was captured of one layer.
 * `reduce(maps)` of a `ReducedView`: Reduce `(N, C, h, w)` to float32 `(N, h, w)`, NaN where no channel has a finite value.
 * `read(module, style)` of a `ModelView`: Return the weights of a layer that are drawn, channels first.
 * `draw(values, style)` of a `ModelView`: Return the content of these weights, a `Grid`.
-* `compose(sheet: Sheet)`: Compose the maps of all layers of an image. Return the picture, uint8 `(H, W)` or `(H, W, 3)`, and
-  its facts.
+* `compose(sheet: fmapviz.draw.picture.Sheet)`: Compose the maps of all layers of an image. Return the picture, uint8
+  `(H, W)` or `(H, W, 3)`, and its facts.
 
 A function that cannot draw a layer raises `NotAMapError` with the reason.
 """

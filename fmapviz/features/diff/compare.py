@@ -15,7 +15,7 @@ from fmapviz.config import InputOptions, Style, check_type, explain_arguments, r
 from fmapviz.data import DIFFERENCES, Failure, Model
 from fmapviz.errors import InputError, NothingToDoError, RequestError, quote, suggest_file
 from fmapviz.features.diff.aggregate import powers_of
-from fmapviz.features.diff.drawer import PairDrawer
+from fmapviz.features.diff.layer_pairs import PairDrawer
 from fmapviz.features.diff.layer_ranking import LayerChange, Powers, rank_layers, why_apart
 from fmapviz.features.diff.networks import choose_layers, compare_networks, load_second
 from fmapviz.images.find import find_images

@@ -1,4 +1,7 @@
-"""Load the second network of a comparison, and compare its layers and weights with those of the first."""
+"""Load the second network of a comparison, choose its layers, and check if its weights are related to the first one's.
+
+`layer_pairs` pairs the layers of the two, and `two_runs` those of two finished runs.
+"""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fmapviz.features.diff.cka_stage import AlignmentStage
-from fmapviz.features.diff.drawer import pair_drawer
+from fmapviz.features.diff.layer_pairs import pair_drawer
 from fmapviz.features.diff.networks import (
     NetworkPair,
     PairSetup,

@@ -1,4 +1,4 @@
-"""Compare two finished runs by the values that they store, without their networks."""
+"""Compare two finished runs by the values that they store, without their networks; pair their layers by name and shape."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from fmapviz.data import Difference, ImageResult, LayerResult, Model, Preparatio
 from fmapviz.errors import InputError, NothingToDoError, RequestError, first_few, quote
 from fmapviz.features.diff.cka_stage import AlignmentStage
 from fmapviz.features.diff.difference import compare, means_of
-from fmapviz.features.diff.drawer import draw_pair
 from fmapviz.features.diff.kept_values import is_chosen, list_types, read_values
+from fmapviz.features.diff.layer_pairs import draw_pair
 from fmapviz.features.diff.networks import Compared
 from fmapviz.observe.hooks import Numbers
 from fmapviz.run.kept_passes import ReadImage

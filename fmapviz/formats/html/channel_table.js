@@ -14,7 +14,7 @@ const MEASURE_NAMES = { nonfinite: "not finite" };
 
 // A table with a column for each [heading, numbers]; columns without numbers are left out.
 /** @type {(columns: [string, Numbers | null][], caption?: string) => HTMLElement} */
-export function numbersTable(columns, caption) {
+export function channelTable(columns, caption) {
   const shown = columns.filter(([, numbers]) => numbers);
   const table = make("table", "numbers");
   if (caption) table.createCaption().append(make("b", "", caption));

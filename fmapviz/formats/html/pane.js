@@ -2,7 +2,7 @@
 // A pane: a picture that can be zoomed, moved and pointed at.
 
 import { newCamera, place, refit, setScale } from "./camera.js";
-import { numbersTable } from "./channel_table.js";
+import { channelTable } from "./channel_table.js";
 import { besideView, changeSide, chooseBeside } from "./choose.js";
 import { click, doubleClick, point } from "./pins.js";
 import { report } from "./registry.js";
@@ -212,7 +212,7 @@ export class Pane {
     const whole = channelOverall(this.picture, channel);
     /** @type {[string, Numbers | null][]} */
     const columns = [["here", tileNumbers(this.picture, channel)], [count(statistics.overall?.images, "image"), whole]];
-    this.tip.replaceChildren(numbersTable(columns, `${channelWord(this.picture)} ${channel}`), valueNote(value), deadNote(whole), ...notes);
+    this.tip.replaceChildren(channelTable(columns, `${channelWord(this.picture)} ${channel}`), valueNote(value), deadNote(whole), ...notes);
     this.placeTip();
   }
 

@@ -3,7 +3,7 @@
 
 import { writeAddress } from "./address.js";
 import { fit, place } from "./camera.js";
-import { numbersTable } from "./channel_table.js";
+import { channelTable } from "./channel_table.js";
 import { inputOf, pictureAddress } from "./data.js";
 import { report } from "./registry.js";
 import { besides, comparing, panes, pointer, state } from "./state.js";
@@ -141,7 +141,7 @@ export function showPinned() {
   const columns = shown.map((pane) => [comparing() ? LETTERS[pane.side] : shown.length > 1 ? pane.picture.view : "this image", tileNumbers(pane.picture, state.channel)]);
   const focused = /** @type {HTMLElement | null} */ (document.activeElement)?.dataset.channel;
   find(".figures", panel).replaceChildren(...shown.flatMap((pane) => pinnedFigures(pane, size, besides() && pane !== shown[0])));
-  find(".said", panel).replaceChildren(numbersTable([...columns, [count(statistics.overall?.images, "image"), whole]]), deadNote(whole));
+  find(".said", panel).replaceChildren(channelTable([...columns, [count(statistics.overall?.images, "image"), whole]]), deadNote(whole));
   if (focused) find(`[data-channel="${focused}"]`, panel)?.focus();
   for (const listener of report.placed) listener();
 }

@@ -1,9 +1,8 @@
 """The shards of a run: units of many images.
 
-A shard holds N images that follow each other in listing order. An image
-stays in its shard, whatever is listed before or after it later; new images make new shards. So an interrupted run holds some
-of the shards of the complete run, and the missing ones come out as they would have. A shard is committed as any unit is, by
-`fmapviz.store.unit.commit`.
+A shard holds N images that follow each other in listing order. An image stays in its shard, whatever is listed before or
+after it later; new images make new shards. So an interrupted run holds some of the shards of the complete run, and the
+missing ones come out as they would have. A shard is committed as any unit is, by `fmapviz.store.unit.commit`.
 """
 
 from __future__ import annotations
