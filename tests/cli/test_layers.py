@@ -34,6 +34,7 @@ def test_the_whole_picture_is_reported_with_its_reason(fmapviz):
     assert all(row.endswith("whole picture (aten.bmm)") for row in rows[2:])
 
 
+@pytest.mark.thorough
 def test_a_gate_is_listed_with_two_fields(fmapviz):
     chosen = ("--layers", "features.2.block.1.0,classifier.0", "--types", "Module")
     rows = lines(fmapviz("layers", "mobilenet_v3_small", "--receptive-field", *chosen))

@@ -478,6 +478,7 @@ def test_other_settings_never_mix(pictures, look):
     assert [counts(summary) for summary in again] == [(0, 1, 0)] * 7
 
 
+@pytest.mark.thorough
 def test_settings_that_change_no_picture_share_a_run(pictures, look, tmp_path):
     runs = [{"batch_size": 3}, {"workers": 1}, {"device": "cpu"}, {"strict": True}, {"to": ["png", "png"]}]
     assert {look(pictures, **one).directory for one in runs} == {tmp_path / "out/net"}

@@ -43,6 +43,7 @@ def test_a_feature_is_in_the_catalogue_once():
     assert all(text.count(f'"fmapviz.features.{name}"') == 1 for name in LISTED)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("feature", often(["top"], FEATURES))
 def test_without_a_feature_the_others_are_drawn(feature, samples, torch_alone, tmp_path):
     copy_without([feature], tmp_path / "copy")

@@ -16,6 +16,7 @@ pytestmark = pytest.mark.filterwarnings("default")  # of other packages
 IMAGES = 13  # TensorBoard shows ten by default
 
 
+@pytest.mark.thorough
 def test_the_printed_command_of_a_run_of_shards_shows_each_image(fmapviz, tmp_path):
     for seed in range(IMAGES):
         save_picture(tmp_path / "in" / f"{seed:02d}.png", seed)
