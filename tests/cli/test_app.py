@@ -192,6 +192,7 @@ class TestAnswersWithoutTorch:
         assert views[:2] == ["maps", "inputs"]
         assert sorted(views) == [name for name in registry.views() if name != "diff"]  # which has a command of its own
 
+    @pytest.mark.thorough
     def test_a_wrong_command_writes_no_files(self, tmp_path):
         subprocess.run([sys.executable, "-m", "fmapviz", "alexnt", "x.png"], cwd=tmp_path, capture_output=True, check=False)
         assert not list(tmp_path.iterdir())
@@ -465,7 +466,7 @@ class TestStreams:
         ("args", "status"),
         [
             (["shapesnet", "picture.png"], "loading shapesnet ..."),
-            (["layers", "shapesnet"], "loading shapesnet ..."),
+            *thorough((["layers", "shapesnet"], "loading shapesnet ...")),
             *thorough((["shapesnet", "picture.png", "--plan"], "loading shapesnet to draw a sample ...")),
             *thorough((["shapesnet", "picture.png", "--quiet"], "")),
             *thorough((["shapesnet", "-"], "")),  # it is told what to draw in the terminal
@@ -548,15 +549,15 @@ def _in_terminal(warm, args, place, *, code=0, all_streams=False, environment=No
     return shown.decode()
 
 
-def test_a_broken_torch_is_reported_in_one_line(fmapviz, tmp_path):
+@pytest.mark.parametrize("arguments", [["shapesnet", "x.png"], *thorough(["layers", "alexnet"])], ids=" ".join)
+def test_a_broken_torch_is_reported_in_one_line(fmapviz, tmp_path, arguments):
     (tmp_path / "torch.py").write_text("raise ImportError('libtorch_cpu.so: failed to map\\nand more')")
-    for arguments in (["shapesnet", "x.png"], ["layers", "alexnet"]):
-        ended = fmapviz(*arguments, env={"PYTHONPATH": str(tmp_path)})
-        assert ended.returncode == 2
-        printed = ended.stderr.decode().splitlines()
-        assert printed[0] == "error: PyTorch and torchvision cannot be imported: ImportError: libtorch_cpu.so: failed to map"
-        assert printed[1].startswith("hint: try python -c 'import torch, torchvision'")
-        assert len(printed) == 2
+    ended = fmapviz(*arguments, env={"PYTHONPATH": str(tmp_path)})
+    assert ended.returncode == 2
+    printed = ended.stderr.decode().splitlines()
+    assert printed[0] == "error: PyTorch and torchvision cannot be imported: ImportError: libtorch_cpu.so: failed to map"
+    assert printed[1].startswith("hint: try python -c 'import torch, torchvision'")
+    assert len(printed) == 2
 
 
 def test_a_mismatched_torchvision_is_reported_and_internal_import_errors_are_not_caught(monkeypatch):

@@ -43,6 +43,7 @@ def test_the_summary_has_a_table_of_the_most_changed_layers(fmapviz, tuned, tmp_
     assert [each["layer"] for each in summary["layers"] if each["rank"]] == [name for name, _ in ranked]
 
 
+@pytest.mark.thorough
 def test_json_has_the_differences(fmapviz, tuned, tmp_path):
     result = fmapviz(
         "diff", "shapesnet", *SHAPES, "--against", str(tuned), "--to", "numbers", "--out", str(tmp_path), "--json"

@@ -154,6 +154,7 @@ def test_a_directory_without_runs_is_an_empty_list(out, fmapviz):
     assert objects(fmapviz("runs", "runs/notes", "--json").stdout)[0]["runs"] == 0
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("words", "error", "hint"),
     [

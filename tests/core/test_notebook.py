@@ -12,6 +12,7 @@ from urllib.parse import unquote, urlsplit
 import numpy as np
 import pytest
 import torch
+from cases import thorough
 from image_files import paint
 from PIL import Image
 from torch import nn
@@ -77,7 +78,7 @@ def images_of(html):
     return [Image.open(io.BytesIO(base64.b64decode(source))) for source in sources]
 
 
-@pytest.mark.parametrize("to", ["png", "html"])
+@pytest.mark.parametrize("to", ["html", *thorough("png")])
 def test_a_summary_shows_pictures_of_the_first_images_and_counts_the_others(tmp_path, to):
     inputs = [paint(tmp_path / f"{number}.png", number) for number in range(4)]
     for _ in range(2):  # drawn, then skipped

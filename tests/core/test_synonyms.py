@@ -118,16 +118,6 @@ def test_a_size_of_a_family_has_a_hint_to_the_family(word, meant):
     assert meant_model(word).startswith(meant)
 
 
-def test_a_name_of_another_source_has_a_hint_to_the_source():
-    pytest.importorskip("timm")
-    with pytest.raises(RequestError) as error:
-        load_model("vit_tiny_patch16_224")
-    assert error.value.hint == "type timm:vit_tiny_patch16_224"
-    with pytest.raises(RequestError) as error:
-        load_model("mobilenet_v3_smal")
-    assert error.value.hint.startswith("did you mean 'mobilenet_v3_small'")
-
-
 @pytest.mark.parametrize("spec", ["torchvision.models.resnet18", "models.resnet18", "torchvision.models.vit_b_16"])
 def test_a_model_by_its_module_has_a_hint_to_its_name(spec):
     with pytest.raises(RequestError) as error:

@@ -224,6 +224,7 @@ def build():
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore")
 def test_a_file_that_the_network_is_built_from_makes_another_run(tmp_path, monkeypatch):
     star = Path("sample_images/shapes/star.jpg").absolute()

@@ -229,6 +229,7 @@ def test_the_loss_includes_class_and_position(network, fresh):
     assert right < 0.3 < misplaced < misnamed
 
 
+@pytest.mark.thorough
 def test_a_bad_network_is_not_written(tmp_path, capsys):
     assert not train.make(tmp_path / "bad.safetensors", pictures=32, epochs=1, fresh=16)
     assert not [*tmp_path.iterdir()]

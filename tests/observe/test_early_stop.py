@@ -376,12 +376,13 @@ def test_a_module_called_three_times_has_three_outputs(workers, pictures, look):
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("model", [Decides, DecidesByPlaces])
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_network_that_branches_on_values_has_all_outputs_in_any_order(workers, model, tmp_path, look):
+@pytest.mark.parametrize("more", [1, *thorough(4)])
+def test_a_network_that_branches_on_values_has_all_outputs_in_any_order(*, more, workers, model, tmp_path, look):
     brightness = {"dark": 0, "black": 1, "light": 250, "white": 255}
     paths = {name: paint(tmp_path / f"{name}.png", value) for name, value in brightness.items()}
     orders = list(permutations(paths))
     random.Random(0).shuffle(orders)
-    orders = [("dark", "black", "light", "white"), ("white", "light", "black", "dark"), *orders[:4]]
+    orders = [("dark", "black", "light", "white"), ("white", "light", "black", "dark"), *orders[:more]]
     for order in orders:
         drawn = look(model(), [paths[name] for name in order], layers="a", workers=workers)
         assert drawn == {f"{name}.png": ["a", "a#2"] if brightness[name] > 200 else ["a"] for name in paths}, order

@@ -502,7 +502,7 @@ def test_the_second_field_is_that_of_a_classifier_without_gates(name):
     assert [line for name, field in open_fields.items() for line in check(field, measured[name])] == []
 
 
-@pytest.mark.parametrize(("name", "first"), [("vit_b_32", "conv_proj"), ("swin_t", "features.0.0")])
+@pytest.mark.parametrize(("name", "first"), [("vit_b_32", "conv_proj"), *thorough(("swin_t", "features.0.0"))])
 def test_the_field_of_attention_is_the_whole_picture(name, first):
     with torch.device("meta"):
         network = models.get_model(name, weights=None).double()

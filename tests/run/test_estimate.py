@@ -76,6 +76,7 @@ def test_pictures_drawn_once_are_counted_once(inputs, tmp_path, monkeypatch):
     assert found.files == sum(path.parent != summary.directory or path.is_dir() for path in summary.directory.rglob("*"))
 
 
+@pytest.mark.thorough
 @needs("pyarrow", "scale")
 def test_the_estimate_of_shards_equals_the_written_bytes(inputs, tmp_path):
     found = plan(inputs, tmp_path / "out", to=["tar", "tensorboard", "stats"], shard=20)
@@ -87,10 +88,16 @@ def test_the_estimate_of_shards_equals_the_written_bytes(inputs, tmp_path):
     assert found.files == 7
 
 
-@needs("pyarrow", "scale")
 def test_finished_images_are_not_counted(inputs, tmp_path):
     draw([inputs / f"{number}.png" for number in range(15)], tmp_path / "out")
-    assert (plan(inputs, tmp_path / "out").to_draw, plan(inputs, tmp_path / "out").pictures) == (5, 15)
+    found = plan(inputs, tmp_path / "out")
+    assert (found.to_draw, found.pictures) == (5, 15)
+
+
+@pytest.mark.thorough
+@needs("pyarrow", "scale")
+def test_finished_images_of_shards_are_not_counted(inputs, tmp_path):
+    draw(inputs / "0.png", tmp_path / "out")
     draw([inputs / f"{number}.png" for number in range(15)], tmp_path / "out", to=["tar"], shard=5)
     found = plan(inputs, tmp_path / "out", to=["tar"], shard=5)
     assert (found.images, found.to_draw, found.directory.name) == (20, 5, "net-2")
@@ -137,7 +144,9 @@ def full(monkeypatch):
     return fill
 
 
-@pytest.mark.parametrize("options", [{}, pytest.param({"to": ["tar"], "shard": 12}, marks=needs("pyarrow", "scale"))])
+@pytest.mark.parametrize(
+    "options", [{}, pytest.param({"to": ["tar"], "shard": 12}, marks=[needs("pyarrow", "scale"), pytest.mark.thorough])]
+)
 def test_a_run_that_will_not_fit_is_refused_with_the_numbers(inputs, tmp_path, full, options):
     full(10_000)
     with pytest.raises(

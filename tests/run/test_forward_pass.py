@@ -293,6 +293,7 @@ def test_a_stop_is_no_failure_of_the_model_but_an_exit_is():
         draw_all(Fails(SystemExit(3)), images())
 
 
+@pytest.mark.thorough
 def test_endless_recursion_is_a_failure_of_the_model():
     class Deep(nn.Module):
         def __init__(self):

@@ -200,12 +200,11 @@ def test_outputs_of_layers_are_not_kept():
     assert chain.alive == 1
 
 
-def test_wrappers_are_unwrapped():
+@pytest.mark.parametrize("wrap", [nn.DataParallel, lambda network: network.to("meta"), *thorough(torch.compile)])
+def test_wrappers_are_unwrapped(wrap):
     network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU())
     plain = list_layers(network, preprocessing=SMALL)
-    assert list_layers(nn.DataParallel(network), preprocessing=SMALL) == plain
-    assert list_layers(torch.compile(network), preprocessing=SMALL) == plain
-    assert list_layers(network.to("meta"), preprocessing=SMALL) == plain
+    assert list_layers(wrap(network), preprocessing=SMALL) == plain
 
 
 @pytest.mark.thorough

@@ -504,6 +504,7 @@ def test_layers_left_out_by_type_are_reported_once_in_a_run(pictures, look):
     assert look(pictures, layers="*", types="Conv2d", name="chosen").notices == ()
 
 
+@pytest.mark.thorough
 def test_a_number_in_the_name_of_a_run_is_explained(pictures, look, tmp_path):
     assert look(pictures).notices == ()
     events = []
@@ -678,6 +679,7 @@ def test_inputs_that_do_not_exist_are_refused_before_the_model_is_loaded(*, tmp_
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.thorough
 def test_one_image_that_exists_is_enough(tmp_path, look, pictures):
     for number, missing in enumerate((["gone.png", pictures], [pictures, "gone.png"], iter(["gone.png", pictures]))):
         summary = look(missing, out=tmp_path / str(number))
@@ -832,6 +834,7 @@ def test_a_network_whose_description_names_an_address_finds_its_run_again(pictur
     assert look(pictures, Lambda()).directory == look(pictures, Lambda()).directory
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
 def test_a_network_of_another_precision_is_another_run(dtype, pictures, look):
@@ -845,6 +848,7 @@ def test_a_network_of_another_precision_is_another_run(dtype, pictures, look):
         assert layer["max"] == pytest.approx(expected["max"], rel=0.05)
 
 
+@pytest.mark.thorough
 def test_a_model_is_loaded_by_name(pictures, look):
     summary = look(pictures / "one.png", "alexnet", weights="random:3", preprocessing=InputOptions(size=(64, 64)))
     assert summary.directory.name == "alexnet"
@@ -967,6 +971,7 @@ def test_out_is_relative_to_the_working_directory(pictures, look, tmp_path, monk
     assert unit_of(tmp_path / "here/net/one.png")["unit"]["path"] == str(pictures / "one.png")
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("damage", [lambda path: path.write_text("{"), lambda path: path.unlink()], ids=["torn", "deleted"])
 def test_force_repairs_an_image_whose_record_is_lost(pictures, look, tmp_path, damage):

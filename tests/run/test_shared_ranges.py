@@ -399,6 +399,7 @@ def test_verify_reports_a_missing_scale(folder, look):
     assert problems(summary.directory)
 
 
+@pytest.mark.thorough
 def test_a_foreign_file_named_like_the_survey_is_kept(folder, look, tmp_path):
     look([folder / "0.png"])
     survey = tmp_path / "out/net/survey.json"
@@ -408,6 +409,7 @@ def test_a_foreign_file_named_like_the_survey_is_kept(folder, look, tmp_path):
     assert survey.read_text() == "my own answers"
 
 
+@pytest.mark.thorough
 def test_a_list_on_standard_input_is_read_to_its_end_first(fmapviz, folder, look, tmp_path):
     arguments = ["shapesnet", "--norm", "run", "--to", "png", "--fit", "none", "--predictions", "0", "--workers", "1"]
     listed = "".join(f"{folder / name}\n" for name in ("3.png", "1.png", "0.png", "2.png")).encode()

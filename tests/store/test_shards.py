@@ -163,6 +163,7 @@ def test_tensorboard_shows_the_images_as_steps(inputs, tmp_path):
     assert "Image" not in description
 
 
+@pytest.mark.thorough
 def test_statistics_are_those_of_single_images(inputs, tmp_path):
     draw(inputs, tmp_path / "out")
     draw(inputs, tmp_path / "single", shard=None, to="stats")
@@ -271,6 +272,7 @@ def test_the_same_command_skips_finished_shards(inputs, tmp_path):
     assert (tmp_path / "out/run/shard-000000").stat().st_ino == inode
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("gone", [["shard-000000"], ["shard-000001"], ["shard-000002"], ["shard-000000", "shard-000002"]])
 def test_a_partial_run_is_completed_to_the_same_result(inputs, tmp_path, gone):
@@ -610,7 +612,7 @@ def test_one_picture_is_extracted(inputs, tmp_path, formats, name):
     assert extract.extract(tmp_path / "out", image=image, layer="input").name == "more_1.png.input.png"
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("typed", ["in/more/1.png", "./in/more/1.png", "in/../in/more/1.png", "./more/1.png"])
 def test_an_image_is_found_by_its_path_as_typed_for_the_run(inputs, tmp_path, monkeypatch, typed):
     draw(inputs, tmp_path / "out", to="tar")

@@ -30,6 +30,7 @@ def images(run):
     return {row["image"] for row in csv.DictReader((run / "top.csv").read_text().splitlines())}
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("change", ["added", "changed"])
 @pytest.mark.parametrize("shard", [None, pytest.param(2, marks=needs("pyarrow", "scale"))])
@@ -66,7 +67,6 @@ def test_top_images_that_the_run_draws_itself_are_drawn_again(tmp_path):
     assert draw(inputs, out=tmp_path / "out", **options).pictures == 0
 
 
-@pytest.mark.thorough
 def test_statistics_and_report_include_all_images(tmp_path):
     inputs = paint_some(tmp_path / "in", 2)
     run = draw(inputs, out=tmp_path / "out").directory

@@ -924,6 +924,7 @@ def test_an_image_is_added_to_a_run_with_a_damaged_one(look, pictures):
     assert (whole.left_out, whole.exit_code, json_of(directory)["images"]) == ((), 0, 5)
 
 
+@pytest.mark.thorough
 def test_a_foreign_statistics_file_is_not_replaced(look, pictures, tmp_path):
     directory = look(Ordinary(), pictures, to="png").directory
     shutil.rmtree(directory)

@@ -131,6 +131,7 @@ def test_a_full_disk_leaves_a_run_listed_as_unfinished(tmp_path, monkeypatch):
     assert shown(tmp_path) == (4, None, "finished")
 
 
+@pytest.mark.thorough
 def test_a_failure_to_write_leaves_a_failed_run_with_the_reason(tmp_path):
     inputs = paint_some(tmp_path / "in", 4)
     save_pixels(inputs / "3.png", np.random.default_rng(0).integers(0, 256, (300, 300, 3), np.uint8))

@@ -295,6 +295,7 @@ def test_completion_can_be_installed(tmp_path):
     assert "fmapviz" in (tmp_path / ".bashrc").read_text()
 
 
+@pytest.mark.thorough
 @needs("hatchling", "dev")
 def test_the_wheel_holds_all_files_of_the_package(tmp_path):
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path]

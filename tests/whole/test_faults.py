@@ -19,7 +19,6 @@ import fmapviz
 POINTS = [
     ("a new run", CRASH, 17),
     ("a new run of shards", FULL, 29),
-    ("a finished run that has grown", PART, 29),
 ]
 MORE_POINTS = [
     ("a new run", CRASH, 1),
@@ -27,6 +26,7 @@ MORE_POINTS = [
     ("a new run", FULL, 3),
     ("a new run by what its images have in common", CRASH, 3),
     ("a finished run that has grown", PART, 3),
+    ("a finished run that has grown", PART, 29),
     ("a finished run that is drawn anew", CRASH, 4),
     ("a new run of shards", CRASH, 1),
     ("a new run of shards", TORN, 3),

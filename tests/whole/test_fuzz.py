@@ -242,6 +242,7 @@ def test_fuzzing_covers_each_format():
         assert len(content) < 30_000, name
 
 
+@pytest.mark.thorough
 def test_a_damaged_picture_is_read_or_refused(tmp_path, capfd):
     names = st.sampled_from(sorted(image_files()))
 
@@ -349,6 +350,7 @@ def check_weights(path):
         assert len(str(loaded)) < 5000
 
 
+@pytest.mark.thorough
 def test_a_damaged_checkpoint_is_loaded_or_refused_and_nothing_in_it_runs(tmp_path, capfd):
     marker = tmp_path / "marker"
     files = checkpoint_files(marker)

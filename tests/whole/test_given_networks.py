@@ -10,6 +10,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from cases import thorough
 from image_files import paint
 from PIL import Image
 from torch import nn
@@ -321,9 +322,10 @@ def test_a_network_of_torchvision_is_prepared_as_its_weights(name, entry, tmp_pa
     torch.testing.assert_close(batch[0], models.get_model_weights(name)[entry].transforms()(Image.open(path)))
 
 
-def test_a_network_of_torchvision_with_another_head_is_recognised():
-    assert "torchvision's resnet18," in describe_given(models.resnet18(num_classes=7)).assumption
-    assert "torchvision's vgg11," in describe_given(models.vgg11(num_classes=2)).assumption
+@pytest.mark.parametrize(("name", "classes"), [("resnet18", 7), *thorough(("vgg11", 2))])
+def test_a_network_of_torchvision_with_another_head_is_recognised(name, classes):
+    network = models.get_model(name, num_classes=classes)
+    assert f"torchvision's {name}," in describe_given(network).assumption
 
 
 def test_a_detector_of_torchvision_is_called_with_a_list(tmp_path):

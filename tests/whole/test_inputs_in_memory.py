@@ -95,6 +95,7 @@ def test_a_repeated_call_skips_finished_images_and_draws_changed_ones(draw, path
     assert problems(changed.directory) == []
 
 
+@pytest.mark.thorough
 def test_pictures_of_one_name_do_not_collide(draw, tmp_path):
     paths = [paint(tmp_path / folder / "photo.png", seed) for seed, folder in enumerate("ab")]
     for _ in range(2):

@@ -290,6 +290,7 @@ def test_a_refused_run_leaves_no_record_unless_another_command_uses_it(bucket, i
     assert bucket.keys("runs/") == ([beside, "runs/run/run.json"] if beside else [])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "options", [{"to": EVERYTHING}, *thorough({"to": ["tar", "stats"], "shard": 3})], ids=["images", "shards"]
 )

@@ -106,6 +106,7 @@ def test_the_page_grows_with_the_run(folder, look):
     assert len(units(run)) == 6
 
 
+@pytest.mark.thorough
 def test_html_alone_makes_the_same_run_as_html_and_png(folder, look):
     run = look([folder], to="html").directory
     before = stamps(run)
@@ -312,6 +313,7 @@ def test_a_damaged_record_is_written_again(folder, look, damage):
 # --- how a run may end
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize(("number", "grown"), often(each_once(range(5), [False, True]), of=product(range(5), [False, True])))
 def test_the_next_command_repairs_run_level_files_of_a_killed_one(folder, look, monkeypatch, number, grown):

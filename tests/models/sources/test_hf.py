@@ -203,8 +203,8 @@ def test_types_with_arguments_are_built_at_random():
         ("hf:vit(hidden_sizes=3)", "no argument of this name: 'hidden_sizes'", "'hidden_size'"),
         ("hf:vit(hidden_size='x')", "transformers cannot build 'vit'", "ViTConfig"),
         ("hf:vit(attn_implementation='some/kernel')", "no argument of this name", ""),
-        ("hf:bert", "BertModel takes input_ids", "code of yours"),
-        ("hf:videomae", "takes clips of several frames", "code of yours"),
+        (f"hf:bert({TINY})", "BertModel takes input_ids", "code of yours"),
+        (f"hf:videomae({TINY})", "takes clips of several frames", "code of yours"),
     ],
 )
 def test_models_that_cannot_be_built_are_an_error_with_a_hint(name, message, hint):
@@ -219,7 +219,7 @@ def test_a_type_has_no_published_weights():
         load_model("hf:vit")
 
 
-def test_weights_that_are_not_cached_are_an_error_without_network(hub, fmapviz, picture, monkeypatch):
+def test_weights_that_are_not_cached_are_an_error_without_network(hub):
     with pytest.raises(
         WeightsError, match=r"cannot download .*google/vit-base-patch16-224/resolve/main/config\.json"
     ) as caught:
@@ -228,6 +228,10 @@ def test_weights_that_are_not_cached_are_an_error_without_network(hub, fmapviz, 
     (hub.folder / "model.safetensors").unlink()
     with pytest.raises(WeightsError, match=r"cannot download .*model\.safetensors"):
         load_model("hf:some/vit")
+
+
+@pytest.mark.thorough
+def test_the_variable_that_forbids_downloads_is_named(fmapviz, picture, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     result = fmapviz("hf:google/vit-base-patch16-224", picture)
     assert result.returncode == 2
@@ -362,6 +366,17 @@ def test_a_name_of_the_hub_without_the_prefix_has_a_hint():
         check_name("google/vit-base-patch16-224")
     assert "type hf:google/vit-base-patch16-224" in caught.value.hint
     assert Path("google").exists() is False
+
+
+def test_a_name_of_another_source_has_a_hint_to_the_source():
+    """It asks all sources that are installed; here transformers, which takes seconds, is imported already."""
+    pytest.importorskip("timm")
+    with pytest.raises(RequestError) as error:
+        load_model("vit_tiny_patch16_224")
+    assert error.value.hint == "type timm:vit_tiny_patch16_224"
+    with pytest.raises(RequestError) as error:
+        load_model("mobilenet_v3_smal")
+    assert error.value.hint.startswith("did you mean 'mobilenet_v3_small'")
 
 
 def test_the_source_has_the_functions_of_the_protocol():

@@ -260,7 +260,10 @@ def test_layers_are_listed_without_weights():
     assert [row.shape for row in rows] == [(197, 192)] * 12
 
 
-def test_without_timm_the_hint_installs_it(tmp_path):
+@pytest.mark.parametrize(
+    "arguments", [["timm:resnet18", "x.png"], *thorough(["layers", "timm:resnet18"], ["models", "timm:*"])], ids=" ".join
+)
+def test_without_timm_the_hint_installs_it(arguments):
     # A Python that cannot find timm, as one where it is not installed.
     script = (
         "import sys, importlib.machinery as m\n"
@@ -269,10 +272,9 @@ def test_without_timm_the_hint_installs_it(tmp_path):
         "from fmapviz.cli.app import main\n"
         "main()\n"
     )
-    for arguments in (["timm:resnet18", "x.png"], ["layers", "timm:resnet18"], ["models", "timm:*"]):
-        run = subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, text=True, check=False)
-        assert run.returncode == 2
-        assert run.stderr == ("error: the model source 'timm' needs the package timm\nhint: pip install 'fmapviz[timm]'\n")
+    run = subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, text=True, check=False)
+    assert run.returncode == 2
+    assert run.stderr == ("error: the model source 'timm' needs the package timm\nhint: pip install 'fmapviz[timm]'\n")
 
 
 @pytest.mark.thorough

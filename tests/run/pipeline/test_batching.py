@@ -183,6 +183,7 @@ def test_each_image_has_its_own_pass_by_default(tmp_path):
     assert model.passes == [1] * 6
 
 
+@pytest.mark.thorough
 def test_images_of_a_random_network_share_no_pass(tmp_path):
     model, events = Noisy(), []
     pictures = paint_many(tmp_path / "pictures", 5)
@@ -319,6 +320,7 @@ def test_images_of_a_network_that_mixes_a_batch_are_passed_alone_with_a_notice(k
     assert notices_of(events) == [MIXES]
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind", [Counting, Averaging, Remembering])
 def test_images_of_a_stateful_network_are_passed_alone_with_a_notice(kind, tmp_path):

@@ -693,6 +693,7 @@ def prepare(out, start):
         shutil.copytree(start, out)
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled(1)
 def test_everything_is_written_under_a_hidden_name(situation, server, tmp_path):
     inputs, start, _ = situation
