@@ -527,6 +527,7 @@ def test_drawing_on_a_device_never_waits_for_values():
     assert take_channels(maps, measure(maps), chosen)[0].shape == (2, 3, 16, 16)
 
 
+@pytest.mark.thorough
 @settings(deadline=None, max_examples=60)
 @given(
     arrays(

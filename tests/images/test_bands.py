@@ -18,7 +18,6 @@ import pytest
 import tifffile
 import torch
 from bad_images import encoded, flipped, make_zoo, oriented, picture
-from cases import thorough
 from PIL import Image as PillowImage
 from torchvision import models, transforms
 from torchvision.transforms import functional
@@ -133,7 +132,8 @@ def test_a_picture_is_no_input_for_another_number_of_channels(mode, channels, tm
 WHOLE_HEADERS = {"half.jpg", "half.png", "half.gif", "flipped pixel.png", "flipped checksum.png"}
 
 
-@pytest.mark.parametrize("channels", [6, *thorough(1)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("channels", [1, 6])
 def test_a_bad_picture_has_its_code_for_any_number_of_channels(channels, tmp_path, capfd):
     expected = make_zoo(tmp_path)
     if channels == 6:
@@ -427,6 +427,7 @@ def answers(*paths: Path) -> list[tuple[str, int]]:
     return [(code, int(memory)) for code, memory in map(str.split, done.stdout.splitlines())]
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux")
 def test_an_array_costs_no_memory_for_what_it_claims(tmp_path):
     claims = {

@@ -360,6 +360,7 @@ def test_a_worker_has_only_the_descriptors_that_it_needs(reading, picture):
         assert re.search(rf"Max {name} +{value} +{value} ", limits), limits
 
 
+@pytest.mark.thorough
 def test_a_worker_does_not_import_the_main_module(picture, tmp_path):
     script = tmp_path / "script.py"
     script.write_text(
@@ -411,6 +412,7 @@ def test_a_decoder_that_fails_costs_one_image(words, ended, reading, picture, tm
     assert len(reading.pids) == 1
 
 
+@pytest.mark.thorough
 def test_a_decoder_that_hangs_costs_one_image(reading, picture, tmp_path, monkeypatch):
     hostile = saying(tmp_path / "hostile.png", "hang")
     expected = contents(reading(picture))
@@ -764,6 +766,7 @@ def hanging(command, tmp_path):
         assert wait_until(lambda: not {*processes} & {*parents()})
 
 
+@pytest.mark.thorough
 def test_a_run_that_is_killed_leaves_no_process(command, tmp_path):
     with hanging(command, tmp_path) as (pid, ended):
         os.kill(pid, signal.SIGKILL)

@@ -68,6 +68,7 @@ def test_frames_are_read_by_number_in_any_order(tmp_path, name, codec):
         assert np.array_equal(read(frames[number])[0], in_order[number]), number
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("suffix", [".gif", ".webp", *thorough(".apng")])
 def test_animated_pictures_are_films_and_others_are_not(tmp_path, suffix):
     film, still = write_animation(tmp_path / f"moving{suffix}"), tmp_path / f"still{suffix}"
@@ -118,6 +119,7 @@ def test_films_of_the_same_name_have_different_folders(tmp_path):
     assert units[3:] == [f"{name}/{number:06d}" for number in range(5)]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("choice", "told"), [({"every": 2}, True), ({}, False), *thorough(({"stop": 9}, True), ({"clip": 8}, False))]
 )
@@ -265,6 +267,7 @@ def test_a_film_is_rotated_and_mirrored_as_by_ffmpeg(tmp_path, matrix, number, s
         assert np.array_equal(shown, plain[-y, -x])
 
 
+@pytest.mark.thorough
 def test_colours_follow_the_tags_of_the_film(tmp_path):
     for space, number in (("bt709", 1), ("smpte170m", 6)):
         film = tmp_path / f"{space}.mp4"
@@ -318,6 +321,7 @@ def test_a_folder_named_like_a_film_is_a_folder(tmp_path):
     assert [each.unit for each in listed(folder / "000042")[0]] == ["000042"]
 
 
+@pytest.mark.thorough
 def test_a_decoder_that_dies_costs_one_film(tmp_path, monkeypatch):
     first, second = write_film(tmp_path / "1.mp4"), write_film(tmp_path / "2.mp4")
     frames = list_frames(find_images([first, second]), FrameChoice())
@@ -327,6 +331,7 @@ def test_a_decoder_that_dies_costs_one_film(tmp_path, monkeypatch):
     assert [each.unit for each in begun + rest] == [f"{name}.mp4/{number:06d}" for name in "12" for number in range(60)]
 
 
+@pytest.mark.thorough
 def test_frames_are_the_same_without_worker_processes(tmp_path, monkeypatch):
     frames = listed(write_film(tmp_path / "clip.mp4", 20))[0]
     before = [np.asarray(read(frame)[0]) for frame in frames]

@@ -129,6 +129,7 @@ def test_a_box_of_whole_pixels_is_exact(fit):
         assert placement.to_file((left, top, right, bottom), orientation=1, size=(1000, 300)) == expected
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("size", [(4000, 3000), *thorough(((9000, 9000),))])
 def test_a_large_picture_that_is_not_resized_is_exact(size):
     placement = find_placement(user(transforms.CenterCrop(500), TENSOR), size)

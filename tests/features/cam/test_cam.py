@@ -247,7 +247,7 @@ def test_captured_gradients_are_finite_differences():
 def fresh():
     """Pictures that the bundled network has never seen."""
     generator = np.random.default_rng(7)
-    return [paint(generator) for _ in range(300)]
+    return [paint(generator) for _ in range(120)]
 
 
 def share_in_the_shape(model, pictures):
@@ -490,7 +490,7 @@ class OfPixels(nn.Module):
         return scores.permute(*("NHWC".index(axis) for axis in self.order))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("soft", [False, True])
 @pytest.mark.parametrize("classes", [1, 4, 8])

@@ -227,6 +227,7 @@ def test_fewer_than_four_images_have_no_alignment(checkpoints, tmp_path):
     assert not (summary.directory / "_model").exists()
 
 
+@pytest.mark.thorough
 def test_layers_of_one_network_only_are_reported_once(tmp_path):
     summary, told = compare(
         tmp_path,
@@ -315,6 +316,7 @@ def test_the_panels_of_a_series_are_those_of_two_networks(checkpoints, tmp_path)
     assert set(curve) == {0, 10, 20}
 
 
+@pytest.mark.thorough
 def test_a_network_is_freed_before_the_next_one_is_loaded(checkpoints, tmp_path, monkeypatch):
     loaded, alive = [], []
     load = series.load_model
@@ -397,6 +399,7 @@ def test_the_first_step_that_differs_much_is_named(checkpoints, tmp_path):
     assert found.endswith("layers of 1 of 4 steps are")
 
 
+@pytest.mark.thorough
 def test_entries_of_checkpoints_are_compared(tmp_path):
     for number, factor in enumerate((0, 0.3)):
         torch.save({"model": state(), "ema": state(factor)}, tmp_path / f"epoch_{number}.pt")
@@ -458,14 +461,17 @@ def finished(request, checkpoints, tmp_path_factory):
 
 @pytest.mark.sampled(1)
 def test_two_finished_runs_have_the_differences_of_their_networks(finished, checkpoints, tmp_path):
-    summary, told = compare(tmp_path, model=str(finished / "e0"), inputs=[str(finished / "e20")])
+    options = {"layers": "features.[01].conv"}
+    summary, told = compare(tmp_path, model=str(finished / "e0"), inputs=[str(finished / "e20")], **options)
     assert (summary.done, summary.exit_code) == (4, 0)
     assert any("first below 20 dB" in str(message) for message in told)
-    two, _ = compare(tmp_path / "two", weights=str(checkpoints / "epoch_0.pt"), against=str(checkpoints / "epoch_20.pt"))
+    two, _ = compare(
+        tmp_path / "two", weights=str(checkpoints / "epoch_0.pt"), against=str(checkpoints / "epoch_20.pt"), **options
+    )
     assert rows(summary.directory) == rows(two.directory)
     assert (summary.directory / "cka.csv").read_bytes() == (two.directory / "cka.csv").read_bytes()
     assert problems(tmp_path) == []
-    again, _ = compare(tmp_path, model=str(finished / "e0"), inputs=[str(finished / "e20")])
+    again, _ = compare(tmp_path, model=str(finished / "e0"), inputs=[str(finished / "e20")], **options)
     assert (again.done, again.skipped) == (0, 4)
 
 
