@@ -16,9 +16,9 @@ NAMED = re.compile(rf"(?<![\w.])({'|'.join(OPTIONS)})=")
 
 def texts(source):
     """The texts of a module, with a letter for each value in them, without docstrings."""
-    tree = ast.parse(source)
-    skipped = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    for node in ast.walk(tree):
+    nodes = [*ast.walk(ast.parse(source))]
+    skipped = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+    for node in nodes:
         if isinstance(node, ast.JoinedStr):
             skipped |= {id(part) for part in node.values}
             yield "".join(part.value if isinstance(part, ast.Constant) else "X" for part in node.values)

@@ -298,6 +298,7 @@ def test_half_and_double_precision_are_drawn_as_computed(tmp_path, picture, dtyp
         assert layer["max"] == pytest.approx(single[name]["max"], rel=0.03, abs=0.03)
 
 
+@pytest.mark.thorough
 def test_wrappers_are_unwrapped(tmp_path, picture):
     wrapped = {
         "parallel": nn.DataParallel(small(3)),

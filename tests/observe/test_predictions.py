@@ -167,6 +167,7 @@ def test_predictions_are_in_the_outcome_the_record_and_the_pictures(tmp_path, pi
             assert image.text["Predicted"].startswith("light 100.0 %")
 
 
+@pytest.mark.thorough
 def test_nothing_is_predicted_by_default_without_class_names(tmp_path, pictures):
     nameless = Bright()
     nameless.classes = None

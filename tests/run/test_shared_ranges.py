@@ -345,6 +345,7 @@ def test_a_wrong_request_leaves_no_survey(folder, look, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("damage", ["cut", "changed", "deleted"])
 def test_a_lost_scale_is_computed_again(folder, look, damage):

@@ -410,6 +410,7 @@ def test_force_draws_everything_again(inputs, tmp_path):
     assert (tmp_path / "out/run/shard-000000").stat().st_ino != inode
 
 
+@pytest.mark.thorough
 def test_failures_are_reported_and_the_shard_has_the_other_images(inputs, tmp_path):
     (inputs / "3.png").write_bytes(b"no image")
     (inputs / "5.png").write_bytes(b"no image")

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+from image_files import paint
 from trees import problems
 from typer.main import get_command
 
@@ -40,7 +41,8 @@ def test_a_run_takes_each_view_that_its_help_lists(tmp_path):
 def test_a_run_takes_each_format_that_its_help_lists(tmp_path):
     formats = listed("run", "--to")
     assert "numbers" not in formats
-    summary = visualize("shapesnet", STAR, out=tmp_path, to=formats, layers=["features.7.conv"])
+    small = paint(tmp_path / "a.png", size=(64, 64))
+    summary = visualize("shapesnet", small, out=tmp_path / "out", to=formats, layers=["features.7.conv"])
     assert summary.exit_code == 0
     assert problems(summary.directory) == []
 

@@ -61,6 +61,7 @@ def test_weights_of_another_model_are_refused_before_a_download(spec, member, hi
     assert caught.value.hint == hint
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("wrap", [dict, MappingProxyType, lambda state: {"state_dict": state, "epoch": 3}])
 def test_a_state_dict_fills_a_network_as_its_file(wrap, tmp_path):

@@ -232,6 +232,7 @@ def test_weights_for_other_classes_and_channels_are_loaded(save):
     assert len(model.notices) == 2
 
 
+@pytest.mark.thorough
 def test_nothing_is_adapted_if_more_differs(save):
     state = constant(shapes_of("resnet18", num_classes=5))
     state["layer1.0.conv1.weight"] = torch.ones(64, 64, 1, 1)
