@@ -7,7 +7,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
@@ -154,6 +154,28 @@ def watch_three_steps(writer):
             watch(step)
 
 
+def test_the_writer_of_mlflow_logs_pictures_and_numbers(monkeypatch):
+    """Without MLflow, which takes seconds to import: its client notes what it is given."""
+    images, numbers, module = [], [], "fmapviz.integrations.mlflow"
+    client = SimpleNamespace(
+        log_image=lambda run, pixels, *, key, step: images.append((run, key, step, pixels.dtype, pixels.shape[2:])),
+        log_metric=lambda run, key, _value, *, step: numbers.append((run, key, step)),
+    )
+    stub = ModuleType("mlflow")
+    stub.active_run, stub.MlflowClient = lambda: None, lambda: client
+    monkeypatch.setitem(sys.modules, "mlflow", stub)
+    monkeypatch.setitem(sys.modules, module, None)  # or as it was afterwards
+    del sys.modules[module]
+    writer = importlib.import_module(module).Writer
+    with pytest.raises(RequestError, match="no run of MLflow is active"):
+        writer()
+    watch_three_steps(writer("7"))
+    for step in range(3):
+        assert ("7", "maps/00 0/image_0", step, np.uint8, (3,)) in images
+        assert ("7", "zeros/00 0", step) in numbers
+
+
+@pytest.mark.thorough
 @needs("mlflow", "trainers")
 def test_mlflow_receives_pictures_and_numbers(tmp_path, monkeypatch):
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
