@@ -29,6 +29,7 @@ from fmapviz.events import Notice, Outcome, Started
 from fmapviz.images.find import path_hash
 from fmapviz.run.estimate import estimate
 from fmapviz.run.loop import run, visualize
+from fmapviz.run.pipeline import work
 
 SMALL = InputOptions(size=(16, 16), mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
 MEAN, STD = np.float32([0.485, 0.456, 0.406]), np.float32([0.229, 0.224, 0.225])
@@ -156,7 +157,8 @@ def test_a_run_records_its_settings_and_versions(finished):
 @pytest.mark.thorough
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("is_frozen", [False, True], ids=["nothing frozen", "frozen by the user"])
-def test_garbage_collection_is_restored(is_frozen, pictures, look):
+def test_garbage_collection_is_restored(is_frozen, pictures, look, monkeypatch):
+    monkeypatch.setattr(work, "FREEZING", work.Freezing())
     (gc.freeze if is_frozen else gc.unfreeze)()
     try:
         frozen = []

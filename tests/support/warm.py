@@ -117,6 +117,8 @@ def listening(path):
 def fork_for_each(server, until=None):
     """Start a process for each request, until the other end of `until` is closed."""
     gc.freeze()  # garbage collection in a child would copy all memory pages
+    if work := sys.modules.get("fmapviz.run.pipeline.work"):
+        work.FREEZING.is_by_others()  # counts them, once for all children
     warnings.filterwarnings("ignore", "This process", DeprecationWarning)  # since Python 3.12, of a fork beside threads
     own, running = [server, *filter(None, [until])], {}
     while True:

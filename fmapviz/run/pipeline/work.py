@@ -96,14 +96,48 @@ def _frozen_objects() -> Iterator[None]:
 
     To look at those of PyTorch takes 100 ms, in which no thread does anything else, once in a hundred images.
     """
-    if gc.get_freeze_count():  # by the user, or by a run in another thread
-        yield
-        return
-    gc.freeze()
+    is_first = FREEZING.begin()
     try:
         yield
     finally:
-        gc.unfreeze()
+        if is_first:
+            FREEZING.end()
+
+
+class Freezing:
+    """Objects that are excluded from garbage collection: by a run, or by the user's code.
+
+    Python counts them one by one, which takes up to 100 ms too: they are counted until the user's code has frozen some. If
+    it unfreezes them later, runs are slower.
+    """
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._by_run = False
+        self._by_others = False
+
+    def begin(self) -> bool:
+        """Freeze all objects; return False if some are frozen already, by the user or by a run in another thread."""
+        with self._lock:
+            if self._by_run or self.is_by_others():
+                return False
+            gc.freeze()
+            self._by_run = True
+            return True
+
+    def is_by_others(self) -> bool:
+        """Return True if objects are frozen while no run has frozen any."""
+        self._by_others = self._by_others or gc.get_freeze_count() > 0
+        return self._by_others
+
+    def end(self) -> None:
+        """Undo `begin`."""
+        with self._lock:
+            gc.unfreeze()
+            self._by_run = False
+
+
+FREEZING = Freezing()
 
 
 class UntilFailure:
