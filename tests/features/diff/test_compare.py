@@ -14,7 +14,7 @@ from torchvision import models
 
 import fmapviz
 from fmapviz.errors import InputError, NothingToDoError, RequestError, WeightsError
-from fmapviz.features.diff import drawer
+from fmapviz.features.diff import layer_pairs
 from fmapviz.features.diff.networks import are_related, compare_networks
 from fmapviz.observe.layers import find_layers
 from fmapviz.run.batch import describe_given
@@ -101,13 +101,13 @@ def test_a_changed_convolution_does_not_change_earlier_layers():
 def test_outputs_are_copied_before_an_activation_in_place(monkeypatch):
     d = 0.01 * torch.randn(6, 8, 3, 3, generator=torch.Generator().manual_seed(1))
     other = changed(lambda net: net[2].weight.add_(d))
-    keep = drawer.PairDrawer._keep
+    keep = layer_pairs.PairDrawer._keep
 
     def refer(self, feature_map):
         keep(self, feature_map)
         self._held[feature_map.name] = replace(self._held[feature_map.name], values=feature_map.values)
 
-    monkeypatch.setattr(drawer.PairDrawer, "_keep", refer)
+    monkeypatch.setattr(layer_pairs.PairDrawer, "_keep", refer)
     found = {each.layer: each for each in fmapviz.diff(network(), other, X)}
     assert found["0"].numbers["sqnr"] < 60  # the mistake: the first layer seems to differ
 
@@ -223,7 +223,7 @@ def test_an_internal_error_is_no_failure_of_a_network():
         layers = [
             [layer for layer in find_layers(each.module) if layer.type == "Conv2d"] for each in (own.first, own.second)
         ]
-        pair = drawer.PairDrawer(own, (layers[0], layers[1]), Plan(), fmapviz.Style(), check=check)
+        pair = layer_pairs.PairDrawer(own, (layers[0], layers[1]), Plan(), fmapviz.Style(), check=check)
         with pair, pytest.raises(OSError, match="stopped"):
             pair.draw(X[None])
 
