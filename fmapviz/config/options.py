@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 import textwrap
 from dataclasses import dataclass, field, fields
+from functools import cache
 from inspect import Parameter, cleandoc, signature
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fmapviz.errors import RequestError, quote
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 T = TypeVar("T")
 
@@ -62,7 +63,8 @@ def option(default: Any, help: str, details: str = "", **kwargs: Any) -> Any:  #
     return field(default=default, metadata={"option": Option(help=help, details=details, **kwargs)})
 
 
-def options_of(config: type) -> dict[str, Option]:
+@cache
+def options_of(config: type) -> Mapping[str, Option]:
     """Return the options among the fields of a dataclass, by field name."""
     return {each.name: each.metadata["option"] for each in fields(config) if "option" in each.metadata}
 

@@ -266,7 +266,7 @@ class RunConfig(Execution, Output, Selection):
     @property
     def settings(self) -> dict[str, Any]:
         """The options that change pictures, as plain values; `run.json` stores them."""
-        recorded = {each.recorded: getattr(self, name) for name, each in options_of(type(self)).items() if each.recorded}
+        recorded = {each.recorded: getattr(self, name) for name, each in options_of(RunConfig).items() if each.recorded}
         return {**recorded, "style": {name: getattr(self.style, name) for name in options_of(Style)}}
 
 
