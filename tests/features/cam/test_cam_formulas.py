@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from cam_oracles import of_grad_cam
+from cases import thorough
 from torch import Tensor
 from torch.autograd.graph import get_gradient_edge
 from torch.nn.functional import interpolate
@@ -279,13 +280,21 @@ def test_eigencam_without_any_correlation_has_its_largest_magnitude_positive():
     assert torch.equal(torch.cat([eigencam(one[None]) for one in activations]), raw)
 
 
-def test_eigencam_is_the_first_principal_component_of_scikit_learn():
+def by_numpy(rows):
+    left, sizes, _ = np.linalg.svd(rows - rows.mean(0), full_matrices=False)
+    return left[:, 0] * sizes[0]
+
+
+def by_scikit_learn(rows):
     from extras import decomposition
 
+    return decomposition.PCA(1, svd_solver="full").fit_transform(rows)[:, 0]
+
+
+@pytest.mark.parametrize("project", [by_numpy, *thorough(by_scikit_learn)])
+def test_eigencam_is_the_first_principal_component(project):
     activations = torch.randn(1, 6, 4, 5, generator=torch.Generator().manual_seed(0))
-    component = (
-        decomposition.PCA(1, svd_solver="full").fit_transform(activations[0].flatten(1).T.numpy())[:, 0].reshape(4, 5)
-    )
+    component = project(activations[0].flatten(1).T.numpy()).reshape(4, 5)
     component *= np.sign((component * activations[0].mean(0).numpy()).sum())
     np.testing.assert_allclose(eigencam(activations)[0], component, rtol=1e-4, atol=1e-5)
 

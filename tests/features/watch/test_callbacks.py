@@ -97,6 +97,21 @@ def test_wrong_options_are_refused_before_the_training(tmp_path):
 # --- transformers
 
 
+def test_the_callback_of_transformers_draws_steps(tmp_path, monkeypatch):
+    """Called as by the Trainer, which takes seconds to import."""
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    require("transformers", "hf")
+    from fmapviz.integrations.transformers import FeatureMapsCallback
+
+    callback, arguments = FeatureMapsCallback(probe(), every=3, **QUIET), SimpleNamespace(output_dir=tmp_path)
+    callback.on_train_begin(arguments, None, None, model=network())
+    for step in range(1, 9):
+        callback.on_step_end(arguments, SimpleNamespace(global_step=step, epoch=step / 4), None)
+    callback.on_train_end(arguments, None, None)
+    assert steps_of(tmp_path / "fmapviz") == [1, 3, 6, 8]
+
+
+@pytest.mark.thorough
 @needs("accelerate", "trainers")
 def test_the_trainer_of_transformers_draws_steps(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")

@@ -1,5 +1,7 @@
 """TensorBoard, started with the very line that a training printed, shows every step."""
 
+import shlex
+
 import pytest
 import torch
 from extras import needs
@@ -42,7 +44,7 @@ def fit_with_lightning(folder):
     return "maps/00 0/image_0"
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "draw",
     [
@@ -55,3 +57,14 @@ def test_the_printed_tensorboard_command_shows_each_step(draw, tmp_path, capfd):
     tag = draw(tmp_path)
     with serving(printed_line(capfd.readouterr().err), tmp_path) as address:
         assert len(steps_shown(address, tag)) == STEPS
+
+
+@pytest.mark.parametrize(
+    ("draw", "directory"), [(watch_into_a_directory, "my runs/fmapviz"), (watch_into_a_writer, "my 'own' runs")]
+)
+def test_the_printed_tensorboard_command_names_the_directory_and_asks_for_all_steps(draw, directory, tmp_path, capfd):
+    draw(tmp_path)
+    *command, flag, most = shlex.split(printed_line(capfd.readouterr().err))
+    assert command == ["tensorboard", "--logdir", str(tmp_path / directory)]
+    assert flag == "--samples_per_plugin"
+    assert int(most.removeprefix("images=")) >= 1000
