@@ -239,6 +239,7 @@ def test_an_own_format_receives_pictures_of_the_model(place):
     assert file.read_text().endswith(" 2\n")
 
 
+@pytest.mark.thorough
 def test_a_dry_run_counts_files_of_an_own_format(fmapviz):
     result = fmapviz("shapesnet", "0.png", "1.png", "--to", "formats.py:Many", "--plan")
     assert result.returncode == 0, result.stderr

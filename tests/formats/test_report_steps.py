@@ -215,6 +215,7 @@ def test_an_address_restores_the_step(open_report, run):
     is_at(report, 1)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("address", "position"), [("step=60", 3), *thorough(("step=99999", 6), ("step=0", 0), ("step=x", 6), ("", 6))]
 )

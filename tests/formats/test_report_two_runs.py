@@ -118,6 +118,7 @@ def test_layers_and_images_of_one_run_only_are_listed(open_report, runs):
     assert files_shown(report) == ["a/_model/00_first.kernels.png", "b/_model/01_first.kernels.png"]
 
 
+@pytest.mark.thorough
 def test_nothing_but_files_of_the_runs_is_loaded(open_report, runs):
     report = opened(open_report, runs, "#image=cat.png&view=maps&layer=00+first")
     loaded = [path for path in report.loaded() if not path.endswith("/input.png")]

@@ -376,6 +376,7 @@ def separated(vectors, at_border):
     return np.where(inside[:, None], levels, 0)
 
 
+@pytest.mark.thorough
 def test_a_shared_foreground_is_exact_beyond_the_sample_of_clusters(folder, look):
     """Four images of 64 x 64 positions: 16,384, where clusters take 4096."""
     summary = look([folder], views=["pca", "clusters"], foreground=True, pca="shared", layers=["first"])
@@ -456,6 +457,7 @@ def test_a_run_with_an_anchor_continues_without_its_image(folder, look, tmp_path
     assert contents(summary.directory) == {name: each for name, each in whole.items() if name[0] not in "bd"}
 
 
+@pytest.mark.thorough
 def test_only_the_image_of_the_anchor_is_read_first(folder, look, monkeypatch):
     monkeypatch.setattr(
         "fmapviz.features.tokens.survey.first_pass.KeptPasses", partial(KeptPasses, 0)
@@ -485,6 +487,7 @@ def test_raw_values_do_not_depend_on_pictures(folder, look, tmp_path):
     assert problems(alone.directory)
 
 
+@pytest.mark.thorough
 def test_defaults_make_no_other_run(folder, look):
     first = look([folder], views="maps")
     again = look([folder], views="maps", clusters=9, foreground=True, anchor="1,2")
@@ -493,6 +496,7 @@ def test_defaults_make_no_other_run(folder, look):
     assert (style["anchor"], style["clusters"], style["foreground"]) == (None, 6, False)
 
 
+@pytest.mark.thorough
 def test_a_plan_draws_the_anchors_image_too(folder, look, tmp_path):
     for number in range(30):
         shutil.copy(folder / "a.png", folder / f"x{number}.png")
