@@ -60,6 +60,8 @@ def code(tmp_path, monkeypatch):
     """A directory with `net.py`, which needs `parts.py` beside it, and a picture."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
+    for name in ("net", "parts", "package", "own"):  # Ray's tests import a `net` of their own
+        monkeypatch.delitem(sys.modules, name, raising=False)
     before = set(sys.modules)
     write("net.py", CODE)
     write("parts.py", PARTS)
