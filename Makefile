@@ -41,12 +41,12 @@ demo: $(RUNTIME) ## draw what a trained network sees in six sample pictures, off
 test thorough torture: export MALLOC_TRIM_THRESHOLD_ := 1073741824
 test thorough torture: export MALLOC_MMAP_THRESHOLD_ := 33554432
 
-test: $(if $(K),$(DEV),check) ## run every check and test every promise once; K=word: only the tests with the word in their name
+test: $(if $(K),$(DEV),check) ## run every check and test each feature, format and option; K=word: only the tests with the word in their name
 	$(PYTEST) $(if $(K),-m "not zoo" -k "$(K)",-m "not thorough and not zoo")
 
 test-all: test thorough ## run every check and all tests
 
-thorough: $(DEV) ## test more examples of what `make test` covers: what `make test-all` adds
+thorough: $(DEV) ## test what `make test-all` adds: more examples, rare ways, killed commands, browsers
 	$(PYTEST) -m thorough
 
 # Old versions warn of what has changed since, which is no failure here.
