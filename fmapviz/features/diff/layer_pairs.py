@@ -267,6 +267,7 @@ class PairDrawer:
         self._undrawn[feature_map.name] = reason
 
     def _compare(self, second: FeatureMap) -> None:
+        """Measure and draw a feature map of B and its pair: A's of the same shape and name, which includes the call."""
         first = self._held.pop(second.name, None)
         if first is None or first.values.shape != second.values.shape:
             self._apart["only in B" if first is None else "of other shapes"].append(second.name)
