@@ -14,7 +14,7 @@ from torchvision.utils import make_grid
 from fmapviz import visualize
 from fmapviz.formats import stats
 from fmapviz.images.decode_pool import DecodePool, read_image
-from fmapviz.run.pipeline import unit_writer
+from fmapviz.run import units
 from fmapviz.store.aggregates.unit_ranking import UnitRanking
 
 if TYPE_CHECKING:
@@ -113,14 +113,14 @@ def to_statistics_in_a_shard(model: Model, paths: Sequence[Path], out: Path) -> 
 
 def unranked(model: Model, paths: Sequence[Path], out: Path) -> None:
     """Write statistics without what images are ranked by."""
-    with patch.object(unit_writer, "digest_of", lambda _values: ""):
+    with patch.object(units, "digest_of", lambda _values: ""):
         to_statistics(model, paths, out)
 
 
 def unranked_shard(model: Model, paths: Sequence[Path], out: Path) -> None:
     """Do the same for a shard."""
     with (
-        patch.object(unit_writer, "digest_of", lambda _values: ""),
+        patch.object(units, "digest_of", lambda _values: ""),
         patch.object(UnitRanking, "add", lambda _self, _image: None),
         patch.object(stats, "write_rankings", lambda _directory, _rankings: None),
     ):

@@ -17,7 +17,30 @@ sys.path[0] = os.path.dirname(sys.argv[0])
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
+# Each way of `ways.py` of drawing some pictures; they replace functions of the package by name.
+WAYS = """
+import inspect, sys, torch, fmapviz, ways
+from pathlib import Path
+folder, out = map(Path, sys.argv[1:])
+model = fmapviz.load_model("shapesnet")
+measured = [way for way in vars(ways).values() if inspect.isfunction(way) and way.__module__ == "ways"]
+for way in measured:
+    if list(inspect.signature(way).parameters)[-1].endswith("out") and "attention" not in way.__name__:
+        with torch.no_grad():
+            way(model, sorted(folder.glob("*.jpg"))[:2], out / way.__name__)
+        print(way.__name__)
+"""
+
 pytestmark = needs("matplotlib", "oracles")
+
+
+@pytest.mark.thorough
+def test_each_measured_way_draws(samples, tmp_path):
+    command = [sys.executable, "-c", WAYS, samples / "shapes", tmp_path]
+    done = subprocess.run(command, check=True, cwd=BENCHMARKS, capture_output=True, text=True)
+    names = done.stdout.split()
+    assert {"tutorial", "forward_alone", "to_tensorboard", "unranked", "unranked_shard"} <= {*names}
+    assert {path.name for path in tmp_path.iterdir()} >= {*names} - {"forward_alone", "tutorial"}
 
 
 @pytest.mark.thorough
