@@ -80,7 +80,7 @@ class Pages:
                 columns=max([1, *(len(strip.cells) for strip in strips)]),  # a run may have fewer images than requested
                 side=self._tiles.side,
                 title=f"{info.layer}  {info.type}  {shape_of(layer)}",
-                note=f"{facts['Shows'].capitalize()}. {facts['Field']}. {self._info.label}",
+                note=f"{facts['Shows'].capitalize()}. Receptive field: {facts['Receptive field']}. {self._info.label}",
             )
             name = f"{info.index or 0:0{self._digits}d} {info.layer}"
             images = [[*self._images(info, channel)] for channel in channels]
@@ -146,13 +146,14 @@ class Pages:
         field = self._second.field_of(info.layer)
         is_part = field is not None and not field.is_whole
         share = f", {cut[True] / cut.total():.0%} of them at the border of the picture" if cut and is_part else ""
+        contour = ", without a contour: one of several samples" if layer.samples > 1 else ""
         return {
             "Layer": info.layer,
             "Type": info.type,
             "Shape": shape_of(layer),
             "Channels": ", ".join(map(str, channels)) if self._options.channels else f"{channels[0]} to {channels[-1]}",
             "Shows": f"the images with the {_WORDS[self._options.by]} of each channel{share.replace('%', ' %')}",
-            "Field": f"{describe_field(field)}{', without a contour: one of several samples' if layer.samples > 1 else ''}",
+            "Receptive field": describe_field(field) + contour,
             "Model": self._info.label,
             "Weights": self._info.weights,
             "Software": f"fmapviz {__version__}",
@@ -162,9 +163,9 @@ class Pages:
 def describe_field(field: ReceptiveField | None) -> str:
     """Return in words how large the receptive field of a layer's units is."""
     if field is None:
-        return "Receptive field: not known, the whole picture is drawn"
+        return "not known, the whole picture is drawn"
     if field.is_whole:
-        return "Receptive field: the whole picture"
+        return "the whole picture"
     height, width = field.size
     gated = ", without the gates" if field.ungated else ""
-    return f"Receptive field: {height} x {width} pixels{gated}"
+    return f"{height} x {width} pixels{gated}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 import shutil
 from itertools import count, product
 from pathlib import Path
@@ -388,6 +389,13 @@ def test_each_ranked_image_is_forwarded_once_and_no_other(pictures, tmp_path):
     PASSES.clear()
     top_images(run, k=1, model=net, preprocessing=AS_IT_IS)  # it is drawn
     assert PASSES == []
+
+
+def test_a_page_has_the_size_of_the_receptive_field_as_a_fact(pictures, tmp_path):
+    run = draw(pictures, tmp_path).directory
+    with Image.open(next((run / "_top").glob("*.png"))) as page:
+        facts = page.text
+    assert re.fullmatch(r"\d+ x \d+ pixels", facts["Receptive field"])
 
 
 def test_pages_are_steps_in_tensorboard(pictures, tmp_path):
