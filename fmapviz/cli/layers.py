@@ -46,10 +46,11 @@ def list_layers(
     show_status(f"loading {model} ...")
     with importing():
         from fmapviz.observe.layers import find_layers, notice_blocks, notice_left_out
-        from fmapviz.run.layer_list import load_and_list
+        from fmapviz.run.layer_list import load_and_list, remember_model
 
     with results_only():
         loaded, rows, outputs = load_and_list(model, preprocessing=prepared, **typed[RunConfig])
+        remember_model(model, loaded)
         fields = None
         if receptive_field:
             from fmapviz.features.fields.receptive_field import fields_by_layer

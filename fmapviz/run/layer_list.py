@@ -16,6 +16,7 @@ from fmapviz.core.user_code import report_of
 from fmapviz.data import LayerInfo, Model
 from fmapviz.images.preprocess import grey_input
 from fmapviz.models.homes import find_homes
+from fmapviz.models.known_layers import remember
 from fmapviz.models.load import load_model, outline_model
 from fmapviz.models.network import describe_network
 from fmapviz.models.weights.fit import LoadedWeights
@@ -109,6 +110,12 @@ def load_and_list(
         given = LoadedWeights(module, "")
         model = describe_network(given, name=type(module).__name__, preprocessing=preprocessing, code=None, homes=homes)
     return model, *_list(model, types, layers=layers, exclude=exclude)
+
+
+def remember_model(spec: object, model: Model) -> None:
+    """Keep the names of a model's layers and classes for the shell's completion, if it was given by name."""
+    if isinstance(spec, str):
+        remember(spec, {layer.name: layer.type for layer in find_layers(unwrap(model.module))}, model.classes)
 
 
 def _list(

@@ -32,6 +32,7 @@ from fmapviz.images.memory.inputs import is_all_prepared, only_files, resolve_in
 from fmapviz.models.load import is_model
 from fmapviz.models.network import takes_volumes
 from fmapviz.run.disk_space import RunWatch
+from fmapviz.run.layer_list import remember_model
 from fmapviz.run.load import find_device, frame_choice, load_session, moved
 from fmapviz.run.model_views import draw_model, has_model
 from fmapviz.run.pipeline.progress import Progress
@@ -146,6 +147,7 @@ def run(
             stack.enter_context(removed_if_refused(session.directory, out_too=is_new))
             stack.enter_context(advising())
             summary = _draw_recorded(session, found, watch, rounds)
+            remember_model(config.model, session.model)
         if bar:
             bar.total = summary.found
             bar.show()
