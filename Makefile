@@ -14,8 +14,8 @@ BROWSERS := chromium-headless-shell chromium chromium-browser google-chrome goog
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all thorough test-lowest torture features fuzz check browser all-models benchmark samples shapesnet pictures \
-	constraints clean
+.PHONY: help demo test test-all thorough test-lowest torture features fuzz package check browser all-models benchmark samples shapesnet \
+	pictures constraints clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -62,6 +62,9 @@ features: $(DEV) ## delete each feature in a copy, and test what is left (minute
 
 fuzz: $(DEV) $(VENV)/.fuzz ## feed every reader of files with damaged ones, led by the code that they reach (FUZZ=seconds each)
 	for target in images arrays checkpoints records; do PYTHONPATH=tests/support:tests/whole $(BIN)/python tests/fuzz.py $$target --seconds $(or $(FUZZ),120) || exit 1; done
+
+package: $(DEV) ## build wheel and sdist in dist/, and use the wheel in empty environments, also with the lowest versions (minutes)
+	PYTHONPATH=tests/support $(BIN)/python tests/package.py
 
 browser: ## install Chromium and GNU parallel for the tests, unless they are there (Debian and Ubuntu: apt, sudo)
 	@wanted=; command -v parallel > /dev/null || wanted=parallel; \
