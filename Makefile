@@ -81,11 +81,12 @@ browser: ## install Chromium and GNU parallel for the tests, unless they are the
 	done
 
 # In a fresh clone the tests are compiled meanwhile; otherwise each of pytest's workers would do it.
-check: $(DEV) ## ruff, mypy, deno, the order of imports and the measures of the architecture
+check: $(DEV) ## ruff, mypy, deno, zizmor, the order of imports and the measures of the architecture
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	@found=$$($(BIN)/lint-imports --no-cache) || { echo "$$found"; exit 1; }
 	$(BIN)/python tests/architecture.py
+	$(BIN)/zizmor --offline --quiet --no-progress --min-severity medium .github
 	DENO_DIR=build/deno $(BIN)/deno check --quiet --config .ci/deno.jsonc $$(find fmapviz -name '*.js')
 	@test -d tests/__pycache__ || $(BIN)/pytest --collect-only -q > /dev/null 2>&1 & $(BIN)/mypy; code=$$?; wait; exit $$code
 
