@@ -94,7 +94,9 @@ def test_a_workflow_has_few_rights_and_little_time(name):
     workflow = load(WORKFLOWS[name])
     assert workflow["permissions"] == {"contents": "read"}
     assert workflow["concurrency"]["group"] == "${{ github.workflow }}-${{ github.ref }}"
-    assert all(0 < job["timeout-minutes"] <= 180 and "permissions" not in job for job in workflow["jobs"].values())
+    assert all(0 < job["timeout-minutes"] <= 180 for job in workflow["jobs"].values())
+    more = {job: settings["permissions"] for job, settings in workflow["jobs"].items() if "permissions" in settings}
+    assert more == ({"publish": {"id-token": "write"}} if name == "publish" else {})
 
 
 def test_actions_are_named_by_their_commits():
@@ -102,19 +104,34 @@ def test_actions_are_named_by_their_commits():
     steps += load(GITHUB / "actions/setup/action.yml")["runs"]["steps"]
     used = {step["uses"] for step in steps if "uses" in step} - {"./.github/actions/setup"}
     assert used
-    assert all(re.fullmatch(r"actions/[a-z-]+@[0-9a-f]{40}", name) for name in used), used
-    assert all(
-        "# v" in line for path in GITHUB.rglob("*.yml") for line in path.read_text().splitlines() if "uses: a" in line
-    )
+    assert all(re.fullmatch(r"(actions|pypa)/[a-z-]+@[0-9a-f]{40}", name) for name in used), used
+    lines = [line for path in GITHUB.rglob("*.yml") for line in path.read_text().splitlines() if "uses: " in line]
+    assert all("# v" in line for line in lines if "uses: ./" not in line)
 
 
 def test_workflows_cover_all_checks():
     targets = {name: {step.get("run") for step in steps_of(load(path))} for name, path in WORKFLOWS.items()}
     assert "make check" in targets["check"]
     assert {"make browser", "make test", "make test-all"} <= targets["tests"]
-    assert {"make test-lowest", "make constraints", "make test"} <= targets["versions"]
+    assert {"make test-lowest", "make constraints", "make test", "make package"} <= targets["versions"]
     assert "make torture" in targets["torture"]
     assert "make all-models" in targets["all-models"]
+
+
+def test_a_tag_publishes_what_was_built_and_used_without_a_secret():
+    workflow = load(WORKFLOWS["publish"])
+    assert workflow[True] == {"push": {"tags": ["v*"]}}  # `on` is a boolean in YAML 1.1
+    package, publish = workflow["jobs"]["package"], workflow["jobs"]["publish"]
+    assert {"run": "make package", "env": {"TAG": "${{ github.ref_name }}"}} in package["steps"]
+    assert (publish["needs"], publish["environment"]) == ("package", "pypi")
+    assert not any("run" in step for step in publish["steps"])
+    assert [step["uses"].partition("@")[0] for step in publish["steps"]] == [
+        "actions/download-artifact",
+        "pypa/gh-action-pypi-publish",
+    ]
+    stored, taken = package["steps"][-1]["with"], publish["steps"][0]["with"]
+    assert (stored["name"], stored["path"]) == (taken["name"], taken["path"]) == ("dist", "dist/")
+    assert "secrets." not in WORKFLOWS["publish"].read_text()
 
 
 def test_workflows_test_each_supported_python():
