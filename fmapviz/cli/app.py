@@ -86,8 +86,8 @@ app.command("models", cls=Command)(layers.list_models)
 app.command("verify", cls=Command)(verify.verify)
 app.command("runs", cls=Command)(runs.runs)
 app.command("extract", cls=Command)(verify.extract)
-for _name, _reference in registry.commands().items():
-    app.command(_name, cls=Command)(load(_reference))
+for _name, _command in registry.commands().items():
+    app.command(_name, cls=Command)(load(_command.function))
 app.command("report", cls=Command)(report.report)
 app.command("guide", cls=Command)(guide.guide)
 

@@ -6,16 +6,14 @@ by a reference, `module:attribute`, and imported on first use: the values are re
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from typing import Any, Literal
 
 # The data that a format needs.
 Need = Literal["pictures", "measures", "values", "fields"]
+Example = tuple[str, str]  # a command line, and what it does
 
 # Options of a style that change a grid, and a heat map over the input.
 GRID_LOOKS = (
@@ -262,6 +260,19 @@ class ReportPart:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Subcommand(NamedMember):
+    """A command, such as `fmapviz diff`, without its code.
+
+    Attributes:
+        function: Reference of the function that it calls.
+        examples: Command lines at the head of its help, each with a phrase that says what it does.
+    """
+
+    function: str
+    examples: tuple[Example, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Contribution:
     """The contribution of a package to the catalogue.
 
@@ -272,7 +283,8 @@ class Contribution:
         aggregates: Run-level results.
         stages: References of classes of stages, see `fmapviz.run.session.Stage`.
         report: Parts of the report.
-        commands: References of functions that are commands, by their names on the command line.
+        commands: Commands.
+        examples: Examples of `fmapviz run`.
     """
 
     views: tuple[View, ...] = ()
@@ -281,4 +293,5 @@ class Contribution:
     aggregates: tuple[Aggregate, ...] = ()
     stages: tuple[str, ...] = ()
     report: tuple[ReportPart, ...] = ()
-    commands: Mapping[str, str] = field(default_factory=dict)
+    commands: tuple[Subcommand, ...] = ()
+    examples: tuple[Example, ...] = ()

@@ -15,7 +15,7 @@ from fmapviz.errors import RequestError, quote, suggest
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from fmapviz.core.members import Aggregate, Contribution, Format, NamedMember, ReportPart, Source, View
+    from fmapviz.core.members import Aggregate, Contribution, Format, NamedMember, ReportPart, Source, Subcommand, View
 
 M = TypeVar("M", bound="NamedMember")
 
@@ -62,9 +62,9 @@ def report_parts() -> tuple[ReportPart, ...]:
 
 
 @cache
-def commands() -> Mapping[str, str]:
-    """Return the references of commands of features by their names."""
-    return {name: reference for each in contributions() for name, reference in each.commands.items()}
+def commands() -> Mapping[str, Subcommand]:
+    """Return the commands of features by their names."""
+    return {command.name: command for each in contributions() for command in each.commands}
 
 
 def offered_views(*, pair: bool = False) -> dict[str, View]:

@@ -36,6 +36,7 @@ def _view(name: str, text: str, *needs: str, **more: Any) -> CamView:  # Any: th
 
 
 CONTRIBUTION = Contribution(
+    examples=(("fmapviz resnet18 photo.jpg --view gradcam --to html", "heat maps: what speaks for the predicted class"),),
     views=(
         _view(
             "gradcam",
@@ -95,5 +96,5 @@ CONTRIBUTION = Contribution(
             colormap="gray",
             words="vanilla-gradient vanilla-gradients input-gradient input-gradients saliency-map pixel-gradients backprop",
         ),
-    )
+    ),
 )

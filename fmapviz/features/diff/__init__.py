@@ -1,6 +1,6 @@
 """Compare two networks, or one at the steps of its training."""
 
-from fmapviz.core.members import Aggregate, Contribution, Format, LayerView, ReportPart
+from fmapviz.core.members import Aggregate, Contribution, Format, LayerView, ReportPart, Subcommand
 
 CONTRIBUTION = Contribution(
     report=(
@@ -10,7 +10,19 @@ CONTRIBUTION = Contribution(
             data="fmapviz.features.diff.layer_ranking:add_changes",
         ),
     ),
-    commands={"diff": "fmapviz.features.diff.command:diff"},
+    commands=(
+        Subcommand(
+            name="diff",
+            help="Compare two networks, the checkpoints of a training, or two runs.",
+            function="fmapviz.features.diff.command:diff",
+            examples=(
+                ("fmapviz diff resnet18 photos --against random --to html", "trained against random weights"),
+                ("fmapviz diff resnet18 photos --against dtype:bfloat16", "the same network in another type"),
+                ("fmapviz diff my_net.py:build photos --weights 'epoch_*.pt'", "the checkpoints of a training"),
+                ("fmapviz diff runs/one runs/two", "two runs that keep values, --to npz"),
+            ),
+        ),
+    ),
     views=(
         LayerView(
             name="diff",

@@ -4,7 +4,7 @@ Two passes: the statistics of all images determine those with the largest values
 which locates the value in each image.
 """
 
-from fmapviz.core.members import Aggregate, Contribution, LayerView, ReportPart
+from fmapviz.core.members import Aggregate, Contribution, LayerView, ReportPart, Subcommand
 
 CONTRIBUTION = Contribution(
     report=(
@@ -12,7 +12,18 @@ CONTRIBUTION = Contribution(
             script="features/top/strips.js", style="features/top/strips.css", data="fmapviz.features.top.report:add_top"
         ),
     ),
-    commands={"top": "fmapviz.features.top.command:top"},
+    commands=(
+        Subcommand(
+            name="top",
+            help="Draw the images with the largest values of each channel.",
+            function="fmapviz.features.top.command:top",
+            examples=(
+                ("fmapviz resnet18 photos --to stats", "first: keep the statistics of a folder"),
+                ("fmapviz top runs/resnet18", "a page per layer, in runs/resnet18/_top"),
+                ("fmapviz top runs/resnet18 --layers layer4.1.conv2 -k 4 --to svg", "one layer, four images per channel"),
+            ),
+        ),
+    ),
     stages=("fmapviz.features.top.of_run:TopStage",),
     views=(
         LayerView(
