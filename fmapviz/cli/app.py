@@ -6,14 +6,17 @@ import os
 import shlex
 import sys
 import traceback
-from typing import Annotated, Any, NoReturn
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Annotated, Any, NoReturn, cast
 
 import typer
+from typer.main import get_command
 
-from fmapviz.cli import guide, layers, progress, report, run, runs, verify
+from fmapviz.cli import progress
 from fmapviz.cli.command import FORMER, Command
-from fmapviz.cli.help import HelpGroup
-from fmapviz.cli.options import as_typed
+from fmapviz.cli.commands import commands
+from fmapviz.cli.help import HelpGroup, print_first_help
 from fmapviz.cli.printing import erase_status, print_error, print_json, print_line, print_message
 from fmapviz.cli.process import (
     Interrupted,
@@ -23,27 +26,65 @@ from fmapviz.cli.process import (
     open_missing_streams,
     remove_staged,
 )
-from fmapviz.cli.synonyms import meant_flag
-from fmapviz.core import registry
 from fmapviz.core.members import load
 from fmapviz.core.version import __version__
 from fmapviz.errors import FmapvizError, RequestError, nearest, quote
 
 
+class Commands(Mapping[str, Command]):
+    """All commands, by their names; the code of each is imported when it is used first."""
+
+    def __getitem__(self, name: str) -> Command:
+        return _build(commands()[name].function, name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(commands())
+
+    def __len__(self) -> int:
+        return len(commands())
+
+
+@cache
+def _build(function: str, name: str) -> Command:
+    alone = typer.Typer(rich_markup_mode=None, add_completion=False)
+    alone.command(name, cls=Command)(load(function))
+    return cast("Command", get_command(alone))
+
+
 class RunByDefault(HelpGroup):
     """A group of commands in which `fmapviz MODEL INPUT...` is short for `fmapviz run MODEL INPUT...`."""
+
+    def __init__(self, **attributes: Any) -> None:  # Any: those of any group
+        super().__init__(**attributes)
+        self.commands = Commands()  # type: ignore[assignment]  # a mapping that is only read
 
     # Any: the classes of contexts and completions are not public.
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Move the name of the command to the front, or insert `run`."""
-        words = list(args) or ["--help"]
-        if words[0] not in {option for parameter in self.get_params(ctx) for option in parameter.opts}:
+        words = list(args)
+        if not (words or ctx.resilient_parsing):
+            print_first_help()
+            ctx.exit()
+        if words and words[0] not in {option for parameter in self.get_params(ctx) for option in parameter.opts}:
             position = self._first_word(ctx, words)
             if position is not None and words[position] in self.commands:
                 words.insert(0, words.pop(position))
             else:
                 words.insert(0, "run")
+            self._refuse_help_as_a_file(*words)
         return super().parse_args(ctx, words)
+
+    @staticmethod
+    def _refuse_help_as_a_file(command: str, *words: str) -> None:
+        """Raise `RequestError` if the only word after a command, or after a model, is `help`, and no file has this name."""
+        if (
+            words[-1:] == ("help",)
+            and len(words) <= 1 + (command == "run")
+            and command != "help"
+            and not os.path.lexists("help")
+        ):
+            shown = "fmapviz --help" if command == "run" else f"fmapviz {command} --help"
+            raise RequestError("no file or model is called 'help'", hint=f"`{shown}` shows all options")
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
         """Complete names of commands and of models."""
@@ -54,22 +95,25 @@ class RunByDefault(HelpGroup):
 
     def _first_word(self, ctx: Any, words: list[str]) -> int | None:
         """Return the position of the first word that is neither an option nor the value of one."""
-        take_value = {
-            option
-            for command in self.commands.values()
-            for parameter in command.get_params(ctx)
-            for option in parameter.opts
-            if not getattr(parameter, "is_flag", False) and not getattr(parameter, "count", False)
-        } | FORMER.keys()
         left = iter(enumerate(words))
         for position, word in left:
             if word == "--":
                 return None
             if not word.startswith("-") or word == "-":
                 return position
-            if word in take_value:
+            if word in self._taking_values(ctx):
                 next(left, None)
         return None
+
+    def _taking_values(self, ctx: Any) -> set[str]:
+        """Return the options of all commands that take a value."""
+        return {
+            option
+            for command in self.commands.values()
+            for parameter in command.get_params(ctx)
+            for option in parameter.opts
+            if not getattr(parameter, "is_flag", False) and not getattr(parameter, "count", False)
+        } | FORMER.keys()
 
 
 app = typer.Typer(
@@ -78,18 +122,8 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     subcommand_metavar="MODEL INPUT...",
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": ["--help"]},  # -h is another option
 )
-app.command("run", cls=Command)(run.run)
-app.command("layers", cls=Command)(layers.list_layers)
-app.command("models", cls=Command)(layers.list_models)
-app.command("verify", cls=Command)(verify.verify)
-app.command("runs", cls=Command)(runs.runs)
-app.command("extract", cls=Command)(verify.extract)
-for _name, _command in registry.commands().items():
-    app.command(_name, cls=Command)(load(_command.function))
-app.command("report", cls=Command)(report.report)
-app.command("guide", cls=Command)(guide.guide)
 
 
 @app.callback()
@@ -101,8 +135,8 @@ def fmapviz(
 ) -> None:
     """See what every layer of a vision network computes.
 
-    `fmapviz MODEL INPUT...` draws the feature maps of a model for images or folders. It is short for `fmapviz run`; see
-    `fmapviz run --help` for its options, and `fmapviz guide` for the pages of the guide.
+    `fmapviz MODEL INPUT...` draws the feature maps of a model for images or folders. It is short for `fmapviz run`:
+    `fmapviz run --help` shows all its options, and `fmapviz guide` lists the pages of the guide.
     """
 
 
@@ -146,6 +180,8 @@ def _report_interruption(interruption: Interrupted) -> int:
 def _end_json(code: int, error: BaseException) -> int:
     """Print the summary that ends the output of `--json`, and return the exit code."""
     if "--json" in sys.argv[1:]:
+        from fmapviz.cli.options import as_typed
+
         hint = as_typed(getattr(error, "hint", None) or "") or None
         print_json({"event": "summary", "exit_code": code, "error": str(error) or type(error).__name__, "hint": hint})
     return code
@@ -170,6 +206,8 @@ def _usage_error(error: typer.TyperException) -> RequestError:
 # Any: the class of contexts is not public.
 def _hint_for_option(option: str, context: Any, command: str) -> str:
     """Return a hint for an unknown option: a similar one, or the option that other tools call so."""
+    from fmapviz.cli.synonyms import meant_flag
+
     if meant := meant_flag(option.lstrip("-"), _options(context)):
         return meant
     group = context.parent.command if context and context.parent else None

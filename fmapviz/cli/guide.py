@@ -10,11 +10,13 @@ import subprocess
 import sys
 import textwrap
 from importlib.resources import files
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
-from fmapviz.cli.printing import print_line, print_message
+from fmapviz.cli.commands import commands
+from fmapviz.cli.help import print_help
+from fmapviz.cli.printing import is_terminal, print_line, print_message
 from fmapviz.errors import RequestError, nearest, quote
 
 if TYPE_CHECKING:
@@ -51,14 +53,56 @@ def guide(
     In a terminal a page is shown in `$PAGER`, or `less`. Otherwise it is printed as Markdown.
     """
     if not page:
-        print_line(_list_pages(width=_columns() if _in_terminal() else None))
+        print_line(_list_pages(width=_columns() if is_terminal(sys.stdout) else None))
         print_message("`fmapviz guide PAGE` shows one of them")
         return
     text = _read(find_page(" ".join(page)))
-    if _in_terminal():
+    if is_terminal(sys.stdout):
         _show(_render(text))
     else:
         print_line(text.rstrip("\n"))
+
+
+def show_help(
+    context: typer.Context,
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[COMMAND|PAGE]",
+            help="A command, or a page of the guide; without it, all commands are listed.",
+            show_default=False,
+            autocompletion=lambda incomplete: [name for name in (*commands(), *PAGES) if name.startswith(incomplete)],
+        ),
+    ] = None,
+) -> None:
+    """Show all options of a command, or a page of the guide; without a name, all commands.
+
+    A file called help is ./help.
+    """
+    above: Any = context.parent  # of the group; the classes of groups are not public
+    if not words:
+        print_help(above.get_help())
+    elif words[0] in commands():
+        command = above.command.commands[words[0]]
+        with command.context_class(command, info_name=words[0], parent=above) as of:
+            print_help(of.get_help())
+    else:
+        _check_topic(" ".join(words))
+        guide(words)
+
+
+def _check_topic(word: str) -> None:
+    """Raise `RequestError` if a word is no page of the guide; its hint names similar commands and pages."""
+    try:
+        find_page(word)
+    except RequestError as error:
+        from fmapviz.cli.synonyms import meant_command
+
+        meant = {page: f"`fmapviz guide {page}`" for page in PAGES}
+        meant |= {command: f"`fmapviz help {command}`" for command in commands()}
+        near = [meant[name] for name in nearest(word, meant, cutoff=0.65)]
+        hint = f"did you mean {', '.join(near)}?" if near else meant_command(word) or error.hint
+        raise RequestError(f"no such command or page: {quote(word)}", hint=hint) from error
 
 
 def find_page(words: str) -> str:
@@ -93,10 +137,6 @@ def _near(word: str) -> str:
     counts = {page: _read(page).lower().count(word.lower().strip()) for page in PAGES if word.strip()}
     mentions = sorted((page for page in PAGES if counts.get(page)), key=counts.__getitem__, reverse=True)[:3]
     return f"{', '.join(map(quote, mentions))} {'mention' if len(mentions) > 1 else 'mentions'} it; " if mentions else ""
-
-
-def _in_terminal() -> bool:
-    return sys.stdout is not None and sys.stdout.isatty()
 
 
 def _columns() -> int:

@@ -5,49 +5,172 @@ from __future__ import annotations
 import inspect
 import re
 import shutil
+import sys
 import textwrap
+from copy import copy
 from typing import TYPE_CHECKING, Any
 
 import typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from fmapviz.cli.commands import commands
+from fmapviz.cli.printing import is_terminal, print_line
+from fmapviz.config.options import COMMON, ITEM
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+_MOST_EXAMPLES, _MOST_OPTIONS, _FEW_OPTIONS = 4, 9, 5  # in `-h`
+_MORE = (
+    ("fmapviz -h", "the most used options"),
+    ("fmapviz help", "all commands; `fmapviz help run`: all options of a run"),
+    ("fmapviz guide", "the pages of the guide"),
+)
 _WIDEST, _NARROWEST = 120, 50  # columns of a line
 _LABELS = 24  # columns; the text beside a longer label begins on the next line
 _NO_BREAK = "\xa0"
-ITEM = "\n\n- "  # before each of the values that the help of an option lists
 Row = tuple[str, str]
 
 
-class HelpCommand(TyperCommand):
+class _WithHelp:
+    """What `-h` and `--help` of a command or a group show."""
+
+    _short_help: Any = None
+
+    # Any: the classes of contexts, parameters and formatters are not public.
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the parameters, with `-h`."""
+        params = super().get_params(ctx)  # type: ignore[misc]  # of the other base
+        if self._short_help is None:  # the parser compares parameters by identity
+            self._short_help = copy(params[-1])  # --help
+            self._short_help.name, self._short_help.opts = "short_help", ["-h"]
+            self._short_help.callback, self._short_help.help = _print_short_help, "Show examples and the most used options."
+            params[-1].callback, params[-1].help = _print_help, "Show this help."
+        return [*params[:-1], self._short_help, params[-1]]
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write all of the help."""
+        formatter.write(_help_of(self, ctx))
+
+
+class HelpCommand(_WithHelp, TyperCommand):
     """A command with this help."""
 
-    # Any: the classes of contexts and formatters are not public.
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Write the help of the command."""
-        formatter.write(_help_of(self, ctx))
+
+class HelpGroup(_WithHelp, TyperGroup):
+    """A group of commands with this help; `run` is the one that `fmapviz MODEL INPUT...` calls."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the parameters, with `-h`; a switch without a value would make Typer import pydantic, for 0.07 s."""
+        params = super().get_params(ctx)
+        for each in params:
+            each.default = each.default or False
+        return params
 
 
-class HelpGroup(TyperGroup):
-    """A group of commands with this help."""
+def print_first_help() -> None:
+    """Print what `fmapviz` without words shows: three examples, and where more is."""
+    shown = "\n".join(_examples(commands()["run"].examples[:3], _width()))
+    more = "\n".join(_lines(_MORE, _width()))
+    print_help(_styled(f"See what every layer of a vision network computes:\n\n{shown}\n\n{more}"))
 
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Write the help of the group."""
-        formatter.write(_help_of(self, ctx))
+
+def print_help(text: str) -> None:
+    """Print a help text, in a terminal with its marks."""
+    print_line(text if is_terminal(sys.stdout) else re.sub(r"\x1b\[[\d;]*m", "", text))
+
+
+# Any: the classes of contexts and parameters are not public.
+def _print_short_help(ctx: Any, _parameter: Any, on: bool) -> None:
+    if on and not ctx.resilient_parsing:
+        print_help(_short_help_of(ctx.command, ctx))
+        ctx.exit()
+
+
+def _print_help(ctx: Any, _parameter: Any, on: bool) -> None:
+    if on and not ctx.resilient_parsing:
+        print_help(ctx.get_help())
+        ctx.exit()
+
+
+def _short_help_of(command: Any, context: Any) -> str:
+    """Return at most 30 lines, in a terminal of 80 columns."""
+    width, is_group = _width(), isinstance(command, TyperGroup)
+    shown = command.commands["run"] if is_group else command  # whose options
+    member = commands()[shown.name]
+    paragraphs = [
+        _usage(command, context),
+        textwrap.fill(next(_paragraphs(command.help if is_group else member.help)), width),
+    ]
+    paragraphs.append("\n".join((_bold("Examples"), *_examples(member.examples[:_MOST_EXAMPLES], width))))
+    if rows := _most_used(shown, context, width):
+        paragraphs.append("\n".join((_bold("Most used options"), *_lines(rows, width))))
+    if is_group:
+        listed = textwrap.fill(f"Commands: {', '.join(commands())}", width)
+        paragraphs.append(listed.replace("Commands:", _bold("Commands:")))
+    paragraphs.append(f"`{context.command_path} --help` shows everything.")
+    return _styled("\n\n".join(paragraphs))
+
+
+def _most_used(command: Any, context: Any, width: int) -> list[Row]:
+    """Return the rows of the options under the heading of the most used ones, or the first options of a small command."""
+    options = [each for each in command.get_params(context) if isinstance(each, TyperOption)]
+    usual = [each for each in options if each.rich_help_panel == COMMON]
+    if len(usual) < _FEW_OPTIONS:
+        usual = [each for each in options if each.opts[0] not in {"-h", "--help", "--json"}][:_MOST_OPTIONS]
+    return [(_label(each), _shortened(each.help or "", width - _LABELS - 4)) for each in usual]
+
+
+def _shortened(text: str, width: int) -> str:
+    r"""Return the first part of a help text, with as many of the values that it lists as fit into a line.
+
+    Example:
+        >>> _shortened("What to draw; view.py:energy is yours.\n\n- maps: Outputs.\n\n- mean: Means.", 24)
+        'What to draw: maps, ...'
+        >>> _shortened("Directory of all runs; or its address, such as s3://BUCKET/DIR.", 40)
+        'Directory of all runs'
+    """
+    text, *items = text.split(ITEM)
+    text = re.split(r"[.;:](?: |$)", text.strip())[0]
+    if not items:
+        return text
+    values = " ".join(f"{item.partition(':')[0]}," for item in items)
+    return textwrap.shorten(f"{text}: {values}", width, placeholder=" ...")
 
 
 def _help_of(command: Any, context: Any) -> str:
-    width = max(_NARROWEST, min(_WIDEST, shutil.get_terminal_size().columns))
+    width = _width()
     sections = dict(_sections(command, context))
-    usage = [command.options_metavar, *(label for label, _ in sections.get("Arguments", ()))]
-    if isinstance(command, TyperGroup):
-        usage.append(command.subcommand_metavar)
-    paragraphs = [f"{_bold('Usage:')} {context.command_path} {' '.join(usage)}"]
+    paragraphs = [_usage(command, context)]
     paragraphs += [textwrap.fill(text, width) for text in _paragraphs(command.help)]
+    of = commands()["run" if isinstance(command, TyperGroup) else command.name]
+    paragraphs.append("\n".join((_bold("Examples"), *_examples(of.examples, width))))
+    if isinstance(command, TyperGroup):
+        sections = {"Most used options of `fmapviz run`": _most_used(command.commands["run"], context, width)} | sections
     paragraphs += ["\n".join((_bold(title), *_lines(rows, width))) for title, rows in sections.items()]
     return _styled("\n\n".join(paragraphs))
+
+
+def _usage(command: Any, context: Any) -> str:
+    arguments = [each.metavar or "" for each in command.get_params(context) if isinstance(each, TyperArgument)]
+    usage = f"{_bold('Usage:')} {context.command_path} {' '.join([command.options_metavar, *arguments])}"
+    if isinstance(command, TyperGroup):
+        usage += f" {command.subcommand_metavar}\n       {context.command_path} COMMAND ..."
+    return usage
+
+
+def _examples(examples: Sequence[tuple[str, str]], width: int) -> Iterator[str]:
+    """Yield the lines of examples: whole commands, to be copied, each with what it does beside or below it."""
+    column = max(len(command) for command, _ in examples) + 4
+    beside = all(column + len(does) <= width for _, does in examples)
+    for command, does in examples:
+        margin = " " * (column - len(command) - 2) if beside else "\n"
+        text = does if beside else textwrap.indent(textwrap.fill(does, width - 6), " " * 6)
+        yield f"  {_bold(command)}{margin}{text}"
+
+
+def _width() -> int:
+    return max(_NARROWEST, min(_WIDEST, shutil.get_terminal_size().columns))
 
 
 def _sections(command: Any, context: Any) -> Iterator[tuple[str, list[Row]]]:
@@ -66,8 +189,7 @@ def _sections(command: Any, context: Any) -> Iterator[tuple[str, list[Row]]]:
         panels.setdefault(each.rich_help_panel or "Options", []).append((_label(each), f"{text} {_default(each)}"))
     yield from panels.items()
     if isinstance(command, TyperGroup):
-        commands = [(name, command.get_command(context, name)) for name in command.list_commands(context)]
-        yield "Commands", [(name, next(_paragraphs(each.help if each else ""))) for name, each in commands]
+        yield "Commands", [(name, each.help) for name, each in commands().items()]
     yield from lists.items()
 
 
@@ -83,7 +205,7 @@ def _default(option: TyperOption) -> str:
     return f"[default:{_NO_BREAK}{shown}]" if isinstance(shown, str) else "[required]" if option.required else ""
 
 
-def _lines(rows: list[Row], width: int) -> Iterator[str]:
+def _lines(rows: Sequence[Row], width: int) -> Iterator[str]:
     """Yield the lines of two columns."""
     column = min(_LABELS, max(len(label) for label, _ in rows)) + 4
     for label, text in rows:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast, get_args, get_o
 
 import typer
 
-from fmapviz.cli.help import ITEM
 from fmapviz.config import PANELS, Engine, InputOptions, RunConfig, Style, options_of, split, types_of
+from fmapviz.config.options import ITEM
 from fmapviz.core import registry
 from fmapviz.core.user_code import references_in
 

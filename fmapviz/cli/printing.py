@@ -8,7 +8,6 @@ import sys
 from contextlib import contextmanager, redirect_stdout, suppress
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
-from fmapviz.cli.options import as_typed
 from fmapviz.errors import FmapvizError, OutputError, printable
 
 if TYPE_CHECKING:
@@ -36,11 +35,16 @@ class _Erasing:
 _covered: list[TextIO] = []  # the terminal, while it shows a status line
 
 
+def is_terminal(stream: TextIO | None) -> bool:
+    """Return True if a standard stream is open, and a terminal."""
+    return stream is not None and stream.isatty()
+
+
 def show_status(text: str) -> None:
     """Show a status line in a terminal until something else is printed; call it before a slow import."""
     erase_status()
     terminal = sys.stderr
-    if terminal is None or not terminal.isatty() or os.environ.get("TERM") == "dumb":
+    if not is_terminal(terminal) or os.environ.get("TERM") == "dumb":
         return
     with suppress(OSError):
         columns = os.get_terminal_size(terminal.fileno()).columns or 80
@@ -116,6 +120,8 @@ def print_error(error: FmapvizError) -> None:
         print_message(error.report)
     print_message(f"error: {printable(str(error))}")
     if error.hint:
+        from fmapviz.cli.options import as_typed
+
         print_message(f"hint: {printable(as_typed(error.hint))}")
 
 

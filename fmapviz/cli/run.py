@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fmapviz.cli.console import Console, show_estimate, show_sample_failure
+from fmapviz.cli.commands import commands
 from fmapviz.cli.guide import PAGES, find_page
 from fmapviz.cli.options import read_options, takes_options
 from fmapviz.cli.printing import print_message, results_only, show_status
@@ -30,7 +30,6 @@ from fmapviz.models.load import check_name, hint_for, is_model, model_names
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-COMMANDS = ("run", "layers", "models", *registry.commands(), "verify", "runs", "extract", "report", "guide")
 _TEXT_BROWSERS = ("www-browser", "links", "elinks", "lynx", "w3m")  # these would occupy the terminal
 
 ModelArgument = Annotated[
@@ -91,6 +90,7 @@ def run(
     if not (quiet or are_typed):  # the terminal would show typed text in the same line
         show_status(f"loading {model}{' to draw a sample' if plan else ''} ...")
     with importing():
+        from fmapviz.cli.console import Console, show_estimate, show_sample_failure
         from fmapviz.images import decode_pool
 
         decode_pool.start()  # while torch is imported
@@ -161,9 +161,6 @@ def _check_model(spec: str, inputs: list[str]) -> None:
             raise RequestError(
                 f"no such command or model: {quote(spec)}", hint=f"the model comes first: {shlex.join(['fmapviz', *first])}"
             ) from error
-        if spec == "help" and inputs and inputs[0] in COMMANDS:
-            hint = f"did you mean `fmapviz {inputs[0]} --help`?"
-            raise RequestError(f"no such command or model: {quote(spec)}", hint=hint) from error
         if re.fullmatch(r"[\w-]+", spec) and not Path(f"{spec}.py").is_file():
             raise _unknown_word(spec, alone=not inputs) from error
         raise
@@ -174,7 +171,7 @@ def _unknown_word(word: str, *, alone: bool) -> RequestError:
     if hint := meant_command(word):
         return RequestError(f"no such command or model: {quote(word)}", hint=hint)
     meant = {page: f"`fmapviz guide {page}`" for page in PAGES}
-    meant |= {command: f"`fmapviz {command}`" for command in COMMANDS}
+    meant |= {command: f"`fmapviz {command}`" for command in commands()}
     meant |= {option: f"`fmapviz --{option}`" for option in ("help", "version")}
     near = [meant[name] for name in nearest(word, meant, cutoff=0.65)]
     with suppress(RequestError):

@@ -20,6 +20,7 @@ T = TypeVar("T")
 COMMON, CHOOSE, LOOKS, INPUT = "Most used", "Layers and classes", "Looks", "Input preparation"
 STORING, RUNNING, CLUSTER = "Storing", "Running", "Ray"
 PANELS = (COMMON, CHOOSE, LOOKS, INPUT, STORING, RUNNING, CLUSTER)
+ITEM = "\n\n- "  # before each of the values that the help of an option lists
 _PART = re.compile(r"(?:\[!?\]?[^]]*\]|[^,])+")  # of a list; commas in the brackets of a glob belong to it
 _WRAPPER = textwrap.TextWrapper(  # with pydoc's indentation, a terminal of 80 columns
     72, initial_indent=" " * 4, subsequent_indent=" " * 8, break_long_words=False, break_on_hyphens=False

@@ -152,7 +152,7 @@ class Output:
     """Where and how results are stored."""
 
     out: str | Path = option(
-        "runs", "Directory of all runs, or its address such as s3://BUCKET/DIR.", panel=COMMON, metavar="DIR"
+        "runs", "Directory of all runs; or its address, such as s3://BUCKET/DIR.", panel=COMMON, metavar="DIR"
     )
     name: str | None = _output(
         None,

@@ -6,7 +6,8 @@ import pytest
 import typer
 
 from fmapviz.cli.app import _hint_for_option, app
-from fmapviz.cli.run import COMMANDS, _unknown_word
+from fmapviz.cli.commands import commands
+from fmapviz.cli.run import _unknown_word
 from fmapviz.cli.synonyms import COMMANDS as WORDS
 from fmapviz.cli.synonyms import FLAGS, meant_command
 from fmapviz.core.synonyms import OPTIONS
@@ -83,7 +84,7 @@ def test_a_command_names_only_options_that_it_has(context, command, option, mean
 
 
 @pytest.mark.sampled(3)
-@pytest.mark.parametrize("command", [name for name in COMMANDS if name != "run"])
+@pytest.mark.parametrize("command", [name for name in commands() if name != "run"])
 def test_hints_of_a_command_name_only_its_options(context, command):
     here = context(command)
     known = options_of(here.command) | {"--help", "--version"}
@@ -127,7 +128,7 @@ def test_a_command_or_network_of_another_tool_has_a_hint(word, meant):
 
 
 def test_commands_of_the_hints_exist_and_are_no_synonyms():
-    assert not WORDS.keys() & {*COMMANDS}
+    assert not WORDS.keys() & {*commands()}
     for word in WORDS:
         for command in re.findall(r"`fmapviz ([a-z]+)", meant_command(word)):
-            assert command in COMMANDS, word
+            assert command in commands(), word

@@ -90,6 +90,7 @@ def build_commands():
     from fmapviz.cli import app
 
     app.app = get_command(app.app)
+    dict(app.app.commands)
     with redirect_stdout(io.StringIO()):
         app.app(["models", "alexnet"], standalone_mode=False)
     return app

@@ -12,8 +12,8 @@ from typer.main import get_command
 
 from fmapviz import visualize
 from fmapviz.cli.app import app
-from fmapviz.cli.help import ITEM
 from fmapviz.config import Engine, InputOptions, RunConfig, Style, options_of
+from fmapviz.config.options import ITEM
 
 STAR = str(Path(__file__).parents[2] / "sample_images/shapes/star.jpg")
 ATTENTION = {"attention", "rollout"}  # shapesnet computes none
