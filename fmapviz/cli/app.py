@@ -17,7 +17,7 @@ from fmapviz.cli import progress
 from fmapviz.cli.command import FORMER, Command
 from fmapviz.cli.commands import commands
 from fmapviz.cli.help import HelpGroup, print_first_help
-from fmapviz.cli.printing import erase_status, print_error, print_json, print_line, print_message
+from fmapviz.cli.printing import erase_status, print_error, print_json, print_line, print_message, summaries
 from fmapviz.cli.process import (
     Interrupted,
     exit_now,
@@ -150,6 +150,7 @@ def main() -> NoReturn:
 
 def _main() -> int:
     open_missing_streams()
+    summaries.clear()
     try:
         return int(app(standalone_mode=False) or 0)
     except SystemExit as stop:  # raised by the parser, with 1 if the reader of its help is gone
@@ -178,8 +179,10 @@ def _report_interruption(interruption: Interrupted) -> int:
 
 
 def _end_json(code: int, error: BaseException) -> int:
-    """Print the summary that ends the output of `--json`, and return the exit code."""
+    """Print the summary that ends the output of `--json`, and return the exit code; that of a printed summary is final."""
     if "--json" in sys.argv[1:]:
+        if summaries:
+            return summaries[-1]
         from fmapviz.cli.options import as_typed
 
         hint = as_typed(getattr(error, "hint", None) or "") or None

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from collections.abc import Set as AbstractSet
 
+summaries: list[int] = []  # the exit code in the summary of `--json`, once that is printed
 _results: list[TextIO | None] = []
 _ERASE = "\r\x1b[K"
 
@@ -106,6 +107,8 @@ def print_bytes(data: bytes) -> None:
 def print_json(fields: dict[str, Any]) -> None:
     """Print an object as one line of ASCII JSON."""
     print_line(json.dumps(fields, default=str, allow_nan=False))
+    if fields.get("event") == "summary":
+        summaries.append(fields["exit_code"])
 
 
 def print_message(text: str) -> None:
