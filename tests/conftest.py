@@ -18,6 +18,7 @@ from typing import BinaryIO
 
 import pytest
 from extras import needs, require
+from json_lines import check_lines
 from waiting import PATIENCE, wait_until
 from warm import HEEDING, OFF, Process, ask, start_process
 
@@ -320,9 +321,14 @@ def begin(tmp_path, warm):
 
 @pytest.fixture
 def fmapviz(tmp_path, warm):
-    """Run the command in a new process, in a temporary directory."""
+    """Run the command in a new process, in a temporary directory. What `--json` prints must be as its schema says."""
 
-    def run(*args, stdin=b"", env=None, cwd=None, timeout=PATIENCE):
+    def run(*args, **circumstances):
+        ended = start(*args, **circumstances)
+        check_lines(args, ended.stdout, code=ended.returncode)
+        return ended
+
+    def start(*args, stdin=b"", env=None, cwd=None, timeout=PATIENCE):
         environment = {**os.environ, "TORCH_HOME": str(tmp_path / "torch_home"), **(env or {})}
         arguments = [str(arg) for arg in args]
         if env:  # may hold variables that Python reads when it starts

@@ -31,6 +31,7 @@ import torch
 from bad_images import ZOO, animation, broken_exif, encoded, make_good, oriented, picture
 from cases import thorough
 from checkpoint_files import Malice
+from json_lines import check_lines
 from PIL import Image
 from torchvision import models
 from waiting import PATIENCE
@@ -155,9 +156,13 @@ def once(words):
 
 @dataclass(frozen=True)
 class Ended:
-    """How a command ended, with paths as they are below the directory it ran in, and without its time."""
+    """How a command ended, with paths as they are below the directory it ran in, and without its time.
+
+    `said` has no lines of JSON, which are the `events`.
+    """
 
     code: int
+    events: list[dict]
     said: list[str]
     told: list[str]
 
@@ -176,7 +181,11 @@ class House:
         (place / "net.py").write_text(NETWORKS)
         (place / "in").mkdir()
 
-    def run(self, *args, stdin=b"", program=None, **environment):
+    def run(self, *args, stdin=b"", program=None, json=True, **environment):
+        """Run a command, by default with `--json` if it draws, and compare the lines of `--json` with their schema."""
+        draws = json and MAIN in (program or MAIN) and args[0] not in {"-c", "verify", "runs", "extract"}
+        if draws and "--json" not in args:
+            args = (args[0], "--json", *args[1:])
         environment = {**os.environ, "TORCH_HOME": str(self.place / "home"), **environment}
         arguments = [*(("-c", program) if program else ()), *once(args)]
         with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
@@ -184,13 +193,16 @@ class House:
             given.seek(0)
             streams = [stream.fileno() for stream in (given, out, err)]
             code = ask(self.warm, arguments, environment=environment, directory=self.place, streams=streams)
+            events = check_lines(args, self._read(out).encode(), code=code)
             said, told = (self._shorten(stream) for stream in (out, err))
-        return Ended(code, said, told)
+        return Ended(code, events, [] if events else said, told)
+
+    def _read(self, stream):
+        stream.seek(0)
+        return stream.read().decode().replace(f"{self.place}/", "")
 
     def _shorten(self, stream):
-        stream.seek(0)
-        text = stream.read().decode().replace(f"{self.place}/", "")
-        return re.sub(r" in \d+\.\d s$", "", text, flags=re.MULTILINE).splitlines()
+        return re.sub(r" in \d+\.\d s$", "", self._read(stream), flags=re.MULTILINE).splitlines()
 
     def tree(self, top="out"):
         """Name every file, and every folder with nothing in it."""
@@ -584,7 +596,7 @@ def test_control_characters_of_names_are_escaped(house):
     assert all(line.isprintable() for line in [*ended.told, *ended.said])
     assert house.failures() == [(f"in/{bad}", "E_FORMAT")]
     assert house.tree() == tree_of(f"a___[31m_b.png~{hashed(house, f'in/{good}')}", failures=True)
-    objects = [json.loads(line) for line in house.run(*RUN, "in", "--json").said]
+    objects = house.run(*RUN, "in").events
     assert {event["path"] for event in objects if event["event"] == "image"} == {f"in/{good}", f"in/{bad}"}
 
 
@@ -700,7 +712,7 @@ def test_closed_streams_are_handled(closed, house):
     names = {0: "stdin", 1: "stdout", 2: "stderr"}
     # As Python does for a process that begins without them.
     program = f"import os, sys; [(os.close(n), setattr(sys, {names}[n], None)) for n in {closed}]; {MAIN}"
-    ended = house.run(*RUN, "in", program=program)
+    ended = house.run(*RUN, "in", program=program, json=False)
     assert ended.code == 3
     assert ended.said == ([] if 1 in closed else ["out/run"])
     error = "error: file is empty: 'in/b.png' [E_EMPTY]"
@@ -734,7 +746,7 @@ def test_json_ends_with_its_summary_after_a_fatal_error(args, code, error, house
     make_good(house.place / "in/a.png")
     (house.place / "empty").mkdir()
     ended = house.run(*args, "--json")
-    (summary,) = map(json.loads, ended.said)
+    (summary,) = ended.events
     assert (ended.code, ended.told[0]) == (code, f"error: {error}")
     assert (summary["event"], summary["exit_code"]) == ("summary", code)
     assert summary["error"].replace(f"{house.place}/", "") == error
@@ -745,7 +757,7 @@ def test_json_accounts_for_every_image(house):
     make_good(house.place / "in/a.png")
     (house.place / "in/b.png").write_bytes(b"")
     ended = house.run(*RUN, "in", "--json")
-    begun, *images, summary = map(json.loads, ended.said)
+    begun, *images, summary = ended.events
     assert (begun["event"], summary["event"]) == ("run", "summary")
     assert sorted((image["status"], image.get("code")) for image in images) == [("done", None), ("failed", "E_EMPTY")]
     assert [summary[key] for key in ("found", "done", "failed", "skipped", "exit_code")] == [2, 1, 1, 0, 3]
@@ -940,7 +952,7 @@ def test_a_second_signal_ends_a_command_at_once(number, code, house):
     make_good(house.place / "in/a.png")
     heeding = f"import signal; signal.signal(signal.SIGINT, signal.SIG_DFL); {MAIN}"  # see HEEDING in warm.py
     with ThreadPoolExecutor(1) as pool:
-        ending = pool.submit(house.run, "net.py:Hangs", *RANDOM, *BEHAVED, "in", program=heeding)
+        ending = pool.submit(house.run, "net.py:Hangs", *RANDOM, *BEHAVED, "in", program=heeding, json=False)
         while not (house.place / "process").exists() and not ending.done():
             time.sleep(0.01)
         process = int((house.place / "process").read_text())
@@ -948,7 +960,7 @@ def test_a_second_signal_ends_a_command_at_once(number, code, house):
             with suppress(ProcessLookupError):
                 os.kill(process, number)
             time.sleep(0.01)
-    assert ending.result() == Ended(code, [], [])
+    assert ending.result() == Ended(code, [], [], [])
     assert unfinished({path for path in house.tree() if HIDDEN not in path}) == tree_of()  # the next run removes its mark
 
 
@@ -1011,6 +1023,10 @@ def test_later_changes_are_found_and_redrawn(option, house):
         f"out/run/c.png/input.png: {size // 2} bytes instead of {size}",
         "out/run/d.png/more.png: not made by fmapviz",
     ]
+    *problems, summary = house.run("verify", "out", "--json").events
+    assert [f"{each['path']}: {each['message']}" for each in problems] == found.said
+    assert [each["remedy"] for each in problems] == ["repair", "repair", "repair", "remove"]
+    assert (summary["damaged"], summary["exit_code"]) == (4, 3)
     assert found.told == [
         "4 of 5 directories are damaged",
         "hint: run the original command with --repair",

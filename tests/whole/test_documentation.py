@@ -307,7 +307,7 @@ def test_the_wheel_holds_all_files_of_the_package(tmp_path):
     kept = {
         path
         for path in (ROOT / "fmapviz").rglob("*")
-        if path.suffix in {".py", ".md", ".js", ".css", ".jinja", ".safetensors"} or path.name == "py.typed"
+        if path.suffix in {".py", ".md", ".js", ".css", ".jinja", ".json", ".safetensors", ".txt"} or path.name == "py.typed"
     }
     assert {path.relative_to(ROOT).as_posix() for path in kept} <= held
     assert {"fmapviz/py.typed", "fmapviz/models/shapesnet/shapesnet.safetensors"} <= held

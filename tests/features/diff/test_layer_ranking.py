@@ -3,16 +3,18 @@
 import csv
 import io
 from math import inf, isnan
+from typing import get_type_hints
 
 import numpy as np
 import pytest
 import torch
+from json_lines import schema, types_in, types_of
 from torch import nn
 
 import fmapviz
 from fmapviz.features.diff import aggregate as differences
 from fmapviz.features.diff.difference import compare
-from fmapviz.features.diff.layer_ranking import largest_changes, rank_layers, why_apart
+from fmapviz.features.diff.layer_ranking import LayerChange, largest_changes, rank_layers, why_apart
 
 NAN, INF = float("nan"), float("inf")
 
@@ -152,3 +154,11 @@ def test_the_table_of_a_run_names_layers_of_one_network_and_of_other_shapes(tmp_
         "first": "no difference", "wide": "of other shapes", "alone_a": "only in A", "alone_b": "only in B",
     }  # fmt: skip
     assert [each["note"] for each in summary.results["layers"]] == [row["note"] for row in rows]
+
+
+def test_the_schema_of_json_has_the_fields_of_a_change():
+    properties = schema()["$defs"]["changed_layer"]["properties"]
+    expected = {
+        name: types_of(hint) | ({"null"} if hint is float else set()) for name, hint in get_type_hints(LayerChange).items()
+    }
+    assert {name: types_in(part) for name, part in properties.items()} == expected  # a number that is not finite is null
