@@ -1,0 +1,150 @@
+"""What `-h`, `--help`, `fmapviz help` and `fmapviz` without words show."""
+
+import re
+import shlex
+
+import pytest
+from typer.main import get_command
+from typer.testing import CliRunner
+
+from fmapviz.cli.app import app
+from fmapviz.cli.commands import commands
+from fmapviz.core.members import load
+from fmapviz.errors import RequestError
+
+GROUP = get_command(app)
+HELPS = [(), *((name,) for name in commands())]
+
+
+@pytest.fixture
+def shown(monkeypatch, capsys):
+    """Return the standard output of a command in a terminal of some columns, which prints nothing else."""
+
+    def show(*words, columns=80):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        assert not GROUP.main(words, prog_name="fmapviz", standalone_mode=False)
+        printed = capsys.readouterr()
+        assert printed.err == ""
+        return printed.out
+
+    return show
+
+
+@pytest.mark.parametrize("words", HELPS, ids=" ".join)
+def test_short_help_has_usage_examples_and_most_used_options_in_30_lines(shown, words):
+    text = shown(*words, "-h")
+    usage, *lines = text.splitlines()
+    assert usage.startswith(" ".join(("Usage: fmapviz", *words)))
+    assert len(lines) < 30
+    assert max(map(len, lines)) <= 80
+    assert f"`fmapviz {' '.join((*words, '--help'))}`".strip("`") in lines[-1]
+    member = commands()[words[0] if words else "run"]
+    assert all(f"  {command}" in text for command, _ in member.examples[:4])
+    assert len(member.examples) >= 2
+    options = re.findall(r"^  (-[\w-]+)", text, re.MULTILINE)
+    assert set(options) <= {name for each in GROUP.commands[member.name].params for name in each.opts}
+    if not words or words == ("run",):
+        assert len(member.examples) >= 3
+        assert options == ["--weights", "--layers", "--types", "--view", "--to", "--target", "--out", "--size", "--open"]
+        assert "maps, inputs" in text  # some values of --view
+    if not words:
+        assert re.sub(r"\s+", " ", text).count(f"Commands: {', '.join(commands())}") == 1
+
+
+@pytest.mark.parametrize("words", [*HELPS, ("help", "run")], ids=" ".join)
+@pytest.mark.parametrize("option", ["-h", "--help"])
+def test_help_stays_readable_in_a_narrow_terminal(shown, words, option):
+    """Only commands, which are to be copied, and words are longer than a line."""
+    words = words if words[:1] == ("help",) and len(words) > 1 else (*words, option)
+    for columns in (20, 50):
+        for line in shown(*words, columns=columns).splitlines():
+            assert len(line) <= 50 or line.startswith(("Usage:", "  fmapviz ")) or len(line.split()) == 1, line
+
+
+@pytest.mark.parametrize(
+    "words", ["alexnet -h", "-h", "alexnet x.png -h", "alexnet --out r -h", "--out r alexnet -h", "run -h", "run alexnet -h"]
+)
+def test_short_help_is_shown_at_any_position(shown, words):
+    expected = "-h" if words == "-h" else "run -h"
+    assert shown(*words.split()) == shown(*expected.split())
+
+
+def test_help_is_a_command(shown):
+    assert shown("help") == shown("--help")
+    for name in commands():
+        assert shown("help", name) == shown(name, "--help")
+
+
+def test_all_of_the_help_has_examples_and_all_options(shown):
+    for name, member in commands().items():
+        text = shown(name, "--help")
+        for command, does in member.examples:
+            assert re.search(rf"^  {re.escape(command)}\s+{re.escape(does)}$", text, re.MULTILINE), command
+        for each in GROUP.commands[name].params:
+            assert all(f"  {option}" in text or f", {option}" in text for option in each.opts if option.startswith("-"))
+    text = shown("--help")
+    assert all(f"\n  {name} " in text for name in commands())
+    assert "--view" in text
+    assert "fmapviz run --help" in text
+
+
+def test_a_page_of_the_guide_is_help_too(shown):
+    assert shown("help", "weights").startswith("# Weights")
+    assert shown("help", "exit", "codes") == shown("guide", "exit-codes")
+
+
+@pytest.mark.parametrize(
+    ("word", "hint"),
+    [
+        ("lyers", "did you mean `fmapviz help layers`?"),
+        ("weigths", "did you mean `fmapviz guide weights`?"),
+        ("compare", "`fmapviz diff MODEL INPUT... --against FILE` compares two networks"),
+        ("SLURM", "'clusters'"),
+        ("zzzz", "there are: models, weights"),
+    ],
+)
+def test_help_of_an_unknown_word_names_similar_ones(shown, word, hint):
+    with pytest.raises(RequestError, match=f"no such command or page: '{word}'") as error:
+        shown("help", word)
+    assert hint in error.value.hint
+
+
+@pytest.mark.parametrize("name", [name for name in commands() if name != "help"])
+def test_help_after_a_command_is_answered_with_its_option_unless_a_file_has_this_name(name, shown, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(RequestError, match="no file or model is called 'help'") as error:
+        shown(name, "help")
+    assert error.value.hint == f"`fmapviz {name} --help` shows all options"
+    (tmp_path / "help").mkdir()
+    with GROUP.make_context("fmapviz", [name, "help"]) as context:
+        assert [*context._protected_args, *context.args] == [name, "help"]
+
+
+def test_without_words_three_examples_and_the_way_to_more_are_shown(shown):
+    text = shown()
+    assert len(text.splitlines()) < 16
+    examples = re.findall(r"^  (fmapviz .*)$", text, re.MULTILINE)
+    assert examples[:3] == [command for command, _ in commands()["run"].examples[:3]]
+    assert all(f"fmapviz {word}" in text for word in ("-h", "help", "guide"))
+    assert "--batch-size" not in text
+
+
+def test_every_example_is_a_command_that_the_parser_takes():
+    for name, member in commands().items():
+        assert any(shlex.split(command)[1:2] == [name] for command, _ in member.examples) or name == "run"
+        for command, _ in member.examples:
+            program, *words = shlex.split(command)
+            assert program == "fmapviz"
+            with GROUP.make_context("fmapviz", words, resilient_parsing=True) as context:
+                called = GROUP.commands[context._protected_args[0]]
+            called.make_context(called.name, words[1:] if words[0] == called.name else words, parent=context)
+
+
+def test_the_first_sentence_of_a_command_names_what_it_does():
+    for name, member in commands().items():
+        assert member.help.endswith("."), name
+        assert load(member.function).__doc__, name
+
+
+def test_marks_are_for_terminals():
+    assert "\x1b[1m" not in CliRunner().invoke(app, ["-h"]).stdout
