@@ -47,7 +47,8 @@ class Commands(Mapping[str, Command]):
 @cache
 def _build(function: str, name: str) -> Command:
     alone = typer.Typer(rich_markup_mode=None, add_completion=False)
-    alone.command(name, cls=Command)(load(function))
+    looks_up = name in {"guide", "help"}  # an option, too
+    alone.command(name, cls=Command, context_settings={"ignore_unknown_options": looks_up})(load(function))
     return cast("Command", get_command(alone))
 
 
@@ -83,8 +84,7 @@ class RunByDefault(HelpGroup):
             and command != "help"
             and not os.path.lexists("help")
         ):
-            shown = "fmapviz --help" if command == "run" else f"fmapviz {command} --help"
-            raise RequestError("no file or model is called 'help'", hint=f"`{shown}` shows all options")
+            raise RequestError("no file or model is called 'help'", hint=f"`fmapviz {command} --help` shows all options")
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
         """Complete names of commands and of models."""

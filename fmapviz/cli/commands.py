@@ -92,7 +92,8 @@ _ABOUT_FMAPVIZ = (
         examples=(
             ("fmapviz guide", "all pages, with a sentence each"),
             ("fmapviz guide weights", "one page"),
-            ("fmapviz guide E_DECODE", "an error code, or `exit 3`"),
+            ("fmapviz guide E_DECODE", "the code of a failed input"),
+            ("fmapviz guide --layers", "an option"),
         ),
     ),
     Subcommand(

@@ -9,13 +9,13 @@ import signal
 import subprocess
 import sys
 import textwrap
-from importlib.resources import files
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
 from fmapviz.cli.commands import commands
-from fmapviz.cli.help import print_help
+from fmapviz.cli.help import describe_option, print_help
+from fmapviz.cli.pages import CODES, PAGES, codes_in, find_code, find_page, first_sentence, read_page, rows_of_codes
 from fmapviz.cli.printing import is_terminal, print_line, print_message
 from fmapviz.errors import RequestError, nearest, quote
 
@@ -25,12 +25,6 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions
     from rich.text import Text
 
-# In the order in which `fmapviz guide` lists them.
-PAGES = (
-    "models", "weights", "layers-and-views", "class-activation-maps", "tokens", "top-images", "looks", "films", "training",
-    "comparing", "report", "tensorboard", "numbers", "own-views", "own-formats", "folders-and-scripts", "exit-codes",
-    "many-images", "remote-stores", "clusters", "python", "security", "reliability", "performance", "how-it-is-built",
-)  # fmt: skip
 _LINK = re.compile(r"\[([^]]+)\]\((?:\.\./)*([\w-]+)\.md(?:#[\w-]*)?\)")  # to another page, or to the README
 _OPTION = re.compile(r"`-[^`\n]{1,30}`")  # with its value
 _GLUE = "\ue000"  # a blank at which Rich does not break a line: a no-break space is one to it
@@ -38,11 +32,12 @@ _WIDEST = 120  # columns; longer lines are hard to read
 
 
 def guide(
+    context: typer.Context,
     page: Annotated[
         list[str] | None,
         typer.Argument(
             metavar="[PAGE]",
-            help="Name of a page; without it, all pages are listed.",
+            help="Name of a page, a code such as E_DECODE, an exit code or an option; without it, all pages are listed.",
             show_default=False,
             autocompletion=lambda incomplete: [name for name in PAGES if name.startswith(incomplete)],
         ),
@@ -50,17 +45,24 @@ def guide(
 ) -> None:
     """List the pages of the guide, or show one: `fmapviz guide weights`.
 
+    `fmapviz guide E_DECODE` shows the row of the code of a failed input, `fmapviz guide 3` that of an exit code, and
+    `fmapviz guide --layers` an option.
+
     In a terminal a page is shown in `$PAGER`, or `less`. Otherwise it is printed as Markdown.
     """
     if not page:
         print_line(_list_pages(width=_columns() if is_terminal(sys.stdout) else None))
         print_message("`fmapviz guide PAGE` shows one of them")
         return
-    text = _read(find_page(" ".join(page)))
-    if is_terminal(sys.stdout):
-        _show(_render(text))
+    words = " ".join(page)
+    if words.startswith("-"):
+        print_help(describe_option(words, context.parent))
+    elif code := find_code(words):
+        _show_code(code)
+    elif is_terminal(sys.stdout):
+        _show(_render(read_page(find_page(words))))
     else:
-        print_line(text.rstrip("\n"))
+        print_line(read_page(find_page(words)).rstrip("\n"))
 
 
 def show_help(
@@ -87,8 +89,24 @@ def show_help(
         with command.context_class(command, info_name=words[0], parent=above) as of:
             print_help(of.get_help())
     else:
-        _check_topic(" ".join(words))
-        guide(words)
+        if not words[0].startswith("-") and not find_code(" ".join(words)):
+            _check_topic(" ".join(words))
+        guide(context, words)
+
+
+def _show_code(code: str) -> None:
+    """Show the page of the codes in a pager that begins at the row of one; elsewhere only its table with this row."""
+    text = read_page(CODES)
+    (row,) = [row for row in rows_of_codes() if code in codes_in(row)]
+    if is_terminal(sys.stdout):
+        shown = _render(text)
+        of_row = re.compile(rf"^\W*(?:\w+, )*{code}\b")
+        lines = (re.sub(r"\x1b\[[\d;]*m", "", line) for line in shown.splitlines())
+        _show(shown, line=next((number for number, line in enumerate(lines, 1) if of_row.match(line)), 1))
+        return
+    before, _, _ = text.partition(row)
+    *_, paragraph, table = before.split("\n\n")
+    print_line("\n".join((f"{paragraph}\n", *table.splitlines()[:2], row)))
 
 
 def _check_topic(word: str) -> None:
@@ -101,42 +119,8 @@ def _check_topic(word: str) -> None:
         meant = {page: f"`fmapviz guide {page}`" for page in PAGES}
         meant |= {command: f"`fmapviz help {command}`" for command in commands()}
         near = [meant[name] for name in nearest(word, meant, cutoff=0.65)]
-        hint = f"did you mean {', '.join(near)}?" if near else meant_command(word) or error.hint
+        hint = meant_command(word) or (f"did you mean {', '.join(near)}?" if near else error.hint)
         raise RequestError(f"no such command or page: {quote(word)}", hint=hint) from error
-
-
-def find_page(words: str) -> str:
-    """Return the page of a name, or the only one whose name contains it, or the page `own-NAME`.
-
-    Raises:
-        RequestError: No page has or contains the name, or several contain it.
-
-    Example:
-        >>> find_page("Exit codes"), find_page("views"), find_page("formats")
-        ('exit-codes', 'layers-and-views', 'own-formats')
-    """
-    name = "-".join(words.lower().removesuffix(".md").split())
-    pages = [page for page in PAGES if page == name]
-    pages = pages or [page for page in PAGES if name and f"-{name}-" in f"-{page}-" and not page.startswith("own-")]
-    pages = pages or [page for page in PAGES if page == f"own-{name}"]
-    if len(pages) != 1:
-        near = _near(words)
-        hint = f"{near}`fmapviz guide` lists all pages" if near else f"there are: {', '.join(PAGES)}"
-        raise RequestError(f"no such page: {quote(words)}", hint=hint)
-    return pages[0]
-
-
-def _read(page: str) -> str:
-    return files("fmapviz").joinpath("guide", f"{page}.md").read_text(encoding="utf-8")
-
-
-def _near(word: str) -> str:
-    """Return the pages with a similar name, or those that mention the word most often."""
-    if similar := nearest(word, PAGES, cutoff=0.6):
-        return f"did you mean {', '.join(map(quote, similar))}? "
-    counts = {page: _read(page).lower().count(word.lower().strip()) for page in PAGES if word.strip()}
-    mentions = sorted((page for page in PAGES if counts.get(page)), key=counts.__getitem__, reverse=True)[:3]
-    return f"{', '.join(map(quote, mentions))} {'mention' if len(mentions) > 1 else 'mentions'} it; " if mentions else ""
 
 
 def _columns() -> int:
@@ -146,21 +130,10 @@ def _columns() -> int:
 def _list_pages(*, width: int | None) -> str:
     """Return a line with the name and the first sentence of each page, wrapped to a width if there is one."""
     indent = max(map(len, PAGES)) + 2
-    lines = (f"{page.ljust(indent)}{_first_sentence(_read(page))}" for page in PAGES)
+    lines = (f"{page.ljust(indent)}{first_sentence(read_page(page))}" for page in PAGES)
     if width:
         lines = (textwrap.fill(line, max(width, 2 * indent), subsequent_indent=" " * indent) for line in lines)
     return "\n".join(lines)
-
-
-def _first_sentence(text: str) -> str:
-    r"""Return the first sentence below the title of a page, without marks.
-
-    Example:
-        >>> _first_sentence("# Weights\n\nWhich `--weights` a model\ngets. More.\n\nAnd more.\n")
-        'Which --weights a model gets.'
-    """
-    paragraph = " ".join(text.split("\n\n")[1].split())
-    return re.split(r"(?<=\.) ", paragraph)[0].replace("`", "")
 
 
 def _render(text: str) -> str:
@@ -206,14 +179,16 @@ def _name_links(text: str) -> str:
     return _LINK.sub(name, text)
 
 
-def _show(text: str) -> None:
-    """Show text in the pager of the user; print it if there is none."""
+def _show(text: str, line: int = 1) -> None:
+    """Show text in the pager of the user, from a line on if this is `less`; print it if there is none."""
     pager = os.environ.get("PAGER", "less -R").split()
     if not pager or shutil.which(pager[0]) is None or os.environ.get("TERM", "dumb") == "dumb":
         print_line(text)
         return
     # As git starts it: less ends by itself if all fits on the screen, shows colours, and leaves the text there.
     environment = {"LESS": "FRX", **os.environ}
+    if line > 1:
+        environment["LESS"] += f" +{line}"
     interrupt = signal.signal(signal.SIGINT, lambda *_: None)  # Ctrl-C is for the pager; it does not inherit a handler
     try:
         subprocess.run(pager, input=f"{text}\n".encode(), env=environment, check=False)  # noqa: S603  the user's own command

@@ -14,8 +14,10 @@ import typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 
 from fmapviz.cli.commands import commands
+from fmapviz.cli.pages import pages_with
 from fmapviz.cli.printing import is_terminal, print_line
 from fmapviz.config.options import COMMON, ITEM
+from fmapviz.errors import RequestError, nearest, quote
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -78,6 +80,40 @@ def print_first_help() -> None:
 def print_help(text: str) -> None:
     """Print a help text, in a terminal with its marks."""
     print_line(text if is_terminal(sys.stdout) else re.sub(r"\x1b\[[\d;]*m", "", text))
+
+
+# Any: the class of contexts is not public.
+def describe_option(option: str, context: Any) -> str:
+    """Return the help of an option in each command that has it, with its values, and the pages of the guide on it.
+
+    Args:
+        option: Its name, with dashes.
+        context: That of the group.
+
+    Raises:
+        RequestError: No command has this option.
+    """
+    described: dict[tuple[str, str, str], list[str]] = {}
+    known: set[str] = set()
+    for name, command in context.command.commands.items():
+        for each in command.get_params(context):
+            names = [*each.opts, *each.secondary_opts] if isinstance(each, TyperOption) else []
+            known |= {*names}
+            if option in names:
+                described.setdefault((_label(each), _default(each), each.help or ""), []).append(f"fmapviz {name}")
+    if not described:
+        near = nearest(option, known, cutoff=0.7)
+        hint = f"did you mean {', '.join(near)}?" if near else "`fmapviz run --help` lists all options of a run"
+        raise RequestError(f"no such option: {quote(option)}", hint=hint)
+    paragraphs = []
+    for (label, default, text), of in described.items():
+        first, *items = text.split(ITEM)
+        rows = [(label, f"{first.rstrip()} {default}")]
+        rows += [(f"  {name}", meaning) for name, _, meaning in (item.partition(": ") for item in items)]
+        paragraphs.append("\n".join((_bold(", ".join(of)), *_lines(rows, _width()))))
+    if pages := [f"`fmapviz guide {page}`" for page in pages_with(option)]:
+        paragraphs.append(f"See {', '.join(pages)}.")
+    return _styled("\n\n".join(paragraphs))
 
 
 # Any: the classes of contexts and parameters are not public.

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fmapviz.cli.commands import commands
-from fmapviz.cli.guide import PAGES, find_page
 from fmapviz.cli.options import read_options, takes_options
+from fmapviz.cli.pages import PAGES, find_page
 from fmapviz.cli.printing import print_message, results_only, show_status
 from fmapviz.cli.process import importing
 from fmapviz.cli.synonyms import meant_command

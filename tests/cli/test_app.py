@@ -62,7 +62,7 @@ class TestAnswersWithoutTorch:
         (["weigths"], "no such command or model: 'weigths'", "did you mean `fmapviz guide weights`?"),
         (["views"], "no such command or model: 'views'", "did you mean `fmapviz guide layers-and-views`?"),
         (["layers", "help"], "no file or model is called 'help'", "`fmapviz layers --help` shows all options"),
-        (["alexnet", "help"], "no file or model is called 'help'", "`fmapviz --help` shows all options"),
+        (["alexnet", "help"], "no file or model is called 'help'", "`fmapviz run --help` shows all options"),
         (["help", "lyers"], "no such command or page: 'lyers'", "`fmapviz help layers`"),
         (["resnet19"], "no such command or model: 'resnet19'", "'resnet18'"),
         (["nonsense"], "no such command or model: 'nonsense'", "`fmapviz --help` lists the commands"),

@@ -9,9 +9,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.core import TyperOption
+from typer.main import get_command
 from warm import start_process
 
-from fmapviz.cli.guide import PAGES
+from fmapviz.cli.app import app
+from fmapviz.cli.pages import PAGES
+from fmapviz.errors import RequestError
 
 ROOT = Path(__file__).parents[2]
 COLUMNS = 100
@@ -19,6 +23,17 @@ COLUMNS = 100
 
 def source(page):
     return (ROOT / "fmapviz" / "guide" / f"{page}.md").read_text()
+
+
+@pytest.fixture
+def group(capsys):
+    """Return the output of a command of this process."""
+
+    def show(*words):
+        get_command(app).main(words, prog_name="fmapviz", standalone_mode=False)
+        return capsys.readouterr().out
+
+    return show
 
 
 def test_pages_of_the_guide_equal_its_files():
@@ -167,3 +182,66 @@ def test_ctrl_c_is_left_to_the_pager(terminal, tmp_path):
     program = f"import os, sys\nos.kill(os.getppid(), {int(signal.SIGINT)})\nprint(sys.stdin.read()[:0] + 'shown')"
     (tmp_path / "pager.py").write_text(program)
     assert terminal("guide", "weights", PAGER=f"{sys.executable} {tmp_path}/pager.py") == "shown\n"
+
+
+def rows_of(page):
+    return [line for line in source(page).splitlines() if re.match(r"\| [`\d]", line)]
+
+
+CODES = [code for row in rows_of("exit-codes") for code in re.findall(r"\bE_\w+|\b\d+\b", row.split("|")[1])]
+
+
+@pytest.mark.parametrize("command", ["guide", "help"])
+def test_the_row_of_each_code_is_printed(command, group):
+    assert len(CODES) > 25
+    for code in CODES:
+        spellings = [code, f"exit {code}", f"exit code {code}", f"exit-{code}"] if code.isdigit() else [code, code.lower()]
+        for words in spellings:
+            text = group(command, *words.split())
+            (row,) = [line for line in text.splitlines() if re.match(r"\| [`\d]", line)]
+            assert row in source("exit-codes").splitlines()
+            assert re.search(rf"\b{code}\b", row.split("|")[1])
+            assert text.splitlines()[-3].startswith("| ")
+            assert text[0].isalpha()
+
+
+@pytest.mark.parametrize(
+    ("words", "error", "hint"),
+    [
+        ("E_DECOED", "no such code: 'E_DECOED'", "did you mean E_DECODE"),
+        ("e_", "no such code: 'e_'", "E_"),
+        ("exit 9", "no such exit code: '9'", "there are: 0, 1, 2, 3, 4, 5, 6, 130"),
+        ("255", "no such exit code: '255'", "there are: 0"),
+        ("--layres", "no such option: '--layres'", "did you mean --layers"),
+        ("--zzzz", "no such option: '--zzzz'", "`fmapviz run --help` lists all options of a run"),
+    ],
+)
+@pytest.mark.parametrize("command", ["guide", "help"])
+def test_an_unknown_code_or_option_is_refused_with_near_ones(command, words, error, hint, group):
+    with pytest.raises(RequestError, match=re.escape(error)) as refused:
+        group(command, *words.split())
+    assert hint in refused.value.hint
+
+
+def test_each_option_is_found_with_its_help_its_commands_and_pages(group):
+    of = {}
+    for name, command in get_command(app).commands.items():
+        for each in command.params:
+            for option in (*each.opts, *each.secondary_opts) if isinstance(each, TyperOption) else ():
+                of.setdefault(option, set()).add(f"fmapviz {name}")
+    for option, names in of.items():
+        text = group("guide", option)
+        assert {name for line in re.findall(r"^fmapviz .*", text, re.MULTILINE) for name in line.split(", ")} == names
+        assert re.search(rf"^  .*{re.escape(option)}\b", text, re.MULTILINE)
+    assert "See fmapviz guide looks" in group("guide", "--columns")
+    assert "maps" in group("help", "--view")
+
+
+@pytest.mark.skipif(shutil.which("less") is None, reason="less is not installed")
+@pytest.mark.parametrize("code", ["E_WORKER", "6"])
+def test_the_pager_begins_at_the_row_of_a_code(terminal, pager, code):
+    shown = terminal("guide", code, PAGER=pager)
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", shown).splitlines()
+    options, number = lines[0].split(" +")
+    assert options == "LESS FRX"
+    assert re.match(rf"\W*{code}\b", lines[int(number)])
