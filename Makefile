@@ -14,7 +14,7 @@ BROWSERS := chromium-headless-shell chromium chromium-browser google-chrome goog
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all thorough test-lowest torture features fuzz package check browser all-models benchmark samples shapesnet \
+.PHONY: help demo test test-all thorough test-lowest torture features fuzz package site check browser all-models benchmark samples shapesnet \
 	pictures constraints clean
 
 help: ## list the targets
@@ -65,6 +65,11 @@ fuzz: $(DEV) $(VENV)/.fuzz ## feed every reader of files with damaged ones, led 
 
 package: $(DEV) ## build wheel and sdist in dist/, and use the wheel in empty environments, also with the lowest versions (minutes)
 	PYTHONPATH=tests/support $(BIN)/python tests/package.py
+
+site: export NO_MKDOCS_2_WARNING := 1
+site: $(DEV) ## make a site of the guide in build/site
+	$(BIN)/python -m mkdocs build --strict --quiet --config-file .mkdocs.yml
+	@echo "build/site/index.html; with its search: $(BIN)/python -m http.server --directory build/site"
 
 browser: ## install Chromium and GNU parallel for the tests, unless they are there (Debian and Ubuntu: apt, sudo)
 	@wanted=; command -v parallel > /dev/null || wanted=parallel; \
