@@ -61,8 +61,8 @@ _ABOUT_RUNS = (
         function="fmapviz.cli.runs:runs",
         examples=(
             ("fmapviz runs", "the runs in ./runs: sizes, states, settings"),
-            ("fmapviz runs elsewhere", "those of another directory"),
-            ("fmapviz runs remove resnet18-2", "remove one; asks first"),
+            ("fmapviz runs experiments", "those of another directory"),
+            ("fmapviz runs remove resnet18-2 --yes", "remove one, without asking"),
         ),
     ),
     Subcommand(

@@ -19,12 +19,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from cases import often
 from checkpoint_files import shapes_of
 from documents import (
     DOCUMENTS,
     GUIDE,
     ROOT,
     Block,
+    Command,
     anchors_of,
     blocks_of,
     code_of,
@@ -38,6 +40,7 @@ from documents import (
     text_of,
 )
 from extras import needs
+from PIL import Image
 from torchvision import models
 from trees import difference, snapshot
 from typer.main import get_command
@@ -45,6 +48,7 @@ from waiting import PATIENCE
 
 import fmapviz
 from fmapviz.cli.app import app
+from fmapviz.cli.commands import commands
 from fmapviz.cli.process import _ENDING
 from fmapviz.core import registry
 from fmapviz.errors import FmapvizError
@@ -97,13 +101,14 @@ print(json.dumps(printed))
 
 @pytest.fixture(scope="session")
 def published(tmp_path_factory):
-    """Torch's directory of downloads, with a file of equal weights in place of AlexNet's published one."""
+    """Torch's directory of downloads, with files of equal weights in place of the published ones of two networks."""
     home = tmp_path_factory.mktemp("torch_home")
     place = home / "hub" / "checkpoints"
     place.mkdir(parents=True)
-    name = models.AlexNet_Weights.DEFAULT.url.rpartition("/")[2]
-    state = {key: torch.tensor(0.001).expand(values.shape) for key, values in shapes_of("alexnet").items()}
-    torch.save(state, place / name)  # each tensor expands one number: the file is small
+    for model in ("alexnet", "resnet18"):
+        name = models.get_model_weights(model).DEFAULT.url.rpartition("/")[2]
+        state = {key: torch.tensor(0.001).expand(values.shape) for key, values in shapes_of(model).items()}
+        torch.save(state, place / name)  # each tensor expands one number: the file is small
     yield home
     shutil.rmtree(home)
 
@@ -180,6 +185,40 @@ def test_each_documented_command_and_program_runs(name, workplace, fmapviz, requ
         check(workplace, *([bucket] if "bucket" in inspect.signature(check).parameters else []))
     if missing:
         pytest.skip(f"all but the programs that need {', '.join(missing)} were run")
+
+
+# What a reader has done before the examples of a command, beside photos and a network of their own.
+DONE_BEFORE = {
+    "diff": [
+        "fmapviz shapesnet photos --to npz --name one",
+        "fmapviz shapesnet photos --to npz --name two --weights random",
+    ],
+    "report": ["fmapviz shapesnet photos --to html", *(f"fmapviz resnet18 photos --to html --scale {n}" for n in (1, 2))],
+    "runs": [
+        "fmapviz shapesnet photos --to png --out experiments",
+        *(f"fmapviz resnet18 photos --to png --scale {n}" for n in (1, 2)),
+    ],
+    "verify": ["fmapviz resnet18 photos --to png"],
+}
+CHECKPOINTS = """
+import torch, my_net
+for name in ("last.ckpt", "epoch_0.pt", "epoch_1.pt"):
+    torch.save(my_net.build().state_dict(), name)
+"""
+
+
+@pytest.mark.parametrize("command", often(["run", "models", "extract", "guide", "help"], of=[*commands()]))
+def test_each_example_of_help_runs_for_those_who_have_what_it_names(command, workplace, fmapviz, published):
+    if command == "extract" and find_spec("pyarrow") is None:
+        pytest.skip("shards need the extra scale")
+    (workplace / "torch_home").symlink_to(published)
+    (workplace / "photos").mkdir()
+    for name in ("photo.jpg", "other.jpg"):
+        with Image.open(workplace / "photo.jpg") as image:
+            image.reduce(8).save(workplace / "photos" / name)
+    assert fmapviz("-c", CHECKPOINTS, cwd=workplace).returncode == 0
+    for line in (*DONE_BEFORE.get(command, ()), *(line for line, _ in commands()[command].examples)):
+        run_command(Command(line), workplace)
 
 
 def is_installed(package, place):
