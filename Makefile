@@ -68,7 +68,7 @@ package: $(DEV) ## build wheel and sdist in dist/, and use the wheel in empty en
 
 site: export NO_MKDOCS_2_WARNING := 1
 site: $(DEV) ## make a site of the guide in build/site
-	$(BIN)/python -m mkdocs build --strict --quiet --config-file .mkdocs.yml
+	$(BIN)/python -m mkdocs build --strict --config-file .mkdocs.yml
 	@echo "build/site/index.html; with its search: $(BIN)/python -m http.server --directory build/site"
 
 browser: ## install Chromium and GNU parallel for the tests, unless they are there (Debian and Ubuntu: apt, sudo)

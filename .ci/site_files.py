@@ -12,7 +12,8 @@ ROOT = Path(__file__).resolve().parent.parent
 PLACES = {
     "README.md": "index.html",
     "fmapviz/guide/*.md": "guide/{stem}.html",
-    "fmapviz/guide/*.txt": "{name}",
+    "fmapviz/guide/*.json": "guide/{name}",
+    "fmapviz/guide/*.txt": "{name}",  # llms.txt is looked for at the root
     ".github/[A-Z]*.md": "project/{stem}.html",
     "tests/README.md": "project/tests.html",
     ".github/notebook.ipynb": "{name}",
