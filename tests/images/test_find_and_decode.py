@@ -11,7 +11,6 @@ import tracemalloc
 import unicodedata
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from io import BufferedReader, BytesIO, RawIOBase
 from itertools import chain
 from pathlib import Path
@@ -25,6 +24,7 @@ from bad_images import ZOO, chunk, encoded, flipped, picture, png
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image as PillowImage
+from users import another_user
 from waiting import PATIENCE
 
 from fmapviz.core.checksummed_json import dumps
@@ -326,22 +326,6 @@ def test_errors_of_the_system_have_a_code(tmp_path, monkeypatch):
     assert refusal("gone.png") == "E_MISSING"
     assert refusal("file.png/inside.png") == "E_MISSING"
     assert refusal("loop.png") == "E_READ"
-
-
-@contextmanager
-def another_user():
-    """Be a user who may not read everything; root may."""
-    if os.geteuid():
-        yield
-        return
-    try:
-        os.seteuid(65534)
-    except PermissionError:
-        pytest.skip("root that cannot become another user may read everything")
-    try:
-        yield
-    finally:
-        os.seteuid(0)
 
 
 def test_a_file_without_permission_is_a_failure(tmp_path):
