@@ -14,8 +14,9 @@ import typer
 from typer.main import get_command
 
 from fmapviz.cli import progress
-from fmapviz.cli.command import FORMER, Command
+from fmapviz.cli.command import Command
 from fmapviz.cli.commands import commands
+from fmapviz.cli.former import FORMER
 from fmapviz.cli.help import HelpGroup, print_first_help
 from fmapviz.cli.printing import erase_status, print_error, print_json, print_line, print_message, summaries
 from fmapviz.cli.process import (
@@ -26,6 +27,7 @@ from fmapviz.cli.process import (
     open_missing_streams,
     remove_staged,
 )
+from fmapviz.cli.settings import configurable, is_set, locate, place_of
 from fmapviz.core.members import load
 from fmapviz.core.version import __version__
 from fmapviz.errors import FmapvizError, RequestError, nearest, quote
@@ -48,7 +50,8 @@ class Commands(Mapping[str, Command]):
 def _build(function: str, name: str) -> Command:
     alone = typer.Typer(rich_markup_mode=None, add_completion=False)
     looks_up = name in {"guide", "help"}  # an option, too
-    alone.command(name, cls=Command, context_settings={"ignore_unknown_options": looks_up})(load(function))
+    command = load(function) if looks_up else configurable(load(function))
+    alone.command(name, cls=Command, context_settings={"ignore_unknown_options": looks_up})(command)
     return cast("Command", get_command(alone))
 
 
@@ -167,6 +170,7 @@ def _end_after(error: BaseException) -> int:
     if isinstance(error, typer.TyperException):
         error = _usage_error(error)
     if isinstance(error, FmapvizError):
+        locate(error)
         print_error(error)
         return _end_json(error.exit_code, error)
     traceback.print_exception(error)
@@ -180,7 +184,7 @@ def _report_interruption(interruption: Interrupted) -> int:
 
 def _end_json(code: int, error: BaseException) -> int:
     """Print the summary that ends the output of `--json`, and return the exit code; that of a printed summary is final."""
-    if "--json" in sys.argv[1:]:
+    if "--json" in sys.argv[1:] or is_set("json"):
         if summaries:
             return summaries[-1]
         from fmapviz.cli.options import as_typed
@@ -203,7 +207,8 @@ def _usage_error(error: typer.TyperException) -> RequestError:
             )
         return RequestError(f"no such option: {quote(option)}", hint=_hint_for_option(option, context, command))
     message = error.format_message().partition(", unable to parse")[0].rstrip(".")
-    return RequestError(message[:1].lower() + message[1:], hint=f"see fmapviz {command} --help")
+    place = place_of(getattr(getattr(error, "param", None), "name", ""))
+    return RequestError(f"{message[:1].lower()}{message[1:]}{place}", hint=f"see fmapviz {command} --help")
 
 
 # Any: the class of contexts is not public.

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from typer.core import TyperOption
 
+from fmapviz.cli.former import FORMER
 from fmapviz.cli.help import HelpCommand
 from fmapviz.cli.printing import print_message
+from fmapviz.cli.settings import print_settings, take_effect
 from fmapviz.errors import RequestError, quote
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-FORMER = {"--top": "--predictions", "--seed": "--anchor"}  # up to version 0.2; version 0.4 drops them
 
 # What else a former name may have been meant for.
 _NOT_MEANT = {"--seed": "; --weights random:SEED seeds random weights"}
@@ -31,10 +31,15 @@ class Command(HelpCommand):
             RequestError: An option that takes one value has two, or is given with its former name too.
         """
         words = self._renamed(args, silent=ctx.resilient_parsing)
-        rest = super().parse_args(ctx, list(words))  # parsing empties the list
+        try:
+            rest = super().parse_args(ctx, list(words))  # parsing empties the list
+        finally:
+            take_effect(ctx)
         if not ctx.resilient_parsing:
             for option, (first, *_, last) in self._repeated(ctx, words):
                 raise _refusal(option, first, last, others=[name for each in self.params for name in each.opts])
+            if not ctx.params.get("quiet"):
+                print_settings()
         return rest
 
     def _renamed(self, args: list[str], *, silent: bool) -> list[str]:

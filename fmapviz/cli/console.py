@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any, Self
 from fmapviz.cli.options import as_typed
 from fmapviz.cli.printing import align, print_json, print_line, print_message
 from fmapviz.cli.progress import ProgressLine
+from fmapviz.cli.settings import describe_settings
 from fmapviz.core import registry
+from fmapviz.core.settings_file import settings_file
 from fmapviz.core.urls import is_url
 from fmapviz.core.words import counted
 from fmapviz.errors import first_few, printable
@@ -187,11 +189,13 @@ def show_sample_failure(event: Event) -> None:
 def show_estimate(estimate: Estimate, *, json: bool) -> None:
     """Show what a run would write and how long it would take."""
     if json:
-        print_json({"event": "plan", **asdict(estimate), "fits": estimate.fits})
+        print_json({"event": "plan", **asdict(estimate), "fits": estimate.fits, "config": settings_file.get() or None})
         print_json({"event": "summary", "exit_code": 0 if estimate.fits else 6})
         return
     for line in estimate.lines():
         print_line(line)
+    if settings := describe_settings():
+        print_line(settings)
 
 
 def _changes(layers: Sequence[Mapping[str, Any]]) -> list[str]:

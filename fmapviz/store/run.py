@@ -15,6 +15,7 @@ from fmapviz.core import checksummed_json, files, registry
 from fmapviz.core.checksummed_json import FORMAT
 from fmapviz.core.file_names import HIDDEN, RUN_FILE, UNIT_FILE, UNIT_TABLE, own_run_files
 from fmapviz.core.files import locked, staging_folder, writing_to
+from fmapviz.core.settings_file import settings_file
 from fmapviz.errors import OutputError, RefusedError, RequestError, printable, quote
 from fmapviz.store.unfinished import is_record
 from fmapviz.store.unit import read_unit, sweep
@@ -233,6 +234,7 @@ def _record(info: RunInfo) -> bytes:
             "settings": info.settings,
             **({"request": dict(info.request)} if info.request else {}),
             "versions": dict(info.versions),
+            **({"config": dict(settings_file.get())} if settings_file.get() else {}),
         }
     )
 

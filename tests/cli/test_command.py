@@ -5,7 +5,7 @@ import typer
 from typer.core import TyperOption
 
 from fmapviz.cli.app import app
-from fmapviz.cli.command import FORMER
+from fmapviz.cli.former import FORMER
 from fmapviz.errors import RequestError
 
 GROUP = typer.main.get_command(app)

@@ -55,7 +55,7 @@ OF_CLASSES = {
 }
 # Added by the command; `layers` of a comparison is a list.
 ADDED = {
-    "plan": {"fits"},
+    "plan": {"fits", "config"},
     "layer": {"receptive_field", "reason", "ungated"},
     "contents": {"name"},
     "summary_of_run": {"exit_code", "tensorboard", "report"},

@@ -1,0 +1,210 @@
+"""Check the settings of a file, and convert them to values of the options of a command."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from typer.core import TyperOption
+
+from fmapviz.cli.former import FORMER
+from fmapviz.cli.settings_file import OWN, describe, relative
+from fmapviz.cli.synonyms import meant_flag
+from fmapviz.core.urls import is_unknown, is_url
+from fmapviz.errors import RequestError, nearest, quote
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from fmapviz.cli.settings_file import SettingsFile
+
+    Keys = tuple[str, ...]  # of a setting: that of the table of a command, if it is in one, and its own
+    Options = Mapping[str, TyperOption]  # of a command, by their keys
+    Value = str | bool | list[str]
+
+RUN = "run"
+_OF_ITS_OWN = {("extract", "force")}  # replaces a file of the user, elsewhere pictures of fmapviz
+_TYPED_ONLY = {"help", "version", "no-config", "generate", "install-completion", "show-completion"}
+_ARGUMENTS = {"model", "models", "input", "inputs", "images"}
+_CODE = re.compile(r"(^model:|^|,)([^,:]+\.py)(?=[:,]|$)")
+_WEIGHTS = re.compile(r".*\.(pt|pth|ckpt|bin|safetensors)(#.*)?|(?!\w\w+:).*/.*", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A setting of a command.
+
+    Attributes:
+        keys: The key of the table of the command, if it is in one, and its own.
+        option: Its option.
+        value: Its value, as the parser takes it; None if it is the default.
+    """
+
+    keys: Keys
+    option: TyperOption
+    value: Value | None
+
+    @property
+    def key(self) -> str:
+        """Name of the option without dashes."""
+        return self.keys[-1]
+
+    def typed(self) -> str:
+        """Return the option as it is typed, with its value.
+
+        Raises:
+            TypeError: The value is the default.
+        """
+        flag = max(self.option.opts, key=len)
+        if isinstance(self.value, bool):
+            return flag if self.value else next(iter(self.option.secondary_opts), f"no {flag}")
+        return f"{flag} {','.join(self.value) if isinstance(self.value, list) else self.value}"
+
+
+# Any: the class of commands is not public.
+def settings_of(command: str, commands: Mapping[str, Any], file: SettingsFile) -> list[Setting]:
+    """Check all settings of a file, and return those of a command.
+
+    Args:
+        command: Its name.
+        commands: All commands, by name.
+        file: The settings file.
+
+    Raises:
+        RequestError: A key is no option, or a value has a type that no typed value has.
+    """
+    options = {name: known for name, each in commands.items() if (known := _options_of(each))}
+    found: dict[str, Setting] = {}
+    for table, keys, value in _each(file, options):
+        concerned = _concerned(table, keys[-1], options)
+        if not concerned:
+            _refuse_key(file, keys, options)
+        settings = {name: Setting(keys, each, _convert(file, keys, each, value)) for name, each in concerned.items()}
+        if command in settings:
+            found.setdefault(keys[-1], settings[command])
+    return list(found.values())
+
+
+def _options_of(command: Any) -> dict[str, TyperOption]:  # Any: as above
+    options = (each for each in command.params if isinstance(each, TyperOption))
+    named = {max(each.opts, key=len).lstrip("-"): each for each in options}
+    return {key: option for key, option in named.items() if key not in _TYPED_ONLY}
+
+
+def _each(file: SettingsFile, options: Mapping[str, Options]) -> Iterator[tuple[str, Keys, Any]]:  # Any: values of TOML
+    """Yield each setting: the command whose table holds it, if any, its keys and its value; those of tables come first."""
+    tables = {key: value for key, value in file.table.items() if key in options and isinstance(value, dict)}
+    for command, table in tables.items():
+        for key, value in table.items():
+            yield command, (command, key), value
+    for key, value in file.table.items():
+        if key not in tables:
+            yield "", (key,), value
+
+
+def _concerned(table: str, key: str, options: Mapping[str, Options]) -> dict[str, TyperOption]:
+    """Return the options that a key means, by command.
+
+    A command whose option of that name takes other values than that of `fmapviz run` takes it from its own table only.
+    """
+    having = {name: known[key] for name, known in options.items() if key in known}
+    if table:
+        return {table: having[table]} if table in having else {}
+    of_run = having.get(RUN)
+    return {
+        name: option
+        for name, option in having.items()
+        if of_run is None or (option.metavar == of_run.metavar and (name, key) not in _OF_ITS_OWN)
+    }
+
+
+def _convert(file: SettingsFile, keys: Keys, option: TyperOption, value: Any) -> Value | None:  # Any: values of TOML
+    """Return the value of an option as the parser takes it; None for an empty array, and for a flag that is off anyway."""
+    key, form = keys[-1], option.metavar or ""
+
+    def refuse(must: str, found: object) -> NoReturn:
+        example = "true" if option.is_flag else '["a", "b"]' if option.multiple else '"a"'
+        message = f"{key} {must}, not {describe(found)} ({file.place(*keys)})"
+        raise RequestError(message, hint=f"{key} = {example}, for example")
+
+    if option.is_flag:
+        if not isinstance(value, bool):
+            refuse("must be true or false", value)
+        return value if value or option.secondary_opts else None
+    if isinstance(value, list) and not (option.multiple or "," in form or "LIST" in form):
+        refuse("takes one value", value)
+    texts = []
+    for each in value if isinstance(value, list) else [value]:
+        if isinstance(each, bool) or not isinstance(each, str | int | float):
+            refuse("must be text or a number", each)
+        if isinstance(each, str) and "\0" in each:
+            refuse("must be text without zero bytes", each)
+        texts.append(_beside(file.folder, option, str(each)))
+    if not texts:
+        return None
+    return texts if option.multiple else ",".join(texts)
+
+
+def _beside(folder: Path, option: TyperOption, text: str) -> str:
+    """Return a value in which a path relative to the file is relative to the working directory."""
+    here, kinds = Path.cwd(), {*re.findall("[A-Z]+", option.metavar or "")}
+
+    def join(path: str) -> str:
+        is_whole = path in {"", "-"} or path.startswith("~") or Path(path).is_absolute()
+        return path if is_whole or is_url(path) or is_unknown(path) else relative(folder / path, here)
+
+    if folder == here:
+        return text
+    if "DIR" in kinds or kinds == {"FILE"}:
+        return join(text)
+    if "FILE" in kinds and (_WEIGHTS.fullmatch(text) or os.path.lexists(folder / text)):
+        return join(text)
+    if "FILE" in kinds or ("NAME" in kinds and option.multiple):
+        return _CODE.sub(lambda found: found[1] + join(found[2]), text)
+    return text
+
+
+def _refuse_key(file: SettingsFile, keys: Keys, options: Mapping[str, Options]) -> NoReturn:
+    """Raise `RequestError` for a key that is no option."""
+    key, place = keys[-1], file.place(*keys)
+    if key in options and len(keys) == 1 and f"--{key}" not in FORMER:
+        table = key if file.path.endswith(OWN) else f"tool.fmapviz.{key}"
+        hint = f"the table [{table}] has the options of `fmapviz {key}`"
+        raise RequestError(f"{key} is a command, and no option ({place})", hint=hint)
+    what = "no such option" if len(keys) == 1 else f"no such option of {keys[0]}"
+    everywhere = {name: option for some in options.values() for name, option in some.items()}
+    known = options[keys[0]] if len(keys) > 1 else everywhere
+    raise RequestError(f"{what}: {quote(key)} ({place})", hint=next(_hints_for(key, known, options)))
+
+
+def _hints_for(key: str, known: Options, options: Mapping[str, Options]) -> Iterator[str]:
+    """Yield what a key may mean, the likeliest first.
+
+    Args:
+        key: The key.
+        known: The options that are taken where it is.
+        options: The options of all commands.
+    """
+    word = key.lower().replace("_", "-")
+    if key == "tool":
+        yield f"{OWN} has options at its top, without [tool.fmapviz]"
+    if word in _TYPED_ONLY:
+        yield "it is typed, and no setting"
+    if word in known:
+        yield f"did you mean {word}?"
+    if (meant := word.removeprefix("no-")) in known:
+        yield f"did you mean {meant} = false?"
+    if (meant := FORMER.get(f"--{word}", "").removeprefix("--")) in known:
+        yield f"{key} is now {meant}"
+    if others := [name for name, some in options.items() if word in some]:
+        yield f"{word} is an option of {', '.join(f'`fmapviz {name}`' for name in others)}"
+    if word in _ARGUMENTS:
+        yield "models and inputs are typed, and no settings"
+    if hint := meant_flag(word, [f"--{name}" for name in known]):
+        yield re.sub(r"--([\w-]+) ([\w-]+)(?=\?)", r"--\1 = '\2'", hint).replace("did you mean --", "did you mean ")
+    if near := nearest(word, known, cutoff=0.6):
+        yield f"did you mean {', '.join(near)}?"
+    yield "options have their names without dashes; `fmapviz run --help` lists them"

@@ -1,0 +1,182 @@
+"""Options from a settings file count as if they were typed, unless they are."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast, get_args
+
+import typer
+from typer.models import OptionInfo
+
+from fmapviz.cli.printing import print_message
+from fmapviz.cli.settings_file import SettingsFile, find_settings
+from fmapviz.config.options import RUNNING
+from fmapviz.core.settings_file import settings_file
+from fmapviz.core.urls import is_url
+from fmapviz.errors import FmapvizError, RequestError, printable, quote
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from fmapviz.cli.setting_values import Setting
+
+F = TypeVar("F", bound="Callable[..., Any]")
+_OPPOSITES = (("quiet", "verbose"), ("verbose", "quiet"))
+
+
+class _InEffect:
+    """The settings of this command; a process runs one.
+
+    Attributes:
+        file: Where they are from.
+        settings: Those of the command, by the names of parameters; once it is parsed, those in effect.
+        values: The parsed values, by the same names.
+    """
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        self.file: SettingsFile | None = None
+        self.settings: dict[str, Setting] = {}
+        self.values: dict[str, Any] = {}  # Any: of each type
+        settings_file.set({})
+
+
+_in_effect = _InEffect()
+
+
+def configurable(command: F) -> F:
+    """Let options of a command come from a settings file, and add `--no-config`; one without options stays as it is."""
+    signature = inspect.signature(command, eval_str=True)
+    if not any(isinstance(part, OptionInfo) for each in signature.parameters.values() for part in get_args(each.annotation)):
+        return command
+    declared = typer.Option(
+        "--no-config",
+        help="Ignore fmapviz.toml and [tool.fmapviz] in pyproject.toml.",
+        is_eager=True,  # but a typed --help comes first: it needs no file
+        callback=_load,
+        rich_help_panel=RUNNING,
+    )
+    kind = inspect.Parameter.KEYWORD_ONLY
+    parameters = [
+        *signature.parameters.values(),
+        inspect.Parameter("no_config", kind, default=False, annotation=Annotated[bool, declared]),
+    ]
+
+    @wraps(command)
+    def call(*, no_config: bool, **kwargs: Any) -> Any:  # Any: as the command
+        del no_config  # `_load` has read it
+        return command(**kwargs)
+
+    call.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]  # read by Typer
+    call.__annotations__ = {each.name: each.annotation for each in parameters}
+    return cast("F", call)
+
+
+def _load(ctx: typer.Context, value: bool) -> bool:
+    """Read the settings file before other options are processed."""
+    _in_effect.clear()
+    if value or ctx.resilient_parsing or ctx.parent is None:  # completion reads no file
+        return value
+    commands: Any = ctx.parent.command  # Any: the class of groups is not public
+    _in_effect.file = find_settings()
+    if _in_effect.file:
+        from fmapviz.cli.setting_values import settings_of  # most commands have no settings file
+
+        found = settings_of(ctx.info_name or "", commands.commands, _in_effect.file)
+        _in_effect.settings = {each.option.name or "": each for each in found if each.value is not None}
+        ctx.default_map = {name: each.value for name, each in _in_effect.settings.items()}
+    return value
+
+
+def take_effect(ctx: Any) -> None:  # Any: the class of contexts is not public
+    """Note which settings are in effect: those whose options, or their opposites, were not typed."""
+
+    def source(name: str) -> str:
+        return getattr(ctx.get_parameter_source(name), "name", "")
+
+    untyped = {"DEFAULT_MAP", ""}  # an error leaves some options without a source
+    settings = {name: each for name, each in _in_effect.settings.items() if source(name) in untyped}
+    for typed, other in _OPPOSITES:
+        if source(typed) == "COMMANDLINE" and other in settings:
+            del settings[other]
+            ctx.params[other] = False
+    _in_effect.settings = settings
+    _in_effect.values = {name: ctx.params.get(name, each.value) for name, each in settings.items()}
+    if _in_effect.file and settings:
+        options = {each.key: None if is_url(each.value) else each.value for each in settings.values()}  # may hold a password
+        settings_file.set({"file": Path(_in_effect.file.path).name, "options": options})
+
+
+def print_settings() -> None:
+    """Report which settings are in effect."""
+    if _in_effect.file and _in_effect.settings:
+        flags = ", ".join(each.typed().partition(" ")[0] for each in _in_effect.settings.values())
+        print_message(f"notice: {printable(f'{_in_effect.file.path} sets {flags}')}")
+
+
+def describe_settings() -> str | None:
+    """Return the settings in effect with their values and their file; None without any."""
+    if not _in_effect.file or not _in_effect.settings:
+        return None
+    flags = ", ".join(each.typed() for each in _in_effect.settings.values())
+    return printable(f"{flags} from {_in_effect.file.path}")
+
+
+def is_set(name: str) -> bool:
+    """Return True if a setting in effect switches a flag on."""
+    return _in_effect.values.get(name) is True
+
+
+def locate(error: FmapvizError) -> None:
+    """Add the places of the settings that an error is about to its message, unless it has one."""
+    if isinstance(error, RequestError):
+        places = [place_of(name) for name in _causes(str(error))]
+        error.args = (f"{error}{''.join(place for place in places if place not in str(error))}",)
+
+
+def place_of(parameter: str) -> str:
+    """Return the place of the setting of a parameter as the end of a message; empty if it was typed."""
+    setting, file = _in_effect.settings.get(parameter), _in_effect.file
+    return f" ({file.place(*setting.keys)})" if setting and file else ""
+
+
+def _causes(message: str) -> list[str]:
+    """Return the settings that a message is about, by the names of their parameters."""
+    values, spaced = _in_effect.values, message.replace("-", " ")
+    if alone := [name for name, value in values.items() if _fails_alone(name, value) == message]:
+        return alone
+    quoted = [name for name, value in values.items() if any(quote(part) in message for part in _parts(value))]
+    if quoted:
+        return [name for name in quoted if name.replace("_", " ") in spaced] or quoted
+    return [name for name, each in _in_effect.settings.items() if re.search(rf"--{each.key}(?![\w-])", message)]
+
+
+def _fails_alone(name: str, value: Any) -> str | None:  # Any: of each type
+    """Return the message of the error that an option causes without others; None if there is none."""
+    from fmapviz.cli.options import read_options
+    from fmapviz.config import Engine, InputOptions, RunConfig, Style
+
+    try:
+        if name == "engine":
+            Engine.parse(value)
+            return None
+        read = read_options({name: value})
+        Style(**read[Style])
+        InputOptions(**read[InputOptions])
+        Engine(**read[Engine])
+        RunConfig("", **read[RunConfig])
+    except RequestError as error:
+        return str(error)
+    return None
+
+
+def _parts(value: Any) -> Iterator[str]:  # Any: of each type
+    """Yield what a message may quote of a value."""
+    for each in value if isinstance(value, list | tuple) else [value]:
+        if not isinstance(each, bool):
+            yield from {str(each), *str(each).split(",")} - {""}

@@ -1,0 +1,202 @@
+"""Find and read the settings file of a command: `fmapviz.toml`, or `[tool.fmapviz]` in `pyproject.toml`."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fmapviz.errors import RequestError, printable, quote
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+OWN, SHARED = "fmapviz.toml", "pyproject.toml"  # in one folder the first one counts
+_HEADINGS = {OWN: (), SHARED: ("tool", "fmapviz")}  # of the table with the settings
+_MOST_BYTES = 2**20
+_MOST_LINES = 100  # that may hold the key of a message
+_IGNORED = "--no-config ignores the file"
+_OPEN = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)  # a pipe is not waited for
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsFile:
+    """A settings file.
+
+    Attributes:
+        path: Its path, relative to the working directory.
+        folder: Its folder, absolute.
+        table: The settings, and tables of settings by the names of commands.
+        text: The whole text.
+    """
+
+    path: str
+    folder: Path
+    table: Mapping[str, Any]  # Any: values of TOML
+    text: str
+
+    def place(self, *keys: str) -> str:
+        """Return file and line of a key, for a message."""
+        return _place(self.path, _line_of(self.text, (*_HEADINGS[Path(self.path).name], *keys)))
+
+
+def find_settings() -> SettingsFile | None:
+    """Return the nearest settings file from the working directory upwards; None if there is none.
+
+    A `pyproject.toml` without a table `[tool.fmapviz]` does not count.
+
+    Raises:
+        RequestError: The nearest one cannot be read, is no TOML, or is of another user.
+    """
+    try:
+        here = Path.cwd()
+    except OSError:  # the working directory was removed
+        return None
+    paths = (folder / name for folder in (here, *here.parents) for name in (OWN, SHARED))
+    found = (_read(path, here) for path in paths if os.path.lexists(path))  # False in a folder that cannot be searched
+    return next(filter(None, found), None)
+
+
+def relative(path: Path, here: Path) -> str:
+    """Return a path relative to a directory; on another drive it stays absolute."""
+    try:
+        return os.path.relpath(path, here)
+    except ValueError:
+        return str(path)
+
+
+def describe(value: object) -> str:
+    """Describe a value of a file for a message.
+
+    Example:
+        >>> describe(True), describe("a"), describe(1.5), describe({}), describe([1])
+        ('true', "'a'", '1.5', 'a table', 'an array')
+    """
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, dict | list):
+        return "a table" if isinstance(value, dict) else "an array"
+    return quote(value) if isinstance(value, str) else printable(str(value))
+
+
+def _read(path: Path, here: Path) -> SettingsFile | None:
+    """Read a settings file; return None for a `pyproject.toml` without settings."""
+    shown = relative(path, here)
+    data, owners, is_open = _load(path, shown)
+    heading = _HEADINGS[path.name]
+    if not all(key.encode() in data for key in heading):  # most need not be parsed
+        return None
+    text, table = _parse(data, shown)
+    if not _holds(table, heading):
+        return None
+    for key in heading:
+        table = table[key]
+    file = SettingsFile(shown, path.parent, table, text)
+    if not isinstance(table, dict):
+        raise RequestError(f"{'.'.join(heading)} must be a table, not {describe(table)} ({file.place()})", hint=_IGNORED)
+    _check_trusted(owners, here, shown, is_open=is_open)
+    return file
+
+
+def _load(path: Path, shown: str) -> tuple[bytes, set[int], bool]:
+    """Return the content of a file, the owners of it and of a link to it, and whether every user can write it."""
+    try:
+        with os.fdopen(os.open(path, _OPEN), "rb") as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise RequestError(f"the settings file is no regular file: {quote(shown)}", hint=_IGNORED)
+            data = file.read(_MOST_BYTES + 1)
+        owners = {status.st_uid, path.lstat().st_uid}
+    except OSError as error:
+        raise RequestError(f"cannot read the settings file {quote(shown)}: {error.strerror}", hint=_IGNORED) from error
+    if len(data) > _MOST_BYTES:
+        raise RequestError(f"the settings file is larger than 1 MiB: {quote(shown)}", hint=_IGNORED)
+    return data, owners, bool(status.st_mode & stat.S_IWOTH)
+
+
+def _check_trusted(owners: set[int], here: Path, shown: str, *, is_open: bool) -> None:
+    """Check that no other user decides what a command does: a setting may name code.
+
+    As git does for repositories. The owner of the working directory counts for commands in a container.
+
+    Raises:
+        RequestError: The file is of another user, or every user can write it.
+    """
+    if not hasattr(os, "geteuid"):  # Windows
+        return
+    try:
+        trusted = {os.geteuid(), 0, here.stat().st_uid}
+    except OSError:  # the working directory was removed
+        trusted = {os.geteuid(), 0}
+    if not owners <= trusted:
+        hint = f"{_IGNORED}; trusted are yours, those of root, and those of the owner of the working directory"
+        raise RequestError(f"the settings file belongs to another user: {quote(shown)}", hint=hint)
+    if is_open:
+        raise RequestError(f"every user can write the settings file: {quote(shown)}", hint=f"chmod o-w FILE; {_IGNORED}")
+
+
+def _parse(data: bytes, shown: str) -> tuple[str, Any]:  # Any: values of TOML
+    """Return the text of a file and its values."""
+    import tomllib  # most commands have no settings file
+
+    reason, line = "", None
+    try:
+        text = data.decode("utf-8-sig")
+        return text, tomllib.loads(text)
+    except UnicodeDecodeError as error:
+        reason, line = "it is not UTF-8", data[: error.start].count(b"\n") + 1
+    except RecursionError:
+        reason = "its values are nested too deeply"
+    except ValueError as error:  # also of a number with thousands of digits
+        reason, _, position = str(error).partition(" (at ")
+        found = re.match(r"line (\d+)", position)
+        line = int(found[1]) if found else data.count(b"\n") + 1 if position else None
+    raise RequestError(f"the settings file is no TOML: {printable(reason)} ({_place(shown, line)})", hint=_IGNORED)
+
+
+def _place(shown: str, line: int | None) -> str:
+    return printable(shown if line is None else f"{shown}:{line}")
+
+
+def _line_of(text: str, keys: Sequence[str]) -> int | None:
+    r"""Return the line at which a key is set: a text that ends before it has no such key, one that ends after it has it.
+
+    Example:
+        >>> _line_of("to = [\n'png',\n]\n[diff]\nto = 'html'", ["to"]), _line_of("[a]\\n'b' = 1", ["a", "b"])
+        (1, 2)
+    """
+    if not keys:
+        return None
+    lines = text.replace("\r\n", "\n").split("\n")
+    named = re.compile(rf"(?<![\w-]){re.escape(keys[-1])}(?![\w-])")
+    for before in islice((index for index, line in enumerate(lines) if named.search(line)), _MOST_LINES):
+        if _holds(_values(lines[:before]), keys) is False:
+            ends = (_holds(_values(lines[:end]), keys) for end in range(before + 1, len(lines) + 1))
+            if next((holds for holds in ends if holds is not None), False):
+                return before + 1
+    return None
+
+
+def _values(lines: Iterable[str]) -> Mapping[str, Any] | None:
+    """Return the values of the beginning of a text; None if it ends within one."""
+    import tomllib  # as above
+
+    try:
+        return tomllib.loads("\n".join(lines))
+    except tomllib.TOMLDecodeError:
+        return None
+
+
+def _holds(values: Any, keys: Iterable[str]) -> bool | None:  # Any: values of TOML
+    """Return whether nested tables hold a key; None without values."""
+    for key in keys:
+        if not isinstance(values, dict):
+            return None if values is None else False
+        if key not in values:
+            return False
+        values = values[key]
+    return True
