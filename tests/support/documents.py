@@ -6,6 +6,7 @@
   they are drawn at once. A command may fail only if an `error: ` is shown.
 * `python`: a program. A comment behind a `print` is what it prints; `...` stands for any text. A block whose first line is a
   comment with a file name, `# my_net.py`, is that file, in the working directory of all blocks of all documents.
+* `toml`: a file, `# fmapviz.toml`, in the working directory of the next block.
 * `bash`: a script.
 """
 
@@ -55,6 +56,17 @@ class Block:
         """The name of the file that the block is."""
         name = re.match(r"# ([\w-]+\.py)\n", self.text) if self.kind == "python" else None
         return name and name[1]
+
+
+def settings_before(blocks):
+    """Yield each block with the settings files, texts by name, that are shown just before it."""
+    shown = {}
+    for block in blocks:
+        if block.kind == "toml":
+            shown[re.match(r"# ([\w-]+\.toml)\n", block.text)[1]] = block.text
+        else:
+            yield block, shown
+            shown = {}
 
 
 def text_of(document):

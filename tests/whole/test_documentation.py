@@ -14,6 +14,7 @@ import sys
 import time
 import urllib.request
 import zipfile
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -37,6 +38,7 @@ from documents import (
     is_printed,
     matches,
     prose_of,
+    settings_before,
     text_of,
 )
 from extras import needs
@@ -153,6 +155,16 @@ def run_command(command, place):
         assert matches(result.stdout, command.output), (command.line, result.stdout)
 
 
+@contextmanager
+def present(texts, place):
+    """Have files of some texts, by name, in a place."""
+    for name, text in texts.items():
+        (place / name).write_text(text)
+    yield
+    for name in texts:
+        (place / name).unlink()
+
+
 def run_program(program, place, fmapviz):
     result = fmapviz("-c", RECORDING, program, cwd=place)
     assert result.returncode == 0, (program, result.stderr.decode())
@@ -175,10 +187,11 @@ def test_each_documented_command_and_program_runs(name, workplace, fmapviz, requ
         for path in (workplace / "sample_images").rglob("*.[jp][pn]g"):
             bucket.put(f"in/{path.relative_to(workplace / 'sample_images')}", path.read_bytes())
     missing = {package for text in programs for package in imported_by(text) if not is_installed(package, workplace)}
-    for block in blocks_of(name):
-        for command in block.commands:
-            if command.line not in ELSEWHERE:
-                run_command(command, workplace)
+    for block, settings in settings_before(blocks_of(name)):
+        with present(settings, workplace):
+            for command in block.commands:
+                if command.line not in ELSEWHERE:
+                    run_command(command, workplace)
         if block.kind == "python" and not block.file and not imported_by(block.text) & missing:
             run_program(block.text, workplace, fmapviz)
     if check := RESULTS.get(name):
