@@ -5,6 +5,7 @@ import fcntl
 import gc
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -122,6 +123,10 @@ def pytest_terminal_summary(terminalreporter):
             "The browser tests did not run: there is no Chromium or Chrome here. `make browser` installs one.",
             yellow=True,
             bold=True,
+        )
+    if shells := {match[1] for report in skipped if (match := re.search(r"no shell (\w+)", str(report.longrepr)))}:
+        terminalreporter.write_line(
+            f"Completion was not tested in {' and '.join(sorted(shells))}: no such shell here.", yellow=True, bold=True
         )
     if any("no GNU parallel" in str(report.longrepr) for report in skipped):
         terminalreporter.write_line(

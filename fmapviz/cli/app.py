@@ -6,7 +6,7 @@ import os
 import shlex
 import sys
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from typing import Annotated, Any, NoReturn, cast
 
@@ -15,7 +15,7 @@ from typer.main import get_command
 
 from fmapviz.cli import progress
 from fmapviz.cli.command import Command
-from fmapviz.cli.commands import commands
+from fmapviz.cli.commands import COMPLETING, commands
 from fmapviz.cli.former import FORMER
 from fmapviz.cli.help import HelpGroup, print_first_help
 from fmapviz.cli.printing import erase_status, print_error, print_json, print_line, print_message, summaries
@@ -50,7 +50,7 @@ class Commands(Mapping[str, Command]):
 def _build(function: str, name: str) -> Command:
     alone = typer.Typer(rich_markup_mode=None, add_completion=False)
     looks_up = name in {"guide", "help"}  # an option, too
-    command = load(function) if looks_up else configurable(load(function))
+    command = load(function) if looks_up or name == "completion" else configurable(load(function))
     alone.command(name, cls=Command, context_settings={"ignore_unknown_options": looks_up})(command)
     return cast("Command", get_command(alone))
 
@@ -62,7 +62,15 @@ class RunByDefault(HelpGroup):
         super().__init__(**attributes)
         self.commands = Commands()  # type: ignore[assignment]  # a mapping that is only read
 
-    # Any: the classes of contexts and completions are not public.
+    def main(self, *args: Any, **options: Any) -> Any:  # Any: the arguments of every group
+        """Run the command line, or answer the script of a shell at TAB."""
+        if COMPLETING in os.environ:
+            from fmapviz.cli.completion import answer
+
+            return answer(self, sys.argv[1:])
+        return super().main(*args, **options)
+
+    # Any: the classes of contexts are not public.
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Move the name of the command to the front, or insert `run`."""
         words = list(args)
@@ -70,11 +78,8 @@ class RunByDefault(HelpGroup):
             print_first_help()
             ctx.exit()
         if words and words[0] not in {option for parameter in self.get_params(ctx) for option in parameter.opts}:
-            position = self._first_word(ctx, words)
-            if position is not None and words[position] in self.commands:
-                words.insert(0, words.pop(position))
-            else:
-                words.insert(0, "run")
+            command, words = self.split_command(ctx, words)
+            words.insert(0, command or "run")
             self._refuse_help_as_a_file(*words)
         return super().parse_args(ctx, words)
 
@@ -89,12 +94,12 @@ class RunByDefault(HelpGroup):
         ):
             raise RequestError("no file or model is called 'help'", hint=f"`fmapviz {command} --help` shows all options")
 
-    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
-        """Complete names of commands and of models."""
-        run = self.commands["run"]
-        model = next(parameter for parameter in run.params if parameter.name == "model")
-        more = run if incomplete.startswith("-") else model
-        return [*super().shell_complete(ctx, incomplete), *more.shell_complete(ctx, incomplete)]
+    def split_command(self, ctx: Any, words: list[str]) -> tuple[str | None, list[str]]:
+        """Return the command that the first word names, or None, and the other words."""
+        position = self._first_word(ctx, words)
+        if position is None or words[position] not in self.commands:
+            return None, words
+        return words[position], [*words[:position], *words[position + 1 :]]
 
     def _first_word(self, ctx: Any, words: list[str]) -> int | None:
         """Return the position of the first word that is neither an option nor the value of one."""
@@ -104,19 +109,17 @@ class RunByDefault(HelpGroup):
                 return None
             if not word.startswith("-") or word == "-":
                 return position
-            if word in self._taking_values(ctx):
+            if self._takes_value(ctx, word):
                 next(left, None)
         return None
 
-    def _taking_values(self, ctx: Any) -> set[str]:
-        """Return the options of all commands that take a value."""
-        return {
-            option
-            for command in self.commands.values()
-            for parameter in command.get_params(ctx)
-            for option in parameter.opts
-            if not getattr(parameter, "is_flag", False) and not getattr(parameter, "count", False)
-        } | FORMER.keys()
+    def _takes_value(self, ctx: Any, word: str) -> bool:
+        """Return True if a word is an option with a value; a test checks that commands agree on this."""
+        for command in self.commands.values():  # `run` first, which imports the fewest modules
+            for parameter in command.get_params(ctx):
+                if word in parameter.opts:
+                    return not (getattr(parameter, "is_flag", False) or getattr(parameter, "count", False))
+        return word in FORMER
 
 
 app = typer.Typer(
@@ -125,8 +128,13 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     subcommand_metavar="MODEL INPUT...",
+    add_completion=False,
     context_settings={"help_option_names": ["--help"]},  # -h is another option
 )
+
+
+def _hidden(option: str, callback: Callable[[bool], None]) -> Any:  # Any: as Typer declares it
+    return typer.Option(option, is_eager=True, hidden=True, callback=callback)
 
 
 @app.callback()
@@ -135,6 +143,10 @@ def fmapviz(
         bool,
         typer.Option("--version", help="Show the version and exit.", is_eager=True, callback=lambda on: _version(on=on)),
     ] = False,
+    install_completion: Annotated[
+        bool, _hidden("--install-completion", lambda on: _completion(on=on, install=True))
+    ] = False,
+    show_completion: Annotated[bool, _hidden("--show-completion", lambda on: _completion(on=on, install=False))] = False,
 ) -> None:
     """See what every layer of a vision network computes.
 
@@ -244,4 +256,12 @@ def _of(command: Any, context: Any) -> list[str]:
 def _version(*, on: bool) -> None:
     if on:
         print_line(f"fmapviz {__version__}")
+        raise typer.Exit
+
+
+def _completion(*, on: bool, install: bool) -> None:
+    if on:
+        from fmapviz.cli.completion import print_script
+
+        print_script(install=install)
         raise typer.Exit

@@ -12,6 +12,8 @@ from fmapviz.core.members import Subcommand
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+COMPLETING = "_FMAPVIZ_COMPLETE"  # an environment variable: the shell whose script asks for values
+
 _RUN = Subcommand(
     name="run",
     help="Draw the layers of a model; `fmapviz MODEL INPUT...` is short for it.",
@@ -103,6 +105,15 @@ _ABOUT_FMAPVIZ = (
         examples=(
             ("fmapviz help", "all commands"),
             ("fmapviz help run", "all options of a run"),
+        ),
+    ),
+    Subcommand(
+        name="completion",
+        help="Complete commands, options, models and layers in the shell.",
+        function="fmapviz.cli.completion:completion",
+        examples=(
+            ("fmapviz completion --install", "install it for the current shell"),
+            ("fmapviz completion zsh", "print the script of a shell"),
         ),
     ),
 )

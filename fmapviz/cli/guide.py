@@ -39,7 +39,6 @@ def guide(
             metavar="[PAGE]",
             help="Name of a page, a code such as E_DECODE, an exit code or an option; without it, all pages are listed.",
             show_default=False,
-            autocompletion=lambda incomplete: [name for name in PAGES if name.startswith(incomplete)],
         ),
     ] = None,
 ) -> None:

@@ -216,7 +216,7 @@ def _sections(command: Any, context: Any) -> Iterator[tuple[str, list[Row]]]:
         yield "Arguments", arguments
     panels: dict[str, list[Row]] = {}
     lists: dict[str, list[Row]] = {}
-    options = [each for each in parameters if isinstance(each, TyperOption)]
+    options = [each for each in parameters if isinstance(each, TyperOption) and not each.hidden]
     for each in sorted(options, key=lambda each: not each.rich_help_panel):  # those of every command last
         text, *items = (each.help or "").split(ITEM)
         if items:

@@ -25,7 +25,7 @@ from fmapviz.config import COMMON, RUNNING, Engine, InputOptions, RunConfig, Sty
 from fmapviz.core import registry
 from fmapviz.core.urls import is_url
 from fmapviz.errors import RefusedError, RequestError, nearest, quote
-from fmapviz.models.load import check_name, hint_for, is_model, model_names
+from fmapviz.models.load import check_name, hint_for, is_model
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -38,7 +38,6 @@ ModelArgument = Annotated[
         metavar="MODEL",
         help="A name such as alexnet (`fmapviz models` lists them); timm:, hf:, hub: or ultralytics:NAME; or your code, "
         "my_net.py:build.",
-        autocompletion=lambda incomplete: [name for name in model_names() if name.startswith(incomplete)],
     ),
 ]
 running_option = partial(typer.Option, rich_help_panel=RUNNING)

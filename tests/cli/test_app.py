@@ -200,28 +200,6 @@ class TestAnswersWithoutTorch:
         subprocess.run([sys.executable, "-m", "fmapviz", "alexnt", "x.png"], cwd=tmp_path, capture_output=True, check=False)
         assert not list(tmp_path.iterdir())
 
-    @pytest.mark.parametrize(
-        ("words", "completions"),
-        [
-            ("alexn", {"alexnet"}),
-            ("la", {"layers"}),
-            ("guide we", {"weights"}),
-            ("run squeezenet1", {"squeezenet1_0", "squeezenet1_1"}),
-            ("layers vgg11", {"vgg11", "vgg11_bn"}),
-            ("alexnet x.png --view ma", {"maps", "max"}),
-            ("alexnet x.png --to png,ten", {"png,tensorboard"}),
-            ("--to t", {"tar", "tensorboard"}),
-            ("alexnet x.png --fit s", {"squash"}),
-            ("alexnet x.png --bat", {"--batch-size"}),
-            ("--ver", {"--version", "--verbose"}),
-            ("--to png,te", {"png,tensorboard"}),
-        ],
-    )
-    def test_the_shell_completes_models_views_formats_and_options(self, answer, words, completions):
-        line = f"fmapviz {words}".split(" ")
-        env = {"_FMAPVIZ_COMPLETE": "complete_bash", "COMP_WORDS": " ".join(line), "COMP_CWORD": str(len(line) - 1)}
-        assert set(answer(env=env).stdout.decode().split()) == completions
-
 
 class TestCommandLine:
     """`fmapviz MODEL INPUT...` is short for `fmapviz run MODEL INPUT...`, with options in any position."""

@@ -65,7 +65,7 @@ ELSEWHERE = {
         "it serves until it is stopped",
         "tests/whole/test_documentation.py::test_tensorboard_serves_the_written_pictures",
     ),
-    "fmapviz --install-completion": (
+    "fmapviz completion --install": (
         "it changes the home directory",
         "tests/whole/test_documentation.py::test_completion_can_be_installed",
     ),
@@ -342,10 +342,15 @@ def test_make_demo_prints_the_path_of_its_results(workplace):
 
 
 def test_completion_can_be_installed(tmp_path):
-    # `&& true` keeps bash alive meanwhile: the command looks for the shell that it was started from.
-    result = shell("fmapviz --install-completion && true", tmp_path, HOME=str(tmp_path), SHELL="/bin/bash")
+    result = shell("fmapviz completion --install bash", tmp_path, HOME=str(tmp_path))
     assert result.returncode == 0, result.stdout
     assert "fmapviz" in (tmp_path / ".bashrc").read_text()
+
+
+def test_the_former_option_installs_completion(workplace):
+    result = shell("fmapviz --install-completion && true", workplace, HOME=str(workplace), SHELL="/bin/bash")
+    assert result.returncode == 0, result.stdout
+    assert "it works in new terminals" in result.stdout
 
 
 @pytest.mark.thorough
@@ -396,7 +401,7 @@ def test_tests_targets_and_paths_in_documents_exist(name):
 def options():
     """Return the long options of all commands, those of a pair such as `--labels`, `--no-labels` together."""
     group = get_command(app)
-    parameters = [each for command in (group, *group.commands.values()) for each in command.params]
+    parameters = [each for command in (group, *group.commands.values()) for each in command.params if not each.hidden]
     names = [{name for name in (*each.opts, *each.secondary_opts) if name.startswith("--")} for each in parameters]
     return [*filter(None, names), {"--help"}]
 

@@ -1,0 +1,153 @@
+"""Values that the shell completes: models, layers, classes, runs and pages. Nothing here imports torch or runs user code."""
+
+from __future__ import annotations
+
+import json
+import re
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from fmapviz.cli.pages import PAGES, codes_in, rows_of_codes
+from fmapviz.core import files, registry
+from fmapviz.core.user_code import references_in
+from fmapviz.models.known_layers import KnownModel, recall
+from fmapviz.models.load import model_names
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    Item = tuple[str, str]  # a value, and its description or ""
+    Values = Mapping[str, Any]  # of the words that were typed before, by the names of parameters
+
+# Also complete with files, or with directories, which shells do better.
+Kind = Literal["words", "files", "directories"]
+
+_MOST_RECORD = 2**22  # bytes of a `run.json`
+_FILES = re.compile(r"\b(FILE|INPUT|IMAGE|PATH)\b")
+
+
+def kind_of(metavar: str) -> Kind:
+    """Return whether a parameter also takes files or directories, by its name in the help.
+
+    Example:
+        >>> kind_of("NAME|FILE|URL"), kind_of("DIR"), kind_of("RUN [RUN]"), kind_of("GLOB,...")
+        ('files', 'directories', 'directories', 'words')
+    """
+    if _FILES.search(metavar):
+        return "files"
+    return "directories" if re.search(r"\b(DIR|RUN)\b", metavar) else "words"
+
+
+def complete_model(word: str, _values: Values) -> Iterator[Item]:
+    """Yield names of models, prefixes of sources, folders, and the functions and classes in Python files."""
+    yield from ((name, "") for name in model_names())
+    for name, source in registry.sources().items():
+        if not source.names and not source.is_code:
+            yield f"{name}:", source.help
+    if word:
+        yield from _own_code(word)
+
+
+def complete_layers(word: str, values: Values) -> Iterator[Item]:
+    """Yield names of layers, down to the next dot, and globs of what is inside them."""
+    known = _known(values)
+    names = list(known.layers if known else ())
+    parents = {name.rpartition(".")[0] for name in names}
+    for name in names:
+        if "." not in name[len(word) :].lstrip("."):
+            yield _as_glob(name), known.layers[name] if known else ""
+            if name in parents:
+                yield f"{_as_glob(name, special='*?[')}.*", f"all layers in {name}"
+
+
+def complete_types(_word: str, values: Values) -> Iterator[Item]:
+    """Yield the classes of a model's layers."""
+    known = _known(values)
+    yield from ((name, "") for name in sorted({*known.layers.values()} if known else ()))
+
+
+def complete_classes(_word: str, values: Values) -> Iterator[Item]:
+    """Yield the names of a model's classes."""
+    yield from (("top1", "the likeliest class"), ("top3", "the three likeliest classes"))
+    known = _known(values)
+    yield from ((name, "") for name in (known.classes if known else ()) if "," not in name)
+
+
+def complete_run(_word: str, values: Values) -> Iterator[Item]:
+    """Yield the runs in the directory of all runs."""
+    out = values.get("out")
+    yield from _runs(Path(out if isinstance(out, str) else "runs"))
+
+
+def complete_runs(_word: str, values: Values) -> Iterator[Item]:
+    """Yield what `fmapviz runs` takes: `remove`, and behind it the names of runs."""
+    typed, out = values.get("words") or (), values.get("out") or "runs"
+    if not typed:
+        yield "remove", "remove runs"
+    elif typed[0] == "remove":
+        yield from ((Path(path).name, text) for path, text in _runs(Path(out)) if Path(path).name not in typed)
+
+
+def complete_page(_word: str, _values: Values) -> Iterator[Item]:
+    """Yield the pages of the guide, and the codes of errors."""
+    yield from ((page, "") for page in PAGES)
+    yield from ((code, "a code") for row in rows_of_codes() for code in codes_in(row))
+
+
+# By the names of parameters; those of other names complete the words that their options declare.
+COMPLETERS: Mapping[str, Callable[[str, Values], Iterable[Item]]] = {
+    "model": complete_model,
+    "layers": complete_layers,
+    "exclude": complete_layers,
+    "types": complete_types,
+    "target": complete_classes,
+    "run": complete_run,
+    "runs": complete_run,
+    "directory": complete_run,
+    "runs.words": complete_runs,
+    "page": complete_page,
+}
+LISTS = {"layers", "exclude", "types", "target"}  # take several values with commas
+
+
+def _known(values: Values) -> KnownModel | None:
+    """Return what is known of the model that was typed, or of that of the run."""
+    model = values.get("model")
+    if isinstance(values.get("run"), str):
+        with suppress(OSError, ValueError, LookupError, TypeError, RecursionError):
+            model = json.loads(files.read(Path(values["run"], "run.json"), most=_MOST_RECORD))["request"]["model"]
+    return recall(model) if isinstance(model, str) else None
+
+
+def _as_glob(name: str, special: str = "") -> str:
+    """Return a glob that matches a name which cannot be typed: with a wildcard for each control character.
+
+    Args:
+        name: Name of a layer.
+        special: Characters that need a wildcard too.
+    """
+    if not name.isprintable():
+        special = "*?["  # a name that is typed as it is may hold them
+    return "".join("?" if not ch.isprintable() or ch in special else ch for ch in name)
+
+
+def _runs(folder: Path) -> Iterator[Item]:
+    with suppress(OSError, ValueError):
+        for path in sorted(folder.iterdir()):
+            if (path / "run.json").is_file():
+                yield str(path), ""
+
+
+def _own_code(word: str) -> Iterator[Item]:
+    """Yield folders, and references to functions and classes in Python files, that begin with a text; no code is run."""
+    file = word.partition(":")[0]
+    with suppress(OSError, ValueError):
+        for path in sorted(Path(f"{file}_").parent.iterdir()):
+            shown = f"{file[: len(file) - len(Path(f'{file}_').name) + 1]}{path.name}"
+            if not shown.startswith(file) or path.name.startswith("."):
+                continue
+            if path.suffix == ".py":
+                yield from ((reference, "your own code") for reference in references_in(shown))
+            elif path.is_dir():
+                yield f"{shown}/", ""

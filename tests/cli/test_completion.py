@@ -1,0 +1,407 @@
+"""What TAB completes, in the shells themselves and as their scripts ask for it."""
+
+import json
+import os
+import pty
+import re
+import shutil
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from cases import thorough
+from waiting import PATIENCE
+
+from fmapviz.cli.completers import kind_of
+from fmapviz.cli.completion import complete, split_line
+from fmapviz.cli.shells import SCRIPTS, install_script, place_of
+from fmapviz.errors import OutputError
+from fmapviz.models.known_layers import remember
+
+ROOT = Path(__file__).parents[2]
+LAYERS = {
+    "stem": "Conv2d", "blocks": "Sequential", "blocks.0": "Block", "blocks.0.conv": "Conv2d", "blocks.1": "Block",
+    "blocks.1.conv": "Conv2d", "odd\x1b[31m\nname": "ReLU", "white space": "ReLU", "head": "Linear",
+}  # fmt: skip
+CLASSES = ["star", "square", "tiger cat", "a, b"]
+CODE = "def build():\n    raise SystemExit('run at TAB')\n\n\ndef _own():\n    pass\n\n\nclass Net:\n    pass\n"
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """A directory with two runs, code and a picture, and a cache that knows two models."""
+    monkeypatch.setenv("FMAPVIZ_CACHE", str(tmp_path / ".cache"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my_net.py").write_text(CODE)
+    (tmp_path / "photo one.jpg").touch()
+    (tmp_path / "pictures").mkdir()
+    for name, model in {"first": "resnet18", "second": "unknown"}.items():
+        (tmp_path / "runs" / name).mkdir(parents=True)
+        (tmp_path / "runs" / name / "run.json").write_text(json.dumps({"request": {"model": model}}))
+    (tmp_path / "runs" / "notes").mkdir()
+    remember("resnet18", LAYERS, CLASSES)
+    remember("timm:odd", {"a[0]": "Block", "a[0].conv": "Conv2d"})
+    remember("my_net.py:build", {"own": "Conv2d"})
+    return tmp_path
+
+
+@pytest.fixture(scope="session")
+def group():
+    from typer.main import get_command
+
+    from fmapviz.cli.app import app
+
+    return get_command(app)
+
+
+@pytest.fixture
+def values(group):
+    """Complete the last word of a line; return the values."""
+
+    def complete_line(line):
+        (_, *words, word), _ = split_line(f"fmapviz {line}")
+        return [value for value, _ in complete(group, words, word)[1]]
+
+    return complete_line
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("alexn", ["alexnet"]),
+        ("la", ["layers"]),
+        ("--quiet la", ["layers"]),
+        ("resnet18 la", []),  # a file may follow, no command
+        ("run squeezenet1", ["squeezenet1_0", "squeezenet1_1"]),
+        ("layers vgg11", ["vgg11", "vgg11_bn"]),
+        ("my", ["my_net.py:build", "my_net.py:Net"]),
+        ("pict", ["pictures/"]),
+        ("timm", ["timm:"]),
+        ("timm:res", []),  # to list them, timm would be imported
+        ("resnet18 x.png --view ma", ["maps", "max"]),
+        ("resnet18 x.png --view=ma", ["--view=maps", "--view=max"]),
+        ("resnet18 x.png --to png,ten", ["png,tensorboard"]),
+        ("--to t", ["tar", "tensorboard"]),
+        ("--to png,te", ["png,tensorboard"]),
+        ("resnet18 x.png --fit s", ["squash"]),
+        ("resnet18 x.png --bat", ["--batch-size"]),
+        ("--ver", ["--version", "--verbose"]),
+        ("--install", []),
+        ("resnet18 -- --bat", []),
+        ("resnet18 x.png --layers ", ["stem", "blocks", "blocks.*", "odd??31m?name", "white space", "head"]),
+        ("resnet18 x.png --layers=st", ["--layers=stem"]),
+        ("layers resnet18 --layers bl", ["blocks", "blocks.*"]),
+        ("layers --layers bl", []),
+        ("layers resnet18 --layers blocks.", ["blocks.*", "blocks.0", "blocks.0.*", "blocks.1", "blocks.1.*"]),
+        ("resnet18 --exclude stem,s", []),
+        ("resnet18 --exclude head,s", ["head,stem"]),
+        ("resnet18 --types ", ["Block", "Conv2d", "Linear", "ReLU", "Sequential"]),
+        ("resnet18 --types Conv2d,Li", ["Conv2d,Linear"]),
+        ("resnet18 --target s", ["star", "square"]),
+        ("resnet18 --target star,t", ["star,top1", "star,top3", "star,tiger cat"]),
+        ("my_net.py:build --layers ", ["own"]),
+        ("vgg11 --layers ", []),
+        ("timm:odd --layers ", ["a[0]", "a?0].*"]),
+        ("diff resnet18 --layers st", ["stem"]),
+        ("verify ", ["runs/first", "runs/second"]),
+        ("top ", ["runs/first", "runs/second"]),
+        ("top runs/first --layers st", ["stem"]),
+        ("top runs/second --layers st", []),
+        ("report runs/first runs/s", ["runs/second"]),
+        ("runs re", ["remove"]),
+        ("runs remove ", ["first", "second"]),
+        ("runs remove first ", ["second"]),
+        ("runs --out elsewhere remove ", []),
+        ("guide we", ["weights"]),
+        ("guide E_DEC", ["E_DECODE"]),
+        ("completion f", ["fish"]),
+        ("top runs/first --by m", ["max", "mean", "min"]),
+        ("no_such_model x.png --layers ", []),
+    ],
+)
+def test_tab_completes(place, values, line, expected):
+    assert values(line) == expected
+
+
+def test_values_have_descriptions(place, group):
+    kind, found = complete(group, ["resnet18", "x.png", "--layers"], "b")
+    assert (kind, found) == ("words", [("blocks", "Sequential"), ("blocks.*", "all layers in blocks")])
+    assert ("maps", "Output of each layer: one tile") in [
+        (value, text[:30]) for value, text in complete(group, ["resnet18", "--view"], "m")[1]
+    ]
+
+
+def test_every_parameter_can_be_completed(place, group):
+    """With any word, and without an error; what takes a path says so."""
+    seen = set()
+    for name, command in group.commands.items():
+        for parameter in command.params:
+            if parameter.param_type_name == "option" and not (parameter.is_flag or parameter.count):
+                kind, _ = complete(group, [name, parameter.opts[0]], "")
+                assert kind == kind_of(parameter.metavar or ""), parameter.opts
+                seen.add((parameter.opts[0], kind))
+    assert {("--out", "directories"), ("--weights", "files"), ("--layers", "words"), ("--columns", "words")} <= seen
+
+
+def test_an_option_takes_a_value_in_each_command_or_in_none(group):
+    """Options may stand before the command, so that the first word must be found without knowing it."""
+    takes = {}
+    for command in group.commands.values():
+        for parameter in command.params:
+            for option in parameter.opts if parameter.param_type_name == "option" else ():
+                assert takes.setdefault(option, parameter.is_flag) == parameter.is_flag, option
+
+
+@pytest.mark.parametrize("line", ["a\\", "'", '"a b', "'layer4.", "", "x  ", "--layers=", "$(", "é", "a\\ "])
+def test_any_line_is_split(line, values, place):
+    (_, *_, word), quoted = split_line(f"fmapviz {line}")
+    assert quoted == (line[:1] in {"'", '"'})
+    assert not word or word in line.replace("\\", "")
+    values(line)
+
+
+@pytest.mark.parametrize(
+    ("line", "breaks", "expected"),
+    [
+        ("resnet18 --layers bl", ":=", ["blocks", r"blocks.\*"]),
+        ("resnet18 --layers 'bl", ":=", ["blocks", "blocks.*"]),
+        ("resnet18 --layers=bl", ":=", ["blocks", r"blocks.\*"]),
+        ("resnet18 --layers=bl", "", ["--layers=blocks", r"--layers=blocks.\*"]),
+        ("my_net.py:bu", ":=", ["build"]),
+        ("resnet18 --layers w", ":=", [r"white\ space"]),
+        ("resnet18 --layers o", ":=", [r"odd\?\?31m\?name"]),
+    ],
+)
+def test_bash_gets_what_replaces_its_word(place, fmapviz_at_tab, line, breaks, expected):
+    done = fmapviz_at_tab(_FMAPVIZ_COMPLETE="bash", _FMAPVIZ_LINE=f"fmapviz {line}", _FMAPVIZ_BREAKS=breaks)
+    _, *found = done.stdout.decode().splitlines()
+    assert [value.partition("\t")[0] for value in found] == expected
+
+
+@pytest.fixture
+def fmapviz_at_tab(command_line_alone):
+    """Run the command as a script does at TAB."""
+
+    def run(*words, **environment):
+        done = command_line_alone(AT_TAB, *words, env=environment, cwd=Path.cwd())
+        assert (done.returncode, done.stderr) == (0, b"")
+        return done
+
+    return run
+
+
+AT_TAB = """
+import atexit, sys
+from fmapviz.__main__ import main
+atexit.register(lambda: print("torch was imported") if {"torch", "timm", "transformers"} & sys.modules.keys() else None)
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    "words", [("resnet18", "--layers"), ("my_net.py:build",), ("timm:resnet18", "--target"), ("--nope",)]
+)
+def test_nothing_is_imported_or_run_at_tab(place, fmapviz_at_tab, words):
+    assert b"torch was imported" not in fmapviz_at_tab(*words, _FMAPVIZ_COMPLETE="zsh", _FMAPVIZ_WORD="").stdout
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"HOME": "", "FMAPVIZ_CACHE": "/proc/none"},
+        {"HOME": "/nowhere"},
+        {"_FMAPVIZ_COMPLETE": ""},
+        {"_FMAPVIZ_COMPLETE": "complete_bash", "COMP_WORDS": "fmapviz a", "COMP_CWORD": "1"},
+        {"_FMAPVIZ_COMPLETE": "bash", "_FMAPVIZ_LINE": ""},
+        {"_FMAPVIZ_COMPLETE": "bash"},
+    ],
+)
+def test_a_broken_environment_is_silent(place, fmapviz_at_tab, environment):
+    fmapviz_at_tab("resnet18", "--layers", **{"_FMAPVIZ_COMPLETE": "fish", **environment})
+
+
+# Install
+
+
+def paths_in(directory):
+    return {path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file()}
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("ZDOTDIR", "XDG_CONFIG_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("shell", "script", "startup"),
+    [
+        ("bash", ".bash_completions/fmapviz.sh", ".bashrc"),
+        ("zsh", ".zfunc/_fmapviz", ".zshrc"),
+        ("fish", ".config/fish/completions/fmapviz.fish", None),
+    ],
+)
+def test_a_script_is_installed_once(home, shell, script, startup):
+    if startup:
+        (home / "dotfiles").write_text("alias ll='ls -l'")
+        (home / startup).symlink_to("dotfiles")
+    first = install_script(shell)
+    assert (home / script).read_text() == SCRIPTS[shell]
+    assert first[0] == f"wrote {home / script}"
+    assert first[-1].startswith(f"undo: remove {home / script}")
+    before = {path: (home / path).read_bytes() for path in paths_in(home)}
+    assert install_script(shell)[0] == "nothing to do: it is installed"
+    assert {path: (home / path).read_bytes() for path in paths_in(home)} == before
+    if startup:
+        kept, added = (home / startup).read_text().splitlines()
+        assert (kept, added in first[-1], (home / startup).is_symlink()) == ("alias ll='ls -l'", True, True)
+    (home / script).write_text("old")
+    assert install_script(shell)[0] == f"wrote {home / script}"
+    assert (home / script).read_text() == SCRIPTS[shell]
+
+
+def test_the_profile_of_powershell_loads_its_script(home, monkeypatch):
+    (home / ".bin").mkdir()
+    (home / ".bin" / "pwsh").write_text(f"#!/bin/sh\necho '{home}/its profile/profile.ps1'\n")
+    (home / ".bin" / "pwsh").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{home}/.bin:/bin:/usr/bin")
+    install_script("powershell")
+    assert (home / "its profile" / "profile.ps1").read_text() == f". '{home}/its profile/fmapviz-completion.ps1'\n"
+    assert (home / "its profile" / "fmapviz-completion.ps1").read_text() == SCRIPTS["powershell"]
+
+
+def test_what_cannot_be_installed_is_an_error(home, monkeypatch):
+    (home / ".bash_completions").touch()
+    with pytest.raises(OutputError, match=r"cannot write to '.*/.bash_completions/fmapviz.sh'"):
+        install_script("bash")
+    monkeypatch.setenv("PATH", str(home))
+    with pytest.raises(OutputError, match="PowerShell does not name its profile"):
+        install_script("powershell")
+    monkeypatch.setattr(Path, "home", lambda: (_ for _ in ()).throw(RuntimeError))
+    with pytest.raises(OutputError, match="no home directory"):
+        install_script("zsh")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_an_installed_script_completes(home, place, program, shell, monkeypatch):
+    path = shell_or_skip(shell)
+    install_script(shell)
+    if shell == "fish":
+        command = [path, "-c", "complete -C $argv[1]", "fmapviz alexn"]
+        environment = {**os.environ, "PATH": f"{program}:{os.environ['PATH']}"}
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True, stdin=subprocess.DEVNULL)
+        assert done.stdout.split() == ["alexnet"]
+    else:
+        startup = place_of(shell).startup
+        text = startup.read_text().replace("; compinit\n", "; compinit -u -D\n")
+        options = {"bash": ["--norc", "--noprofile", "-i"], "zsh": ["-f", "-i"]}[shell]
+        assert type_into([path, *options], text, "fmapviz alexn\t", place, program) == ["fmapviz", "alexnet"]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (["fish"], 0, ""),
+        (["zhs"], 2, "error: no completion for the shell 'zhs'\nhint: did you mean 'zsh'?\n"),
+        (["nu"], 2, "error: no completion for the shell 'nu'\nhint: there are: bash, zsh, fish, powershell\n"),
+    ],
+)
+def test_the_command_prints_a_script(command_line_alone, words, code, message):
+    done = command_line_alone("from fmapviz.__main__ import main; main()", "completion", *words)
+    assert (done.returncode, done.stderr.decode()) == (code, message)
+    assert done.stdout.decode() == (SCRIPTS["fish"] if code == 0 else "")
+
+
+@pytest.mark.parametrize("words", [["completion"], ["--show-completion"]])
+def test_the_script_of_the_current_shell_is_the_default(place, program, words):
+    path = shell_or_skip("zsh")
+    environment = {**os.environ, "SHELL": path}
+    done = subprocess.run([program / "fmapviz", *words], capture_output=True, text=True, env=environment, check=True)
+    assert done.stdout in SCRIPTS.values()
+
+
+# In the shells
+
+
+def shell_or_skip(name):
+    path = shutil.which(name)
+    if path is None:
+        pytest.skip(f"no shell {name}")
+    return path
+
+
+@pytest.fixture
+def program(place, warm):
+    """A directory with the command, for `PATH`."""
+    command = place / ".bin" / "fmapviz"
+    command.parent.mkdir()
+    command.write_text(f"#!/bin/sh\nexec '{sys.executable}' -S '{ROOT}/tests/support/warm.py' '{warm}.cli' run -c "
+                       f"'from fmapviz.__main__ import main; main()' \"$@\"\n")  # fmt: skip
+    command.chmod(0o755)
+    return command.parent
+
+
+def type_into(command, setup, keys, directory, path):
+    """Type keys into a shell in a terminal, and let it print the words of the line, each in angle brackets."""
+    environment = {**os.environ, "PATH": f"{path}:{os.environ['PATH']}", "TERM": "dumb", "HOME": str(directory)}
+    (directory / "setup").write_text(f"{setup}\n")
+    terminal, inner = pty.openpty()
+    shell = subprocess.Popen(
+        command, stdin=inner, stdout=inner, stderr=inner, cwd=directory, env=environment, start_new_session=True
+    )
+    os.close(inner)
+    # Ctrl-A puts the command in front of the line after it was completed; the echo of what is typed has no angle bracket.
+    typed = f". ./setup; PS1=\r{keys}\x01printf '\\074%s\\076' \r\rprintf '\\074end\\076'\rexit\r"
+    os.write(terminal, typed.encode())
+    seen = b""
+    with suppress(OSError):  # on Linux the end of a terminal is an error
+        while b"<end>" not in seen:
+            seen += os.read(terminal, 4096)
+    os.close(terminal)
+    shell.kill()
+    shell.wait(PATIENCE)
+    return re.findall("<([^>]*)>", seen.decode(errors="replace"))[:-1]
+
+
+TYPED = [
+    ("fmapviz alexn\t", ["alexnet"]),
+    ("fmapviz resnet18 --layers st\t", ["resnet18", "--layers", "stem"]),
+    ("fmapviz resnet18 --layers 'blocks.0.c\t", ["resnet18", "--layers", "blocks.0.conv"]),
+    ("fmapviz my_net.py:b\t", ["my_net.py:build"]),
+    ("fmapviz resnet18 phot\t", ["resnet18", "photo one.jpg"]),
+    ("fmapviz resnet18 --view=gradc\t", ["resnet18", "--view=gradcam"]),
+    *thorough(
+        ("fmapviz resnet18 --layers w\t", ["resnet18", "--layers", "white space"]),
+        ("fmapviz resnet18 --layers o\t", ["resnet18", "--layers", "odd??31m?name"]),
+        ("fmapviz vgg11 --layers \t", ["vgg11", "--layers"]),
+        ("fmapviz resnet18 --to png,ten\t", ["resnet18", "--to", "png,tensorboard"]),
+        ("fmapviz --vers\t", ["--version"]),
+    ),
+]
+
+
+@pytest.mark.parametrize(("keys", "words"), TYPED)
+@pytest.mark.parametrize("shell", ["bash", "zsh"])
+def test_a_shell_completes_at_tab(place, program, shell, keys, words):
+    path = shell_or_skip(shell)
+    options = {"bash": ["--norc", "--noprofile", "-i"], "zsh": ["-f", "-i"]}[shell]
+    prepare = {"bash": "", "zsh": "autoload -Uz compinit; compinit -u -D\n"}[shell]
+    assert type_into([path, *options], prepare + SCRIPTS[shell], keys, place, program) == ["fmapviz", *words]
+
+
+@pytest.mark.parametrize(("keys", "words"), TYPED)
+def test_fish_completes(place, program, keys, words):
+    path = shell_or_skip("fish")
+    (place / "setup.fish").write_text(SCRIPTS["fish"])
+    line = keys.removesuffix("\t")
+    environment = {**os.environ, "PATH": f"{program}:{os.environ['PATH']}", "HOME": str(place)}
+    command = [path, "--no-config", "-c", "source setup.fish; complete -C $argv[1]", line]
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=place, env=environment, check=True, stdin=subprocess.DEVNULL
+    )
+    found = [value.partition("\t")[0] for value in done.stdout.splitlines()]
+    assert words[-1] in found or (found == [] and keys.endswith(" \t"))
