@@ -50,6 +50,9 @@ QuietOption = Annotated[
     bool, running_option("-q", "--quiet", help="Print results and errors only; the run's directory is a result.")
 ]
 VerboseOption = Annotated[bool, running_option("-v", "--verbose", help="Add a line per image.")]
+ShowOption = Annotated[
+    bool, running_option("--show", help="Show the first pictures here, if the terminal can: as kitty, iTerm2, or in sixels.")
+]
 
 
 @takes_options()
@@ -69,6 +72,7 @@ def run(
     open_report: Annotated[
         bool, typer.Option("--open", help="Write a report and open it in the browser.", rich_help_panel=COMMON)
     ] = False,
+    show: ShowOption = False,
     quiet: QuietOption = False,
     verbose: VerboseOption = False,
     json: JsonOption = False,
@@ -107,6 +111,10 @@ def run(
     page = next(iter(registry.pages().values()))
     if open_report and summary.exit_code in {0, 3} and not open_page(summary.directory / page):
         print_message("notice: cannot open a browser here; the path of the report is printed above")
+    if show and not (quiet or json):
+        from fmapviz.cli.show import show_pictures
+
+        show_pictures(summary.units, summary.directory)
     return summary.exit_code
 
 

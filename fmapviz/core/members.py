@@ -179,6 +179,7 @@ class Format(Requested):
         crowd: The number of units below `{out}` above which `crowded` must be said of that command; 0: no number.
         crowded: The notice in that case.
         open_writer: Reference of the function that opens a writer.
+        read_pictures: Reference of the function that reads the pictures of a unit; empty: it has no PNG files in it.
         publish: Reference of the function that makes its run-level files; empty: it has none.
         write_series: Reference of the function that writes all steps of a series; empty: the format does not collect them.
         write_film: Reference of the function that writes one picture of many images as a film; empty: it writes none.
@@ -197,6 +198,7 @@ class Format(Requested):
     crowd: int = 0
     crowded: str = ""
     open_writer: str
+    read_pictures: str = ""
     publish: str = ""
     write_series: str = ""
     write_film: str = ""

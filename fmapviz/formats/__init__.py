@@ -17,6 +17,7 @@ CONTRIBUTION = Contribution(
             crowd=40,  # runs, `maxNamesToEnableByDefault` in TensorBoard's `tf-multi-checkbox.ts`
             crowded="TensorBoard ticks none of more than 40 runs: click TOGGLE ALL RUNS on its page Images",
             open_writer="fmapviz.formats.tensorboard:open_writer",
+            read_pictures="fmapviz.formats.tensorboard:read_pictures",
             write_series="fmapviz.formats.tensorboard.series:write_series",
         ),
         Format(
@@ -26,6 +27,7 @@ CONTRIBUTION = Contribution(
             unit_files=("input.png", "*.png"),
             plain=True,
             open_writer="fmapviz.formats.png:open_writer",
+            read_pictures="fmapviz.formats.png:read_pictures",
         ),
         Format(
             name="html",
@@ -73,6 +75,7 @@ CONTRIBUTION = Contribution(
             unit_files=("pictures.tar",),
             many=True,
             open_writer="fmapviz.formats.tar:open_writer",
+            read_pictures="fmapviz.formats.tar:read_pictures",
         ),
         Format(
             name="svg",

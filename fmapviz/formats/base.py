@@ -4,6 +4,7 @@ A format is a value of the catalogue, see `fmapviz.core.members.Format`, which l
 
 * `open_writer(directory, *, many=False)`: Open a `Writer` of one unit, as a context manager. Its files are complete when the
   block ends. If the block raises, they are closed. `separate_files` makes it from a function that writes one image's files.
+* `read_pictures(unit)`: Yield the name and the PNG file of each picture of a unit, in the order in which they were written.
 * `publish(run, info, summaries)`: Return the contents of further run-level files, made from the summaries of the run's
   aggregates by their names.
 * `write_film(target, pictures, size=, rate=, times=)`: Write one picture of many images as a film, into a file whose suffix

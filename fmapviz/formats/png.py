@@ -8,7 +8,7 @@ from fmapviz.core import files
 from fmapviz.formats import base
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from fmapviz.data import Picture, UnitImage
@@ -21,3 +21,13 @@ def _write(directory: Path, _image: UnitImage, pictures: Iterable[Picture]) -> N
 
 
 open_writer = base.separate_files(_write)
+
+
+def read_pictures(unit: Path) -> Iterator[tuple[str, bytes]]:
+    """Yield the name and the content of each file, the input first.
+
+    Raises:
+        OSError: A file cannot be read.
+    """
+    for path in sorted(unit.glob("*.png"), key=lambda path: (path.name != "input.png", path.name)):
+        yield path.name, files.read(path)

@@ -78,6 +78,20 @@ def open_writer(directory: Path, *, many: bool = False) -> Iterator[TarArchive]:
         yield TarArchive(archive)
 
 
+def read_pictures(unit: Path) -> Iterator[tuple[str, bytes]]:
+    """Yield the name and the content of each picture of an archive.
+
+    Raises:
+        OSError: The archive cannot be read.
+        tarfile.TarError: It is damaged.
+    """
+    with TarFile.open(unit / _FILE) as archive:
+        for member in archive:
+            content = archive.extractfile(member) if member.name.endswith(".png") else None
+            if content:
+                yield member.name, content.read()
+
+
 def _name_fields(pictures: Sequence[Picture]) -> list[str]:
     """Name the pictures of an image: `input.png`, `l03.png`; for further pictures of a layer `l03.grads.png`.
 

@@ -346,6 +346,6 @@ def test_the_constraints_name_no_index():
 def test_extras_all_and_dev_include_the_others():
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     users, developers = (Requirement(extras[name][0]).extras for name in ("all", "dev"))
-    assert users == {"heic", "hf", "ray", "remote", "scale", "timm", "video"}
+    assert users == {"heic", "hf", "ray", "remote", "scale", "show", "timm", "video"}
     assert developers == {"all", "browser", "lint", "oracles", "site", "test", "trainers", "ultralytics"}
     assert {*extras} == users | developers | {"dev", "fuzz"}

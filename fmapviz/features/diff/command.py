@@ -11,7 +11,7 @@ from fmapviz.cli.console import Console
 from fmapviz.cli.options import OF_ONE, read_options, takes_options
 from fmapviz.cli.printing import results_only, show_status
 from fmapviz.cli.process import importing
-from fmapviz.cli.run import JsonOption, QuietOption, VerboseOption  # noqa: TC001  Typer reads them
+from fmapviz.cli.run import JsonOption, QuietOption, ShowOption, VerboseOption  # noqa: TC001  Typer reads them
 from fmapviz.config import COMMON, InputOptions, RunConfig, Style
 from fmapviz.config.style import NORMS, check_norm
 from fmapviz.core import registry
@@ -55,6 +55,7 @@ def diff(
             show_default="first",
         ),
     ] = None,
+    show: ShowOption = False,
     quiet: QuietOption = False,
     verbose: VerboseOption = False,
     json: JsonOption = False,
@@ -83,4 +84,8 @@ def diff(
     with results_only(), Console(verbosity=-1 if quiet else int(verbose), json=json) as console:
         summary = run_diff(replace(config, on_event=console.show), against=against, reference=reference)
         console.show_summary(summary, str(config.out))
+    if show and not (quiet or json):
+        from fmapviz.cli.show import show_pictures
+
+        show_pictures(summary.units, summary.directory)
     return summary.exit_code

@@ -9,7 +9,7 @@ import typer
 from fmapviz.cli.options import as_typed
 from fmapviz.cli.printing import print_json, print_line, print_message, results_only, show_status
 from fmapviz.cli.process import importing
-from fmapviz.cli.run import JsonOption  # noqa: TC001  Typer reads it
+from fmapviz.cli.run import JsonOption, ShowOption  # noqa: TC001  Typer reads them
 from fmapviz.config import split
 from fmapviz.errors import printable
 
@@ -53,6 +53,7 @@ def top(
         int | None, typer.Option(metavar="N", help="Images processed at once.", show_default="one per core, at most 8")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Redraw finished pages.")] = False,
+    show: ShowOption = False,
     json: JsonOption = False,
 ) -> int:
     """Draw the images of RUN with the largest values of each channel, and their receptive fields.
@@ -100,6 +101,10 @@ def top(
     else:
         for path in filter(None, (summary.pages, summary.table)):
             print_line(printable(str(path)))
+    if show and not json:
+        from fmapviz.cli.show import show_pictures
+
+        show_pictures([summary.pages] if summary.pages else [], summary.directory)
     return summary.exit_code
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from tensorboard.plugins.image import metadata as images
+
 from fmapviz.data import StoredAt
 from fmapviz.formats.tensorboard import event_file
 from fmapviz.formats.tensorboard.image_summary import scalars, summaries
@@ -57,3 +59,16 @@ def open_writer(directory: Path, *, many: bool = False) -> Iterator[TensorBoardR
     """
     with event_file.create(directory / _FILE) as append:
         yield TensorBoardRun(append, many=many)
+
+
+def read_pictures(unit: Path) -> Iterator[tuple[str, bytes]]:
+    """Yield the tag and the PNG file of each picture in the event file of a unit.
+
+    Raises:
+        OSError: The file cannot be read.
+        google.protobuf.message.DecodeError: It is damaged.
+    """
+    for event in event_file.read_events(unit / _FILE):
+        for value in event.summary.value:
+            if value.metadata.plugin_data.plugin_name == images.PLUGIN_NAME:
+                yield value.tag, value.tensor.string_val[2]  # behind width and height

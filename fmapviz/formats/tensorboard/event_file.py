@@ -63,6 +63,20 @@ def create(path: Path) -> Iterator[Callable[[Record], int]]:
     files.rename(unfinished, path)
 
 
+def read_events(path: Path) -> Iterator[Event]:
+    """Yield the events of a file, without comparing checksums.
+
+    Raises:
+        OSError: The file cannot be read.
+        google.protobuf.message.DecodeError: It is damaged.
+    """
+    with path.open("rb") as file:
+        while len(before := file.read(_BEFORE)) == _BEFORE:
+            (size,) = struct.unpack_from("<Q", before)
+            yield Event.FromString(file.read(size))
+            file.read(_AFTER)
+
+
 def write_record(file: BinaryIO, record: Record) -> int:
     """Append one TFRecord: length and data, each followed by its checksum; return the length.
 
