@@ -197,11 +197,11 @@ def use(environment: Path, wheel: Path, version: str) -> None:
     place.mkdir()
     home = place / "home"
     home.mkdir()
-    variables = {"HOME": str(home), "PATH": f"{environment}/bin:/usr/bin:/bin", "LANG": "C.UTF-8"}
+    variables = {"HOME": str(home), "PATH": f"{environment}/bin:/usr/bin:/bin", "LANG": "C.UTF-8", "BROWSER": "true"}
     variables["PYTHONPYCACHEPREFIX"] = str(home / "compiled")  # otherwise each command compiles PyTorch again
 
-    def do(*command, code=0):
-        return run(*command, cwd=place, env=variables, code=code)
+    def do(*command, code=0, **more):
+        return run(*command, cwd=place, env=variables | more, code=code)
 
     def count(*command):
         summary = json.loads(do("fmapviz", *command, "--json").splitlines()[-1])
@@ -216,6 +216,8 @@ def use(environment: Path, wheel: Path, version: str) -> None:
     assert missing <= MODULES, missing
     assert do("fmapviz", "--help")
     assert do("fmapviz", "-h")
+    assert "fmapviz shapesnet photo.jpg --open" in do("fmapviz")
+    do("fmapviz", "shapesnet", "photo.jpg", "--open", "--name", "first")
     pictures = count("shapesnet", "photo.jpg")
     assert do("python", "-c", READER, "runs/shapesnet/photo.jpg").split()[-1] == str(pictures)
     pictures = count("shapesnet", "photo.jpg", "--view", "maps,gradcam", "--to", "png,html,stats", "--name", "report")
@@ -223,6 +225,9 @@ def use(environment: Path, wheel: Path, version: str) -> None:
     look(place / "runs/report/index.html")
     do("fmapviz", "verify", "runs/shapesnet")
     do("fmapviz", "verify", "runs/report")
+    # Packages in a folder, for a Python without a virtual environment.
+    (site,) = environment.glob("lib/python*/site-packages")
+    do(sys._base_executable, "-m", "fmapviz", "shapesnet", "photo.jpg", "--out", "elsewhere", PYTHONPATH=str(site))
     assert do("python", "-c", PYTHON).splitlines()[-1] == "(1, 4, 6, 6) 1"
     with zipfile.ZipFile(wheel) as archive:
         pages = {Path(name).stem: archive.read(name).decode() for name in archive.namelist() if name.endswith(".md")}

@@ -6,6 +6,7 @@ import tomllib
 from datetime import date
 from pathlib import Path
 
+import package
 import pytest
 from extras import yaml
 
@@ -132,6 +133,30 @@ def test_a_tag_publishes_what_was_built_and_used_without_a_secret():
     stored, taken = package["steps"][-1]["with"], publish["steps"][0]["with"]
     assert (stored["name"], stored["path"]) == (taken["name"], taken["path"]) == ("dist", "dist/")
     assert "secrets." not in WORKFLOWS["publish"].read_text()
+
+
+@pytest.mark.parametrize(("tag", "version", "message"), [
+    ("v9.8.7", "0.2.0", "the tag v9.8.7 is not that of the version 0.2.0, v0.2.0"),
+    ("0.2.0", "0.2.0", "the tag 0.2.0 is not that"),
+    ("v9.8.7", "9.8.7", "the changelog has no section of the version 9.8.7"),
+])  # fmt: skip
+def test_a_tag_without_its_version_or_changes_is_refused(monkeypatch, tag, version, message):
+    monkeypatch.setenv("TAG", tag)
+    with pytest.raises(SystemExit, match=message):
+        package.check_tag(version)
+
+
+def test_the_tag_of_the_version_is_accepted(monkeypatch):
+    monkeypatch.setenv("TAG", f"v{fmapviz.__version__}")
+    package.check_tag(fmapviz.__version__)
+
+
+def test_archives_hold_what_git_knows_and_nothing_else():
+    package.check_names(Path("a.whl"), {"a"}, {"a"})
+    with pytest.raises(SystemExit, match=r"a\.whl lacks b, c"):
+        package.check_names(Path("a.whl"), {"a"}, {"a", "c", "b"})
+    with pytest.raises(SystemExit, match=r"a\.whl holds what git does not know: \.env"):
+        package.check_names(Path("a.whl"), {"a", ".env"}, {"a"})
 
 
 def test_workflows_test_each_supported_python():
