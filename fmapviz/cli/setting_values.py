@@ -66,59 +66,76 @@ class Setting:
 
 # Any: the class of commands is not public.
 def settings_of(command: str, commands: Mapping[str, Any], file: SettingsFile) -> list[Setting]:
-    """Check all settings of a file, and return those of a command.
+    """Return the settings of a command in a file, and check the general ones.
+
+    A general setting has the meaning that the option has in `fmapviz run`. A command whose option of that name takes other
+    values has it from its own table only. The table of another command is checked in full when that command runs: most of
+    their code need not be imported.
 
     Args:
-        command: Its name.
+        command: Name of the command.
         commands: All commands, by name.
         file: The settings file.
 
     Raises:
         RequestError: A key is no option, or a value has a type that no typed value has.
     """
-    options = {name: known for name, each in commands.items() if (known := _options_of(each))}
+    options = _OptionsByCommand(commands)
+    own, of_run = options[command], options[RUN]
     found: dict[str, Setting] = {}
     for table, keys, value in _each(file, options):
-        concerned = _concerned(table, keys[-1], options)
-        if not concerned:
-            _refuse_key(file, keys, options)
-        settings = {name: Setting(keys, each, _convert(file, keys, each, value)) for name, each in concerned.items()}
-        if command in settings:
-            found.setdefault(keys[-1], settings[command])
+        key = keys[-1]
+        if not _is_known(command, table, key, options):
+            _refuse_key(file, keys, {name: options[name] for name in commands})
+        meant = own.get(key) if table else of_run.get(key, own.get(key))
+        if meant is None or table not in {"", command}:
+            continue
+        converted = _convert(file, keys, meant, value)
+        if key in own and (table or not _is_other(command, key, own[key], of_run.get(key))):
+            found.setdefault(key, Setting(keys, own[key], converted))
     return list(found.values())
 
 
-def _options_of(command: Any) -> dict[str, TyperOption]:  # Any: as above
-    options = (each for each in command.params if isinstance(each, TyperOption))
-    named = {max(each.opts, key=len).lstrip("-"): each for each in options}
-    return {key: option for key, option in named.items() if key not in _TYPED_ONLY}
+class _OptionsByCommand(dict[str, "Options"]):
+    """The options of each command, whose code is imported when they are asked for."""
+
+    def __init__(self, commands: Mapping[str, Any]) -> None:  # Any: as above
+        super().__init__()
+        self.commands = commands
+
+    def __missing__(self, name: str) -> Options:
+        options = (each for each in self.commands[name].params if isinstance(each, TyperOption))
+        named = {max(each.opts, key=len).lstrip("-"): each for each in options}
+        self[name] = {key: option for key, option in named.items() if key not in _TYPED_ONLY}
+        return self[name]
 
 
-def _each(file: SettingsFile, options: Mapping[str, Options]) -> Iterator[tuple[str, Keys, Any]]:  # Any: values of TOML
+def _is_known(command: str, table: str, key: str, options: _OptionsByCommand) -> bool:
+    if table == command:
+        return key in options[command]
+    others = [table] if table else [command, *options.commands]
+    return key in options[RUN] or any(key in options[name] for name in others)
+
+
+def _is_other(command: str, key: str, own: TyperOption, of_run: TyperOption | None) -> bool:
+    """Return True if an option has another meaning than that of `fmapviz run`."""
+    return of_run is not None and (own.metavar != of_run.metavar or (command, key) in _OF_ITS_OWN)
+
+
+# Any: values of TOML.
+def _each(file: SettingsFile, options: _OptionsByCommand) -> Iterator[tuple[str, Keys, Any]]:
     """Yield each setting: the command whose table holds it, if any, its keys and its value; those of tables come first."""
-    tables = {key: value for key, value in file.table.items() if key in options and isinstance(value, dict)}
+    tables = {
+        key: value
+        for key, value in file.table.items()
+        if key in options.commands and isinstance(value, dict) and options[key]
+    }
     for command, table in tables.items():
         for key, value in table.items():
             yield command, (command, key), value
     for key, value in file.table.items():
         if key not in tables:
             yield "", (key,), value
-
-
-def _concerned(table: str, key: str, options: Mapping[str, Options]) -> dict[str, TyperOption]:
-    """Return the options that a key means, by command.
-
-    A command whose option of that name takes other values than that of `fmapviz run` takes it from its own table only.
-    """
-    having = {name: known[key] for name, known in options.items() if key in known}
-    if table:
-        return {table: having[table]} if table in having else {}
-    of_run = having.get(RUN)
-    return {
-        name: option
-        for name, option in having.items()
-        if of_run is None or (option.metavar == of_run.metavar and (name, key) not in _OF_ITS_OWN)
-    }
 
 
 def _convert(file: SettingsFile, keys: Keys, option: TyperOption, value: Any) -> Value | None:  # Any: values of TOML
@@ -170,7 +187,7 @@ def _beside(folder: Path, option: TyperOption, text: str) -> str:
 def _refuse_key(file: SettingsFile, keys: Keys, options: Mapping[str, Options]) -> NoReturn:
     """Raise `RequestError` for a key that is no option."""
     key, place = keys[-1], file.place(*keys)
-    if key in options and len(keys) == 1 and f"--{key}" not in FORMER:
+    if options.get(key) and len(keys) == 1 and f"--{key}" not in FORMER:
         table = key if file.path.endswith(OWN) else f"tool.fmapviz.{key}"
         hint = f"the table [{table}] has the options of `fmapviz {key}`"
         raise RequestError(f"{key} is a command, and no option ({place})", hint=hint)

@@ -236,7 +236,7 @@ UNKNOWN = {
     "help = true": "no such option: 'help' (fmapviz.toml:1) | it is typed, and no setting",
     "diff = 3": "diff is a command, and no option (fmapviz.toml:1) | the table [diff] has the options of `fmapviz diff`",
     "[tool.fmapviz]\nto = 'png'": "no such option: 'tool' (fmapviz.toml:1) | fmapviz.toml has options at its top",
-    "[verify]\nsize = 3": "no such option of verify: 'size' (fmapviz.toml:2) | size is an option of `fmapviz run`",
+    "[verify]\nsleep = 3": "no such option of verify: 'sleep' (fmapviz.toml:2) | ",
     "[guide]\npage = 3": "no such option: 'guide' (fmapviz.toml:1) | ",
     "[stlye]\nnorm = 'run'": "no such option: 'stlye' (fmapviz.toml:1) | ",
     "layers = '''\nbad = 1\n'''\nbad = 1": "no such option: 'bad' (fmapviz.toml:4) | ",
@@ -253,7 +253,7 @@ WRONG = {
     "[run.columns]\nx = 1": "columns must be text or a number, not a table (fmapviz.toml:1)",
     "[[run]]\nx = 1": "run is a command, and no option (fmapviz.toml:1)",
     'out = "a\\u0000"': "out must be text without zero bytes, not 'a\\x00' (fmapviz.toml:1)",
-    "[top]\nk = [1]": "k takes one value, not an array (fmapviz.toml:2)",
+    "[run]\nmean = '0.5'\ncolumns = [1]": "columns takes one value, not an array (fmapviz.toml:3)",
     "columns = 'x'": "invalid value for '--columns': ",
     "\ncolumns = 0": "columns must be at least 1: '0' (fmapviz.toml:2)",
     "norm = 'x'\npadding = 0": "no such norm: 'x' (fmapviz.toml:1)",
@@ -281,6 +281,13 @@ def test_an_unknown_key_is_refused_with_its_place_and_what_it_may_mean(text, exp
     with pytest.raises(FmapvizError) as caught:
         parse("run")
     assert f"{caught.value} | {caught.value.hint}".startswith(expected)
+
+
+def test_the_table_of_a_command_is_checked_in_full_when_it_runs(write):
+    write("[verify]\nsize = 3\n[top]\nk = [1]")
+    assert not isinstance(outcome("run"), str)
+    assert outcome("verify") == "no such option of verify: 'size' (fmapviz.toml:2)"
+    assert outcome("top") == "k takes one value, not an array (fmapviz.toml:4)"
 
 
 @pytest.mark.parametrize(("text", "expected"), WRONG.items())
