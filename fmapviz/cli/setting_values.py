@@ -141,17 +141,18 @@ def _each(file: SettingsFile, options: _OptionsByCommand) -> Iterator[tuple[str,
 def _convert(file: SettingsFile, keys: Keys, option: TyperOption, value: Any) -> Value | None:  # Any: values of TOML
     """Return the value of an option as the parser takes it; None for an empty array, and for a flag that is off anyway."""
     key, form = keys[-1], option.metavar or ""
+    between = "x" if "HxW" in form else ","
+    has_several = option.multiple or between in form or "LIST" in form
 
     def refuse(must: str, found: object) -> NoReturn:
-        example = "true" if option.is_flag else '["a", "b"]' if option.multiple else '"a"'
-        message = f"{key} {must}, not {describe(found)} ({file.place(*keys)})"
-        raise RequestError(message, hint=f"{key} = {example}, for example")
+        hint = f"{key} = true" if option.is_flag else f"it is written as it is typed: {form}{', or an array' * has_several}"
+        raise RequestError(f"{key} {must}, not {describe(found)} ({file.place(*keys)})", hint=hint)
 
     if option.is_flag:
         if not isinstance(value, bool):
             refuse("must be true or false", value)
         return value if value or option.secondary_opts else None
-    if isinstance(value, list) and not (option.multiple or "," in form or "LIST" in form):
+    if isinstance(value, list) and not has_several:
         refuse("takes one value", value)
     texts = []
     for each in value if isinstance(value, list) else [value]:
@@ -162,7 +163,7 @@ def _convert(file: SettingsFile, keys: Keys, option: TyperOption, value: Any) ->
         texts.append(_beside(file.folder, option, str(each)))
     if not texts:
         return None
-    return texts if option.multiple else ",".join(texts)
+    return texts if option.multiple else between.join(texts)
 
 
 def _beside(folder: Path, option: TyperOption, text: str) -> str:

@@ -147,12 +147,14 @@ def place_of(parameter: str) -> str:
 
 def _causes(message: str) -> list[str]:
     """Return the settings that a message is about, by the names of their parameters."""
-    values, spaced = _in_effect.values, message.replace("-", " ")
+    values, words = _in_effect.values, f" {message.replace('-', ' ')} "
     if alone := [name for name, value in values.items() if _fails_alone(name, value) == message]:
         return alone
     quoted = [name for name, value in values.items() if any(quote(part) in message for part in _parts(value))]
     if quoted:
-        return [name for name in quoted if name.replace("_", " ") in spaced] or quoted
+        return [name for name in quoted if name.replace("_", " ") in words] or quoted
+    if said := [name for name, value in values.items() if f" {name.replace('_', ' ')} {value} " in words]:
+        return said
     return [name for name, each in _in_effect.settings.items() if re.search(rf"--{each.key}(?![\w-])", message)]
 
 

@@ -20,7 +20,7 @@ _HEADINGS = {OWN: (), SHARED: ("tool", "fmapviz")}  # of the table with the sett
 _MOST_BYTES = 2**20
 _MOST_LINES = 100  # that may hold the key of a message
 _IGNORED = "--no-config ignores the file"
-_OPEN = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)  # a pipe is not waited for
+_OPEN = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)  # a pipe is not waited for
 
 
 @dataclass(frozen=True, slots=True)

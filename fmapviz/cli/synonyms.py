@@ -30,6 +30,7 @@ _COMMANDS = {
     "`fmapviz diff MODEL INPUT... --against FILE` compares two networks": "compare difference cmp versus vs cka",
     "`fmapviz guide` lists the pages of the guide": "docs doc man manual tutorial examples documentation readme howto",
     "`fmapviz extract` writes one picture of a shard to a file": "export get unpack fetch cat",
+    "fmapviz.toml holds options, `fmapviz guide folders-and-scripts` describes it": "config settings configure init",
     "`fmapviz models` lists the models": "zoo architectures networks backbones model",
     "`fmapviz guide training` says how to watch a network while it is trained": "watch train fit training callback monitor",
     "`fmapviz top RUN` draws the images with the largest values of each channel": "rank ranking topk exemplars",
@@ -58,6 +59,8 @@ _FLAGS = {
     "--against": "other second versus vs compare-with baseline weights-b model-b b",
 }  # fmt: skip
 
+_SETTINGS = ("config", "cfg", "settings", "config-file", "conf", "options-file", "rcfile")  # with a file in other tools
+
 COMMANDS = {word: hint for hint, words in _COMMANDS.items() for word in words.split()}
 FLAGS: dict[str, list[str]] = {}
 for _flag, _words in _FLAGS.items():
@@ -85,6 +88,8 @@ def meant_flag(word: str, known: Collection[str]) -> str | None:
         word: The option without dashes in front.
         known: The options of the command, such as `--out`.
     """
+    if word.lower().replace("_", "-") in _SETTINGS:
+        return "fmapviz.toml in the working directory, or above it, holds options; --no-config ignores it"
     flag = next((flag for flag in FLAGS.get(word.lower().replace("_", "-"), ()) if flag in known), None)
     if flag:
         return f"did you mean {flag}?"

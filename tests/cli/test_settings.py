@@ -105,6 +105,15 @@ def test_each_option_from_a_file_equals_the_typed_one(command, texts, write):
             assert outcome(command, *others) == expected, (key, value)
 
 
+def test_an_error_about_a_setting_and_a_typed_option_names_the_place_of_the_setting(write):
+    write("columns = 2\nfit = 'none'")
+    assert outcome("run", "--size", "64") == "fit none keeps the size of each image (fmapviz.toml:2)"
+    write("columns = 2\nout = 's3://b/x'")
+    assert outcome("run", "--open") == "--open needs a local report"
+    write("columns = 2\nopen = true")
+    assert outcome("run", "--out", "s3://b/x") == "--open needs a local report (fmapviz.toml:2)"
+
+
 def test_a_table_of_a_command_beats_general_settings_and_typed_options_beat_both(write):
     write('columns = 2\nto = ["png", "html"]\nlabels = false\n[diff]\ncolumns = 3\nto = []\n')
     assert (parse("run")["columns"], parse("diff")["columns"]) == (2, 3)
@@ -150,6 +159,7 @@ def test_a_typed_flag_beats_its_opposite(write, capsys):
         ("layers = 'layer[1,2].*,fc'", "layers", ["layer[1,2].*,fc"]),
         ("target = [281, 'tabby, tabby cat']", "target", ["281", "tabby, tabby cat"]),
         ("alpha = 1e-1", "alpha", 0.1),
+        ("size = [240, 320]", "size", "240x320"),
         ("columns = 0x10", "columns", 16),
         ("run.columns = 3", "columns", 3),
         ("run = {columns = 3}", "columns", 3),

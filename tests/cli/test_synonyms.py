@@ -49,6 +49,7 @@ def context():
         ("--recursive", "folders are searched with all that is in them"),
         ("--no-lables", "did you mean --no-labels, --labels?"),  # a spelling
         ("--receptive-field", "--receptive-field is an option of `fmapviz layers`"),
+        ("--config", "fmapviz.toml in the working directory, or above it, holds options; --no-config ignores it"),
         ("--zzz", "see fmapviz run --help"),
     ],
 )
