@@ -5,21 +5,21 @@ from __future__ import annotations
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from fmapviz.config import InputOptions, RunConfig, Style
-from fmapviz.core.file_names import RUN_FILE
 from fmapviz.core.urls import UrlPath, check_address, is_url, join, split
 from fmapviz.errors import RefusedError, RequestError, quote
 from fmapviz.run.load import load_session, moved
+from fmapviz.run.recorded import config_of
 from fmapviz.store.remote.destination import open_destination
-from fmapviz.store.run import IN_TRAINING, describe_contents, load_run, marked
+from fmapviz.store.run import describe_contents, load_run, marked
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator
 
     from torch import nn
 
+    from fmapviz.config import InputOptions, RunConfig
     from fmapviz.data import Model, Weights
     from fmapviz.run.session import Session
 
@@ -54,7 +54,7 @@ def open_finished_run(
     with open_destination(out) as destination:
         directory = destination.join_run(name)
         record = load_run(directory)
-        config = _config_of(record, run, model=model, weights=weights, preprocessing=preprocessing)
+        config = config_of(record, run, model=model, weights=weights, preprocessing=preprocessing)
         with _explaining(config):
             session, _ = load_session(replace(config, out=out, name=name, device=device, workers=workers))
         known = [session.info]
@@ -105,81 +105,3 @@ def _split(run: str | Path) -> tuple[str | Path, str]:
         return str(address.parent), address.name
     directory = Path(run).absolute()
     return directory.parent, directory.name
-
-
-def _config_of(
-    record: Mapping[str, Any],
-    run: str | Path,
-    *,
-    model: str | nn.Module | Model | None,
-    weights: Weights | None,
-    preprocessing: InputOptions | None,
-) -> RunConfig:
-    """Return the recorded configuration of a run.
-
-    Raises:
-        RequestError: Something of it is missing.
-    """
-    request = record.get("request") or {}
-    try:
-        settings = record["settings"]
-        if settings["weights"] == IN_TRAINING:
-            raise RequestError(
-                f"the network of {quote(run)} was drawn while it was trained",
-                hint="this needs one network: fmapviz.visualize(model, images, to='stats') of a checkpoint makes such a run",
-            )
-        if model is None and "model" in request and request["model"] is None:
-            raise RequestError(f"the network of {quote(run)} was given in Python", hint="model= takes it again")
-        stored = (request.get("preprocessing") or {}).items()
-        # Any: of each option its own type.
-        prepared: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in stored}
-        is_named = model is None or isinstance(model, str)
-        return RunConfig(
-            settings["model"] if model is None else model,
-            layers=settings["layers"],
-            exclude=settings["exclude"],
-            types=request.get("types") or settings["types"],
-            views=_references(settings["views"], request.get("own") or {}, run),
-            to=_references(settings["formats"], request.get("own") or {}, run),
-            predictions=settings["predictions"],
-            targets=settings["targets"],
-            output=settings["output"],
-            scores=settings["scores"],
-            dtype=settings["dtype"],
-            shard=settings["shard"],
-            style=Style(**settings["style"]),
-            preprocessing=preprocessing or InputOptions(**prepared),
-            weights=weights if weights is not None else _weights_of(record, run) if is_named else "default",
-        )
-    except (KeyError, TypeError, AttributeError) as error:
-        raise RequestError(f"the settings of {quote(run)} are not those of a run", hint=f"see {RUN_FILE} in it") from error
-
-
-def _references(names: Sequence[str], own: Mapping[str, str | None], run: str | Path) -> list[str]:
-    """Return the names of views or formats; those of the user are returned as references to their files.
-
-    Raises:
-        RequestError: One was given in Python.
-    """
-    if given := [name for name in names if name in own and own[name] is None]:
-        raise RequestError(
-            f"{quote(given[0])} of {quote(run)} was given in Python", hint="this needs a run of views and formats from files"
-        )
-    return [own.get(name) or name for name in names]
-
-
-def _weights_of(record: Mapping[str, Any], run: str | Path) -> str:
-    """Return the weights of a run as they are given to `load_model`.
-
-    Raises:
-        RequestError: They are a file or an address that the run does not record.
-    """
-    typed = (record.get("request") or {}).get("weights")
-    if isinstance(typed, str):
-        return typed
-    described = str(record["settings"]["weights"])
-    if described.startswith("random weights, seed "):
-        return f"random:{described.rpartition(' ')[2]}"
-    if record["settings"]["sha256"] is None:
-        return described
-    raise RequestError(f"{quote(run)} does not record where its weights are from", hint=f"weights= names them: {described}")

@@ -38,6 +38,7 @@ from fmapviz.run.model_views import draw_model, has_model
 from fmapviz.run.pipeline.progress import Progress
 from fmapviz.run.pipeline.work import UntilFailure, group, work
 from fmapviz.run.publish import Publisher
+from fmapviz.run.recorded import request_of
 from fmapviz.store.failures import append_failure
 from fmapviz.store.presence import Presence
 from fmapviz.store.remote.destination import open_destination
@@ -108,9 +109,10 @@ def run(
             found = _find(inputs, destination, of_inputs, no_inputs)
         session, notices = open_session(replace(config, device="auto") if is_remote else config)
         is_new = not destination.directory.exists()
+        session = replace(session, request=config)  # workers may have packages that this process lacks
+        session = replace(session, info=replace(session.info, request=request_of(session, inputs)))
         session = replace(
             session,
-            request=config,  # workers may have packages that this process lacks
             inputs=inputs,  # those in memory stay there as long as the run
             images=images,
             output=destination,

@@ -4,6 +4,7 @@ Two runs are equal if their files are, byte for byte, except for
 
 * the time of each event in an event file, and the checksums that depend on it: that of the event file in `unit.json`, that
   of `unit.json` itself, and the digest of all of these in `products.json`;
+* the inputs in `run.json` and how they were drawn, which differ where the commands do;
 * `failures.jsonl`, which is a log: for each input its last line counts, without the time.
 """
 
@@ -64,6 +65,11 @@ def _content(path):
                 del entry["sha256"]
         del record["sha256"]
         return record
+    if path.name == "run.json" and (record := _parsed(path)) and "request" in record:
+        for name in ("inputs", "directory", "execution", "every", "frames"):
+            record["request"].pop(name, None)
+        del record["sha256"]
+        return record
     if path.name == "products.json":
         record = json.loads(path.read_bytes())
         del record["of"], record["sha256"]
@@ -71,6 +77,14 @@ def _content(path):
     if path.name == "failures.jsonl":
         return _last_lines(path)
     return path.read_bytes()
+
+
+def _parsed(path):
+    """Return a record; None if it is damaged."""
+    try:
+        return json.loads(path.read_bytes())
+    except ValueError:
+        return None
 
 
 def _timeless(record):

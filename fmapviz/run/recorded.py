@@ -1,0 +1,258 @@
+"""Record in `run.json` what drawing the same run again needs besides its settings, and read it."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from collections.abc import Sequence
+from contextlib import chdir, contextmanager, suppress
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from fmapviz.config import InputOptions, RunConfig, Style
+from fmapviz.core.file_names import RUN_FILE
+from fmapviz.core.own import OwnName
+from fmapviz.core.urls import expand_home, is_url
+from fmapviz.core.user_code import imported_files_beside, parse_reference
+from fmapviz.errors import RequestError, printable, quote
+from fmapviz.images.memory.image import MemoryImage
+from fmapviz.models.load import is_code
+from fmapviz.models.weights.file import sha256_of
+from fmapviz.store.run import IN_TRAINING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from torch import nn
+
+    from fmapviz.data import Model, Weights
+    from fmapviz.run.session import Session
+
+_COUNTS, _MOST = ("threads", "workers", "batch_size"), 1024
+MOST_INPUTS = 1000  # that are recorded; the units of a run name all images
+_PACKAGES = {"timm": "timm", "hf": "transformers", "ultralytics": "ultralytics"}  # of the sources of models
+
+
+def request_of(session: Session, inputs: Iterable[str | Path | MemoryImage]) -> dict[str, Any]:
+    """Return what `run.json` records to draw a run again, as JSON values; no secret is among them.
+
+    Args:
+        session: The run.
+        inputs: Its inputs as they were typed.
+    """
+    config, known = session.request, dict(session.info.request)
+    own = [each.reference for each in (*config.views, *config.to) if isinstance(each, OwnName)]
+    names = [each for each in (config.model, config.weights, *own) if isinstance(each, str) and each]
+    is_named = isinstance(config.model, str)
+    return {
+        **known,
+        "predictions": config.predictions,
+        "targets": list(config.target_names),
+        "inputs": _addresses(inputs),
+        "every": config.every,
+        "frames": config.frames,
+        **({"directory": os.getcwd()} if is_named and any(map(_is_relative, names)) else {}),  # noqa: PTH109  as it is
+        **({"code": code} if is_named and (code := code_files(str(config.model))) else {}),
+        "execution": _execution(session),
+    }
+
+
+def _addresses(inputs: Iterable[str | Path | MemoryImage]) -> list[str] | None:
+    """Return inputs that can be found again from any directory; None for those of a stream or in memory, or too many."""
+    if not isinstance(inputs, Sequence) or len(inputs) > MOST_INPUTS:
+        return None
+    if any(isinstance(each, MemoryImage) for each in inputs):
+        return None
+    named = map(str, inputs)
+    return [each if is_url(each) else os.path.abspath(expand_home(each)) for each in named]  # noqa: PTH100  not resolved
+
+
+def _is_relative(name: str) -> bool:
+    """Return True for the name of a file, or a reference to code in one, that depends on the working directory."""
+    path = name.partition(".py:")[0] + ".py" if ".py:" in name else name
+    with suppress(OSError, ValueError):
+        return not Path(path).is_absolute() and Path(path).is_file()
+    return False
+
+
+def code_files(model: str) -> dict[str, str]:
+    """Return the SHA-256 of the imported files of a network in user code, by their paths below its folder."""
+    if not is_code(model):
+        return {}
+    reference = parse_reference(model)
+    path = str(Path(reference.module).resolve())
+    homes = [each for each in list(sys.modules.values()) if getattr(each, "__file__", None) == path]
+    home = homes[0] if reference.is_file and homes else sys.modules.get(reference.module)
+    if home is None or home.__file__ is None:
+        return {}
+    folder = Path(home.__file__).resolve().parent
+    files = {path for path in imported_files_beside(home) if path.is_file()}
+    return {path.relative_to(folder).as_posix(): sha256_of(path) for path in sorted(files)}
+
+
+def _execution(session: Session) -> dict[str, Any]:
+    """Return what changes rounding, and what else may explain a difference."""
+    packages = ["numpy", "pillow", *filter(None, [_PACKAGES.get(session.info.model.partition(":")[0])])]
+    described: dict[str, Any] = {
+        "device": session.device.type,
+        "processor": processor_of(session.device),
+        "packages": {name: _version(name) for name in packages},
+    }
+    if session.request.engine:
+        return described | {"engine": "ray"}
+    return described | {"threads": torch.get_num_threads(), "workers": session.workers, "batch_size": session.batch_size}
+
+
+def processor_of(device: torch.device) -> str:
+    """Return the name of a device as far as it changes rounding: of a CPU its vector instructions."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}"
+
+
+def _version(package: str) -> str:
+    with suppress(PackageNotFoundError):
+        return version(package)
+    return "none"
+
+
+def differing_versions(record: Mapping[str, Any], session: Session) -> list[str]:
+    """Return the versions, except Python's, that differ from those that drew a run, such as `torch 2.15.0, not 2.13.0`.
+
+    Args:
+        record: The content of `run.json`.
+        session: The same run, loaded here.
+    """
+    here = {**session.info.versions, **_execution(session)["packages"]}
+    there = {**_mapping(record.get("versions")), **_mapping(execution_of(record).get("packages"))}
+    names = [name for name in here if name in there and name != "python" and there[name] != here[name]]
+    return [f"{name} {here[name]}, not {printable(str(there[name]))}" for name in names]
+
+
+def differing_device(record: Mapping[str, Any], session: Session) -> list[str]:
+    """Return the device or processor, if it is another one than that with which a run was drawn."""
+    there, here = execution_of(record), _execution(session)
+    names = [name for name in ("device", "processor") if there.get(name, here[name]) != here[name]]
+    return [f"{name} {here[name]}, not {printable(str(there[name]))}" for name in names]
+
+
+def execution_of(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return how a run was executed, as far as it is recorded; values are of the right types."""
+    found = _mapping(_mapping(record.get("request")).get("execution"))
+    return {
+        name: value for name, value in found.items() if name not in _COUNTS or (type(value) is int and 0 < value <= _MOST)
+    }
+
+
+def _mapping(value: Any) -> dict[str, Any]:  # Any: a record may hold anything
+    return value if isinstance(value, dict) else {}
+
+
+def changed_code(record: Mapping[str, Any]) -> list[str]:
+    """Return the files of a network in user code that differ from those that drew a run; the network is loaded."""
+    request = _mapping(record.get("request"))
+    there, here = _mapping(request.get("code")), code_files(str(request.get("model")))
+    if not there or not here:
+        return []
+    words = {True: "has changed", False: "is gone"}
+    names = [name for name in there if here.get(name) != there[name]]
+    found = [f"{printable(name)} {words[name in here]}" for name in names]
+    found += [f"{printable(name)} is new" for name in here if name not in there]
+    return found or ["its weights, or values that its code reads, differ; its files are the same"]
+
+
+@contextmanager
+def in_recorded_directory(record: Mapping[str, Any]) -> Iterator[None]:
+    """Work in the directory in which a run was begun, if it named files relative to it and they are still there."""
+    request = _mapping(record.get("request"))
+    directory, names = request.get("directory"), (request.get("model"), request.get("weights"))
+    files = [str(name).partition(".py:")[0] + ".py" if ".py:" in str(name) else str(name) for name in names]
+    if isinstance(directory, str) and any((Path(directory) / file).is_file() for file in files):
+        with chdir(directory):
+            yield
+    else:
+        yield
+
+
+def config_of(
+    record: Mapping[str, Any],
+    run: str | Path,
+    *,
+    model: str | nn.Module | Model | None = None,
+    weights: Weights | None = None,
+    preprocessing: InputOptions | None = None,
+) -> RunConfig:
+    """Return the recorded configuration of a run.
+
+    Raises:
+        RequestError: Something of it is missing.
+    """
+    request = record.get("request") or {}
+    try:
+        settings = record["settings"]
+        if settings["weights"] == IN_TRAINING:
+            raise RequestError(
+                f"the network of {quote(run)} was drawn while it was trained",
+                hint="this needs one network: fmapviz.visualize(model, images, to='stats') of a checkpoint makes such a run",
+            )
+        if model is None and "model" in request and request["model"] is None:
+            raise RequestError(f"the network of {quote(run)} was given in Python", hint="model= takes it again")
+        stored = (request.get("preprocessing") or {}).items()
+        # Any: of each option its own type.
+        prepared: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in stored}
+        is_named = model is None or isinstance(model, str)
+        return RunConfig(
+            settings["model"] if model is None else model,
+            layers=settings["layers"],
+            exclude=settings["exclude"],
+            types=request.get("types", settings["types"]),
+            views=_references(settings["views"], request.get("own") or {}, run),
+            to=_references(settings["formats"], request.get("own") or {}, run),
+            predictions=request.get("predictions", settings["predictions"]),
+            targets=request.get("targets", settings["targets"]),
+            every=request.get("every", 1),
+            frames=request.get("frames"),
+            output=settings["output"],
+            scores=settings["scores"],
+            dtype=settings["dtype"],
+            shard=settings["shard"],
+            style=Style(**settings["style"]),
+            preprocessing=preprocessing or InputOptions(**prepared),
+            weights=weights if weights is not None else _weights_of(record, run) if is_named else "default",
+        )
+    except (KeyError, TypeError, AttributeError) as error:
+        raise RequestError(f"the settings of {quote(run)} are not those of a run", hint=f"see {RUN_FILE} in it") from error
+
+
+def _references(names: Sequence[str], own: Mapping[str, str | None], run: str | Path) -> list[str]:
+    """Return the names of views or formats; those of the user are returned as references to their files.
+
+    Raises:
+        RequestError: One was given in Python.
+    """
+    if given := [name for name in names if name in own and own[name] is None]:
+        raise RequestError(
+            f"{quote(given[0])} of {quote(run)} was given in Python", hint="this needs a run of views and formats from files"
+        )
+    return [own.get(name) or name for name in names]
+
+
+def _weights_of(record: Mapping[str, Any], run: str | Path) -> str:
+    """Return the weights of a run as they are given to `load_model`.
+
+    Raises:
+        RequestError: They are a file or an address that the run does not record.
+    """
+    typed = (record.get("request") or {}).get("weights")
+    if isinstance(typed, str):
+        return typed
+    described = str(record["settings"]["weights"])
+    if described.startswith("random weights, seed "):
+        return f"random:{described.rpartition(' ')[2]}"
+    if record["settings"]["sha256"] is None:
+        return described
+    raise RequestError(f"{quote(run)} does not record where its weights are from", hint=f"weights= names them: {described}")
