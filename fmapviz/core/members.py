@@ -171,6 +171,8 @@ class Format(Requested):
         only_of: The views of which it writes something; empty: all that have what it needs.
         unit_files: Patterns of the names of its files in a unit.
         plain: Whether pictures are written in it if no format is asked for and no page collects them.
+        lasting: Names of its files in a unit that hold a time or the path of an image, each with the reference of a function
+            that takes the open file and returns the SHA-256 of the rest; empty: nothing of it counts for the run's digest.
         many: Whether a unit may hold many images, which shards need.
         local: Whether it needs a local directory.
         page: One of the run-level files, which a browser opens; empty: none.
@@ -190,6 +192,7 @@ class Format(Requested):
     only_of: tuple[str, ...] = ()
     unit_files: tuple[str, ...] = ()
     plain: bool = False
+    lasting: Mapping[str, str] = field(default_factory=dict)
     many: bool = False
     local: bool = False
     page: str = ""

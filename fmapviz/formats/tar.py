@@ -9,12 +9,13 @@ Format: https://github.com/webdataset/webdataset#the-webdataset-format
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections import Counter
 from contextlib import contextmanager
 from io import BytesIO
-from tarfile import BLOCKSIZE, USTAR_FORMAT, TarFile, TarInfo
-from typing import TYPE_CHECKING
+from tarfile import BLOCKSIZE, USTAR_FORMAT, TarError, TarFile, TarInfo
+from typing import TYPE_CHECKING, BinaryIO
 
 from fmapviz.core import files
 from fmapviz.data import StoredAt
@@ -86,10 +87,30 @@ def read_pictures(unit: Path) -> Iterator[tuple[str, bytes]]:
         tarfile.TarError: It is damaged.
     """
     with TarFile.open(unit / _FILE) as archive:
-        for member in archive:
-            content = archive.extractfile(member) if member.name.endswith(".png") else None
-            if content:
-                yield member.name, content.read()
+        yield from _pictures_in(archive)
+
+
+def lasting_digest(file: BinaryIO) -> str:
+    """Return the SHA-256, hexadecimal, of all pictures in an archive, one after the other.
+
+    Raises:
+        ValueError: It is no archive.
+    """
+    digest = hashlib.sha256()
+    try:
+        with TarFile.open(fileobj=file, mode="r|") as archive:
+            for _, picture in _pictures_in(archive):
+                digest.update(picture)
+    except TarError as error:
+        raise ValueError(str(error)) from error
+    return digest.hexdigest()
+
+
+def _pictures_in(archive: TarFile) -> Iterator[tuple[str, bytes]]:
+    for member in archive:
+        content = archive.extractfile(member) if member.name.endswith(".png") else None
+        if content:
+            yield member.name, content.read()
 
 
 def _name_fields(pictures: Sequence[Picture]) -> list[str]:

@@ -28,6 +28,7 @@ from fmapviz.core.file_names import (
 )
 from fmapviz.errors import RefusedError, RequestError, quote, suggest_file
 from fmapviz.store import run_files
+from fmapviz.store.digest import Digests, content_of
 from fmapviz.store.failures import LONGEST_LOG
 from fmapviz.store.failures import is_whole as is_whole_line
 from fmapviz.store.remote.local_copy import local_copy
@@ -85,6 +86,8 @@ class Verified:
         problems: Empty if all of them are complete and there are no others.
         hidden: Number of staged directories in a run, of running or killed commands.
         state: The state of a run, see `fmapviz.store.listing.ListedRun`.
+        content: SHA-256 of what counts for the digest of the run, see `fmapviz.store.digest`; empty with problems, or if no
+            file was read.
     """
 
     directory: Path
@@ -92,6 +95,7 @@ class Verified:
     problems: tuple[Problem, ...]
     hidden: int = 0
     state: State = "finished"
+    content: str = ""
 
     @property
     def is_damaged(self) -> bool:
@@ -114,21 +118,49 @@ def verify(directory: Path | str, *, hashed: bool = True) -> Iterator[Verified]:
         RequestError: It holds no files of fmapviz.
     """
     with local_copy(directory) as copy:
-        for each in _verify(copy, hashed=hashed):
-            yield replace(
-                each,
-                directory=copy.address_of(each.directory),
-                problems=tuple(replace(problem, path=copy.address_of(problem.path)) for problem in each.problems),
-                hidden=each.hidden + copy.orphans.get(each.directory, 0),
-            )
-        for path in copy.uncopied:
-            yield Verified(path, 0, (Problem(path, "not made by fmapviz", "remove"),))
+        yield from verify_copy(copy, hashed=hashed)
+
+
+def verify_copy(copy: LocalCopy, *, hashed: bool = True, digests: Digests | None = None) -> Iterator[Verified]:
+    """Check an open directory of runs, a run, or a unit; see `verify`.
+
+    Args:
+        copy: The directory.
+        hashed: See `verify`.
+        digests: Collects the contents of runs and units under their local paths, if every file is read.
+    """
+    digests = digests or Digests()
+    for each in _verify(copy, hashed=hashed):
+        digests.note(
+            each.directory, each.content, is_run=_is_run(each), is_sound=not each.problems and each.state == "finished"
+        )
+        yield replace(
+            each,
+            directory=copy.address_of(each.directory),
+            problems=tuple(replace(problem, path=copy.address_of(problem.path)) for problem in each.problems),
+            hidden=each.hidden + copy.orphans.get(each.directory, 0),
+        )
+    for path in copy.uncopied:
+        yield Verified(path, 0, (Problem(path, "not made by fmapviz", "remove"),))
+
+
+def _is_run(checked: Verified) -> bool:
+    return files.exists(checked.directory / RUN_FILE) and not files.exists(checked.directory / UNIT_FILE)
+
+
+def _with_content(step: Callable[[], Verified], copy: LocalCopy) -> Verified:
+    """Check a directory and read what counts for the digest of its run."""
+    checked = step()
+    return checked if checked.problems else replace(checked, content=content_of(checked.directory, copy.open))
 
 
 def _verify(copy: LocalCopy, *, hashed: bool) -> Iterator[Verified]:
     empty = True
     whole: list[Path] = []
-    for checked in _in_order(copy.pool, _steps(copy.directory, copy.checksum if hashed else None)):
+    steps = _steps(copy.directory, copy.checksum if hashed else None)
+    if hashed:
+        steps = (partial(_with_content, step, copy) for step in steps)
+    for checked in _in_order(copy.pool, steps):
         empty = False
         if checked.problems:
             whole = [run for run in whole if not checked.directory.is_relative_to(run)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import struct
 import time
 from contextlib import contextmanager
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _BEFORE, _AFTER = 12, 4  # bytes around the data of a record: its length and two checksums
+_LARGEST = 2**31  # bytes of an event, as protobuf allows
+_TIME, _TIME_BYTES = b"\x09", 9  # the beginning of an event, and the size of its first field: the time
 
 
 class Record(NamedTuple):
@@ -88,6 +91,20 @@ def write_record(file: BinaryIO, record: Record) -> int:
     file.write(record.picture)
     file.write(record.tail + _checksum(*record))
     return size
+
+
+def lasting_digest(file: BinaryIO) -> str:
+    """Return the SHA-256, hexadecimal, of all events of a file without their times.
+
+    It is that of the serialized events, one after the other, whose `wall_time` is cleared.
+    """
+    digest = hashlib.sha256()
+    while len(head := file.read(_BEFORE)) == _BEFORE:
+        size, _ = struct.unpack("<QI", head)
+        data = file.read(min(size, _LARGEST))
+        digest.update(memoryview(data)[_TIME_BYTES if data.startswith(_TIME) else 0 :])
+        file.read(_AFTER)
+    return digest.hexdigest()
 
 
 def _checksum(*parts: bytes) -> bytes:

@@ -7,8 +7,9 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from io import BufferedReader, RawIOBase
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from fmapviz.core import files
 from fmapviz.core.file_names import UNIT_FILE, own_run_files
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from fmapviz.core.object_store import Store
 
 _THREADS = 16  # for requests
+_CHUNK_BYTES = 2**20
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,6 +64,10 @@ class LocalCopy:
             return files.read(path, start=start, most=most)
         return self.store.read(self._object_of(path), start=start, most=most)
 
+    def open(self, path: Path) -> BinaryIO:
+        """Open a file of a unit for reading; what is read is not kept."""
+        return BufferedReader(_File(self, path), _CHUNK_BYTES)
+
     def checksum(self, path: Path) -> str:
         """Read a file and return its SHA-256, hexadecimal.
 
@@ -76,6 +82,23 @@ class LocalCopy:
 
     def _object_of(self, path: Path) -> str:
         return self.objects.get(path) or path.relative_to(self.directory).as_posix()
+
+
+class _File(RawIOBase):
+    """A file of a copy, read from its beginning to its end."""
+
+    def __init__(self, copy: LocalCopy, path: Path) -> None:
+        self._copy, self._path, self._position = copy, path, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:  # Any: the type of buffers is not public before Python 3.12
+        left = self._path.stat().st_size - self._position
+        data = self._copy.read(self._path, start=self._position, most=min(len(buffer), left)) if left > 0 else b""
+        buffer[: len(data)] = data
+        self._position += len(data)
+        return len(data)
 
 
 @contextmanager
