@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fmapviz.cli.printing import print_bytes, print_json, print_line, print_message, show_status
+from fmapviz.cli.printing import print_bytes, print_json, print_line, print_message, results_only, show_status
+from fmapviz.cli.process import importing
 from fmapviz.cli.run import JsonOption, running_option
+from fmapviz.config.sample import Sample
 from fmapviz.core.urls import is_unknown, is_url
 from fmapviz.core.words import counted
 from fmapviz.errors import RequestError, printable, quote
@@ -17,54 +20,154 @@ from fmapviz.errors import RequestError, printable, quote
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from fmapviz.run.redraw import Redrawn
+    from fmapviz.store.verify import Verified
+
+_STATUSES = ("same", "rounded", "differs", "undrawn")
+
 
 def verify(
     directory: Annotated[str, typer.Argument(metavar="DIR", help="A directory of runs, a run, or an image in it.")],
     hashed: Annotated[bool, running_option("--hash/--no-hash", help="Compare checksums, or sizes only.")] = True,
+    redraw: Annotated[
+        str | None,
+        running_option(
+            "--redraw",
+            metavar="N%|N|all",
+            help="Draw a sample of the images again, and compare its files byte by byte. Runs the network.",
+            show_default="none",
+        ),
+    ] = None,
+    quiet: Annotated[
+        bool, running_option("-q", "--quiet", help="Print problems and digests only; of a single run its digest alone.")
+    ] = False,
     json: JsonOption = False,
 ) -> int:
     """Check that DIR holds the files that it records, unchanged, and no others. Report how to repair it.
 
-    A run that is being written or was interrupted is not damaged, but reported.
-    """
-    show_status(f"checking {directory} ...")
-    from fmapviz.store.verify import hints_of
-    from fmapviz.store.verify import verify as verify_all
+    The last lines are the digest of each run, to cite it by: `fmapviz guide reliability` defines it. A run that is being
+    written or was interrupted is not damaged, but reported, and has no digest.
 
-    units = files = damaged = hidden = 0
-    needed = set()
-    unfinished: dict[str, str] = {}
-    for unit in verify_all(directory, hashed=hashed):
-        units, files, damaged = units + 1, files + unit.files, damaged + unit.is_damaged
-        hidden += unit.hidden
-        if unit.state != "finished":
-            unfinished[str(unit.directory)] = unit.state
-        for problem in unit.problems:
-            if problem.remedy == "finish" and not json:
+    Exit codes: 0 no damage; 2 wrong request; 3 a file is missing, changed, foreign or out of date, or some images of the
+    sample could not be drawn again or differ; 4 none of the sample could be drawn again, and nothing else is wrong.
+    """
+    sample = Sample.parse(redraw) if redraw is not None else None
+    if sample and not hashed:
+        raise RequestError("--redraw compares bytes, and --no-hash reads none", hint="leave out one of them")
+    if not quiet:
+        show_status(f"checking {directory} ...")
+    from fmapviz.store.digest import Digests
+    from fmapviz.store.remote.local_copy import local_copy
+    from fmapviz.store.verify import verify_copy
+
+    found, digests = _Found(quiet=quiet, json=json), Digests()
+    with local_copy(directory) as copy:
+        for checked in verify_copy(copy, hashed=hashed, digests=digests):
+            found.note(checked)
+        if sample:
+            if not quiet:
+                show_status(f"loading the network of {directory} ...")
+            with importing():
+                from fmapviz.run.redraw import redraw as redraw_all
+            with results_only():
+                for redrawn in redraw_all(copy, digests, sample):
+                    found.note_redrawn(redrawn)
+        named = {str(copy.address_of(run)): digest for run, digest in digests.runs.items()} if hashed else {}
+    return found.finish(named)
+
+
+class _Found:
+    """Prints what is found, and counts it."""
+
+    def __init__(self, *, quiet: bool, json: bool) -> None:
+        self._quiet, self._json = quiet, json
+        self._counts = Counter[str]()
+        self._redrawn: Counter[str] | None = None
+        self._statuses = set[str]()
+        self._needed = set[str]()
+        self._unfinished: dict[str, str] = {}
+
+    def note(self, checked: Verified) -> None:
+        """Print the problems of a unit or run."""
+        self._counts.update(directories=1, files=checked.files, damaged=int(checked.is_damaged), hidden=checked.hidden)
+        if checked.state != "finished":
+            self._unfinished[str(checked.directory)] = checked.state
+        for problem in checked.problems:
+            if problem.remedy == "finish" and not self._json:
                 continue
-            needed.add(problem.remedy)
-            if json:
+            self._needed.add(problem.remedy)
+            if self._json:
                 fields = {"path": str(problem.path), "message": problem.message, "remedy": problem.remedy}
                 print_json({"event": "problem", **fields})
             else:
                 print_line(f"{printable(str(problem.path))}: {problem.message}")
-    code = 3 if damaged else 0
-    if json:
-        counts = {"directories": units, "files": files, "damaged": damaged, "unfinished": len(unfinished), "hidden": hidden}
-        print_json({"event": "summary", **counts, "exit_code": code})
-    elif damaged:
-        print_message(f"{damaged} of {counted(units, 'directory')} {'is' if damaged == 1 else 'are'} damaged")
-        for hint in hints_of(needed):
+
+    def note_redrawn(self, redrawn: Redrawn) -> None:
+        """Print what differs in an image that was drawn again."""
+        if self._redrawn is None:
+            self._redrawn = Counter()
+        self._statuses.add(redrawn.status)
+        self._redrawn.update(images=redrawn.images, **{redrawn.status: redrawn.images})
+        if self._json:
+            fields = {"path": str(redrawn.path), "status": redrawn.status, "images": redrawn.images}
+            print_json({"event": "redrawn", **fields, "differences": list(redrawn.differences), "reason": redrawn.reason})
+        elif redrawn.status != "same":
+            print_line(f"{printable(str(redrawn.path))}: {redrawn.describe()}")
+
+    def finish(self, digests: Mapping[str, str | None]) -> int:
+        """Print the summary; return the exit code."""
+        counts, redrawn = self._counts, self._redrawn
+        code = 3 if counts["damaged"] or "differs" in self._statuses else 0
+        if redrawn is not None and not code:
+            is_proven = self._statuses - {"undrawn"}
+            code = 4 if not is_proven else 3 if redrawn["undrawn"] else 0
+        if self._json:
+            fields: dict[str, Any] = {name: counts[name] for name in ("directories", "files", "damaged")}
+            fields |= {"unfinished": len(self._unfinished), "hidden": counts["hidden"]}
+            known = {run: digest for run, digest in digests.items() if digest}
+            digest = next(iter(digests.values())) if len(digests) == 1 else None
+            again = None if redrawn is None else {name: redrawn[name] for name in ("images", *_STATUSES)}
+            fields |= {"digest": digest, "digests": known, "redrawn": again, "exit_code": code}
+            print_json({"event": "summary", **fields})
+            return code
+        if counts["damaged"]:
+            verb = "is" if counts["damaged"] == 1 else "are"
+            print_message(f"{counts['damaged']} of {counted(counts['directories'], 'directory')} {verb} damaged")
+        elif not self._quiet:
+            checked = f"{counted(counts['directories'], 'directory')}, {counted(counts['files'], 'file')}: "
+            print_line(checked + ("all finished ones are unchanged" if self._unfinished else "all complete and unchanged"))
+        if redrawn is not None and not self._quiet:
+            print_line(_describe_redrawn(redrawn))
+        for hint in self._hints():
             print_message(f"hint: {hint}")
-    else:
-        checked = f"{counted(units, 'directory')}, {counted(files, 'file')}: "
-        print_line(checked + ("all finished ones are unchanged" if unfinished else "all complete and unchanged"))
-    _notice_unfinished({} if json else unfinished)
-    if hidden and not json:
-        print_message(
-            f"notice: {counted(hidden, 'hidden directory')} of running or killed commands; the next run removes the latter"
-        )
-    return code
+        for run, digest in digests.items():
+            if digest:
+                print_line(digest if self._quiet and len(digests) == 1 else f"{digest}  {printable(run)}")
+        _notice_unfinished(self._unfinished)
+        if counts["hidden"]:
+            hidden = counted(counts["hidden"], "hidden directory")
+            print_message(f"notice: {hidden} of running or killed commands; the next run removes the latter")
+        return code
+
+    def _hints(self) -> list[str]:
+        from fmapviz.store.verify import hints_of
+
+        hints = hints_of(self._needed) if self._counts["damaged"] else []
+        if "differs" in self._statuses:
+            hints.append("pictures that differ: run the original command with --force, if its results are right")
+        return hints
+
+
+def _describe_redrawn(redrawn: Counter[str]) -> str:
+    """Return a sentence on the images that were drawn again."""
+    words = {
+        "same": "the same bytes",
+        "rounded": "within rounding",
+        "differs": "with other content",
+        "undrawn": "not drawn",
+    }
+    counts = [f"{redrawn[status]:,} {words[status]}" for status in _STATUSES if redrawn[status]]
+    return f"redraw of {counted(redrawn['images'], 'image')}: {', '.join(counts) or 'nothing to draw'}"
 
 
 def _notice_unfinished(runs: Mapping[str, str]) -> None:

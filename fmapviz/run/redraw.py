@@ -1,0 +1,325 @@
+"""Draw a sample of the images of finished runs again, and compare the files byte by byte.
+
+Checksums prove that files are as they were written. This proves that they are what the network computes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+
+from fmapviz.core import checksummed_json, files
+from fmapviz.core.file_names import RUN_FILE, SURVEY_FILE, UNIT_FILE, draws_pictures
+from fmapviz.errors import FmapvizError, RefusedError, RequestError, first_few, quote
+from fmapviz.events import Notice, Outcome
+from fmapviz.images.find import look_again
+from fmapviz.images.memory.image import is_in_memory
+from fmapviz.run.compared_files import Difference, compare_units
+from fmapviz.run.load import load_session, moved
+from fmapviz.run.model_views import KIND as MODEL
+from fmapviz.run.model_views import draw_model
+from fmapviz.run.pipeline.progress import Progress
+from fmapviz.run.pipeline.work import work
+from fmapviz.run.recorded import (
+    changed_code,
+    config_of,
+    differing_device,
+    differing_versions,
+    execution_of,
+    in_recorded_directory,
+)
+from fmapviz.store.remote.destination import LocalDestination
+from fmapviz.store.run import differences, is_surveyed, load_run, open_run, shares_values
+from fmapviz.store.unit import Group, Member, discard, image_file, images_of, read_unit
+from fmapviz.store.unit_key import IMAGE, SHARD, UnitKey, key_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from fmapviz.config.sample import Sample
+    from fmapviz.data import ImageFile
+    from fmapviz.events import Event
+    from fmapviz.run.session import Session
+    from fmapviz.store.digest import Digests
+    from fmapviz.store.remote.local_copy import LocalCopy
+
+Status = Literal["same", "rounded", "differs", "undrawn"]
+_GONE = "its image is gone"
+_DEPENDS = "an image may depend on those before it"
+
+
+@dataclass(frozen=True, slots=True)
+class Redrawn:
+    """A unit that was drawn again, or why it was not.
+
+    Attributes:
+        path: Its directory or address; that of the run if nothing of it could be drawn.
+        status: `same` bytes; `rounded`: numbers and pixels differ as little as other processors and versions make them;
+            `differs` by more; or `undrawn`.
+        images: Number of its images that belong to the sample.
+        differences: The files that differ, each with how much.
+        reason: Why it was not drawn, or what may explain the differences; else empty.
+    """
+
+    path: Path
+    status: Status
+    images: int = 1
+    differences: tuple[str, ...] = ()
+    reason: str = ""
+
+    def describe(self) -> str:
+        """Return a sentence."""
+        found = first_few(self.differences, separator="; ")
+        if self.status == "undrawn":
+            return f"not drawn again: {self.reason}{f' ({found})' if found else ''}"
+        how = "drawn again, it differs within rounding" if self.status == "rounded" else "drawn again, it is another"
+        return f"{how}: {found}{f'; {self.reason}' if self.reason else ''}"
+
+
+def redraw(copy: LocalCopy, digests: Digests, sample: Sample) -> Iterator[Redrawn]:
+    """Draw a sample of the images of each run again in a temporary directory, and compare them with what the run holds.
+
+    Sound units alone are drawn. The sample follows from the digest of the run.
+
+    Args:
+        copy: Runs that were verified.
+        digests: Their contents.
+        sample: The size of the sample of each run.
+
+    Raises:
+        RequestError: There is no run.
+    """
+    if not digests.runs:
+        raise RequestError(f"no run of fmapviz: {quote(copy.address_of(copy.directory))}", hint=f"it holds {RUN_FILE}")
+    for run in digests.runs:
+        yield from _RunRedraw(copy, run).redraw(digests, sample)
+
+
+class _RunRedraw:
+    """Draws images of one run again."""
+
+    def __init__(self, copy: LocalCopy, run: Path) -> None:
+        self._copy, self._run = copy, run
+        self._address = copy.address_of(run)
+        self._notices: list[str] = []
+
+    def redraw(self, digests: Digests, sample: Sample) -> Iterator[Redrawn]:
+        """Draw and compare; see `redraw`."""
+        units = {self._run / Path(path).parent: None for path in digests.contents(self._run) if path != RUN_FILE}
+        records = {unit: record for unit in units if (record := read_unit(unit))}
+        of_images = [unit for unit, record in records.items() if key_of(record).kind in {IMAGE, SHARD}]
+        chosen, number = self._choose(of_images, records, sample, seed=digests.digest(self._run, partial=True) or "")
+        of_model = [unit for unit, record in records.items() if key_of(record).kind == MODEL]
+        if not chosen and not of_model:
+            yield Redrawn(self._address, "undrawn", 0, reason="it holds no image that is finished and undamaged")
+            return
+        try:
+            record = load_run(self._run)
+            with self._session(record) as session:
+                known = self._explanations(record, session)
+                yield from self._of_model(session, of_model, known)
+                yield from self._of_images(session, chosen, records, known)
+        except FmapvizError as error:
+            reason = str(error).replace(f"{quote(self._address)} was", "it was", 1)
+            yield Redrawn(self._address, "undrawn", number, reason=reason)
+        others = sorted(unit.name for unit in records.keys() - {*of_images, *of_model})
+        if others:
+            yield Redrawn(self._address, "undrawn", 0, reason=f"pictures of several images: {first_few(others)}")
+
+    def _choose(
+        self, units: Sequence[Path], records: Mapping[Path, Mapping[str, Any]], sample: Sample, *, seed: str
+    ) -> tuple[list[Path], int]:
+        """Return units with at least as many images as the sample has, and the number of their images."""
+        counts = {unit: len(images_of(records[unit])) for unit in units}
+        left, chosen = sample.of(sum(counts.values())), list[Path]()
+        in_random_order = sorted(units, key=lambda unit: hashlib.sha256(f"{seed}\n{self._name(unit)}".encode()).digest())
+        for unit in in_random_order:
+            if left > 0:
+                chosen.append(unit)
+                left -= counts[unit]
+        return chosen, sum(counts[unit] for unit in chosen)
+
+    def _name(self, unit: Path) -> str:
+        return unit.relative_to(self._run).as_posix()
+
+    @contextmanager
+    def _session(self, record: Mapping[str, Any]) -> Iterator[Session]:
+        """Load the network as the run recorded it, with a temporary directory for the results."""
+        execution = execution_of(record)
+        with tempfile.TemporaryDirectory(prefix="fmapviz-redraw-") as out:
+            session = load_recorded(record, self._address, out=out)
+            directory = open_run(Path(out), session.info, name="run")
+            self._take_survey(session, directory)
+            session = replace(session, output=LocalDestination(Path(out)), directory=directory)
+            with moved(session.model.module, session.device), threads_of(execution.get("threads")):
+                yield session
+
+    def _take_survey(self, session: Session, directory: Path) -> None:
+        """Copy the values that all images share: of the sample alone, they would be others.
+
+        Raises:
+            RefusedError: They are lost.
+        """
+        settings = session.info.settings
+        if not (is_surveyed(settings) if any(map(draws_pictures, settings["formats"])) else shares_values(settings)):
+            return
+        try:
+            data = checksummed_json.read(self._run / SURVEY_FILE)
+        except OSError as error:
+            raise RefusedError(f"{SURVEY_FILE}, which all its images share, is lost") from error
+        files.write(directory / SURVEY_FILE, data)
+
+    def _explanations(self, record: Mapping[str, Any], session: Session) -> list[str]:
+        """Return what may explain differences in rounding."""
+        found = [*differing_versions(record, session), *differing_device(record, session)]
+        explained = [f"drawn again with {', '.join(found)}"] if found else []
+        if "threads" not in execution_of(record):
+            explained.append("the run does not record its number of threads")
+        if session.batch_size > 1:
+            explained.append("images shared forward passes with others")
+        return explained
+
+    def _of_model(self, session: Session, units: Sequence[Path], known: Sequence[str]) -> Iterator[Redrawn]:
+        if units:
+            draw_model(session, self._note)
+        for unit in units:
+            yield self._compare(unit, session.directory / self._name(unit), known, images=0)
+
+    def _of_images(
+        self, session: Session, units: Sequence[Path], records: Mapping[Path, Mapping[str, Any]], known: Sequence[str]
+    ) -> Iterator[Redrawn]:
+        """Draw units one after the other, so that no more than one lies in the temporary directory, and compare each."""
+        to_draw, left = dict[str, Path](), dict[Path, int]()
+        items: list[ImageFile | Member] = []
+        for unit in units:
+            members = _members(records[unit])
+            drawn = images_of(records[unit])
+            if problem := _lost(members):
+                yield Redrawn(self._copy.address_of(unit), "undrawn", len(drawn), reason=problem)
+                continue
+            to_draw |= {member.path: unit for member in members}
+            left[unit] = len(drawn)
+            items += _items(records[unit], members)
+        for stage in session.stages:
+            session, _ = stage.before(session, [file for unit in left for file in _members(records[unit])], self._note)
+        failures: dict[Path, str] = {}
+        with closing(work(session, items, progress=Progress())) as events:
+            for event in events:
+                self._note(event)
+                if not isinstance(event, Outcome) or (unit := to_draw[event.path]) not in left:
+                    continue
+                if event.failure:
+                    failures[unit] = event.failure.message
+                elif event.unit:
+                    yield self._compare(unit, event.unit, known, images=left.pop(unit))
+                    discard(event.unit, session.directory)
+        for unit, images in left.items():
+            yield Redrawn(self._copy.address_of(unit), "undrawn", images, reason=failures.get(unit, "it is empty"))
+
+    def _compare(self, unit: Path, again: Path, known: Sequence[str], *, images: int) -> Redrawn:
+        """Compare a unit with what was drawn again."""
+        address = self._copy.address_of(unit)
+        if not (again / UNIT_FILE).is_file():
+            return Redrawn(address, "differs", images, reason="the network draws nothing of it")
+        found: list[Difference] = compare_units(unit, again, self._copy.open)
+        if not found:
+            return Redrawn(address, "same", images)
+        reasons = [*known, *(notice for notice in self._notices if _DEPENDS in notice)]
+        listed = tuple(str(each) for each in found)
+        if changed := _changed(images_of(record) if (record := read_unit(unit)) else ()):
+            return Redrawn(address, "undrawn", images, listed, changed)
+        status: Status = "rounded" if all(each.is_rounding for each in found) else "differs"
+        if status == "rounded" and not reasons:
+            reasons = ["another number of --workers or threads, or a changed pixel or number, may explain it"]
+        return Redrawn(address, status, images, listed, "; ".join(reasons))
+
+    def _note(self, event: Event) -> None:
+        if isinstance(event, Notice) and event.message not in self._notices:
+            self._notices.append(event.message)
+
+
+def load_recorded(record: Mapping[str, Any], run: Path | str, *, out: Path | str) -> Session:
+    """Load the network and the settings of a run.
+
+    Args:
+        record: The content of its `run.json`.
+        run: Its path or address.
+        out: The directory of all runs, for the session.
+
+    Raises:
+        RequestError: What is needed is not recorded, or does not exist here.
+        RefusedError: The network, its weights, code or preprocessing are others than those of the run.
+    """
+    execution = execution_of(record)
+    if isinstance(record.get("settings"), dict) and record["settings"].get("against"):
+        raise RequestError(f"{quote(run)} compares two networks", hint="run the original command again with another name=")
+    config = config_of(record, run)
+    device = str(execution.get("device", "auto"))
+    workers, batch_size = (execution.get(name) for name in ("workers", "batch_size"))
+    with in_recorded_directory(record):
+        session, _ = load_session(replace(config, out=out, device=device, workers=workers, batch_size=batch_size))
+        changed = changed_code(record)
+    known = [session.info]
+    if session.info.sha256 is not None:  # the same weights may lie in a file of another name by now
+        known.append(replace(session.info, weights=str(record["settings"]["weights"])))
+    info = next((each for each in known if each.fingerprint == record.get("fingerprint")), None)
+    if info is None:
+        changed = changed or differences(record.get("settings"), session.info.settings)
+        raise RefusedError(
+            f"{quote(run)} was drawn with something else: {'; '.join(changed) or 'its settings are damaged'}",
+            hint="it needs the network, the weights and the preprocessing that it was drawn with",
+        )
+    return replace(session, info=info)
+
+
+@contextmanager
+def threads_of(count: int | None) -> Iterator[None]:
+    """Let torch compute with a number of threads; None: with as many as now."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _members(record: Mapping[str, Any]) -> list[ImageFile]:
+    """Return the images of a unit, those of a shard that failed too."""
+    if record["unit"]["kind"] == SHARD:
+        return [image_file(entry) for entry in record["images"]]
+    return images_of(record)
+
+
+def _items(record: Mapping[str, Any], members: Sequence[ImageFile]) -> Iterable[ImageFile | Member]:
+    if record["unit"]["kind"] != SHARD:
+        return members
+    key: UnitKey = key_of(record)
+    group = Group(record["shard"], len(members), [*members], replaced=key, complete=True)
+    return [Member(group, position) for position in range(len(members))]
+
+
+def _lost(members: Sequence[ImageFile]) -> str:
+    """Return why images cannot be drawn again; empty if they can."""
+    for file in members:
+        if is_in_memory(file.path):
+            return f"its image was given in Python: {quote(file.path)}"
+        now = look_again(file)
+        if now is None:
+            return f"{_GONE}: {quote(file.path)}"
+        if now.version.get("size") != file.version.get("size") or now.version.get("etag") != file.version.get("etag"):
+            return f"its image has changed: {quote(file.path)}"
+    return ""
+
+
+def _changed(members: Sequence[ImageFile]) -> str:
+    """Return which image may be another one by now, so that differences prove nothing; empty if there is none."""
+    for file in members:
+        if (now := look_again(file)) and now.version != file.version:
+            return f"its image may have changed, the time of modification has: {quote(file.path)}"
+    return ""
