@@ -69,11 +69,13 @@ _ABOUT_RUNS = (
     ),
     Subcommand(
         name="verify",
-        help="Check that the files of runs are complete and unchanged.",
+        help="Check that the files of runs are complete and unchanged, or drawn right.",
         function="fmapviz.cli.verify:verify",
         examples=(
             ("fmapviz verify runs", "all runs of a directory, by their checksums"),
             ("fmapviz verify runs/resnet18 --no-hash", "one run, by the sizes of its files: fast"),
+            ("fmapviz verify runs/resnet18 --redraw 1%", "draw a sample of the images again, and compare"),
+            ("fmapviz verify runs/resnet18 -q", "its digest, one line to cite it by"),
         ),
     ),
     Subcommand(

@@ -60,7 +60,7 @@ def verify(
     from fmapviz.store.remote.local_copy import local_copy
     from fmapviz.store.verify import verify_copy
 
-    found, digests = _Found(quiet=quiet, json=json), Digests()
+    found, digests = _Output(quiet=quiet, json=json), Digests()
     with local_copy(directory) as copy:
         for checked in verify_copy(copy, hashed=hashed, digests=digests):
             found.note(checked)
@@ -76,7 +76,7 @@ def verify(
     return found.finish(named)
 
 
-class _Found:
+class _Output:
     """Prints what is found, and counts it."""
 
     def __init__(self, *, quiet: bool, json: bool) -> None:

@@ -192,7 +192,7 @@ class Format(Requested):
     only_of: tuple[str, ...] = ()
     unit_files: tuple[str, ...] = ()
     plain: bool = False
-    lasting: Mapping[str, str] = field(default_factory=dict)
+    lasting: tuple[tuple[str, str], ...] = ()
     many: bool = False
     local: bool = False
     page: str = ""

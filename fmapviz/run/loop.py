@@ -109,14 +109,15 @@ def run(
             found = _find(inputs, destination, of_inputs, no_inputs)
         session, notices = open_session(replace(config, device="auto") if is_remote else config)
         is_new = not destination.directory.exists()
-        session = replace(session, request=config)  # workers may have packages that this process lacks
-        session = replace(session, info=replace(session.info, request=request_of(session, inputs)))
+        info = replace(session.info, request=request_of(session, config, inputs))
         session = replace(
             session,
+            request=config,  # workers may have packages that this process lacks
+            info=info,
             inputs=inputs,  # those in memory stay there as long as the run
             images=images,
             output=destination,
-            directory=destination.open_run(session.info, name=config.name, sync=config.fsync),
+            directory=destination.open_run(info, name=config.name, sync=config.fsync),
             several=not _is_one_file(inputs),
         )
         found = list_frames(found, frame_choice(session), of_inputs.append)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import sys
 from collections.abc import Sequence
 from contextlib import chdir, contextmanager, suppress
@@ -37,19 +38,19 @@ MOST_INPUTS = 1000  # that are recorded; the units of a run name all images
 _PACKAGES = {"timm": "timm", "hf": "transformers", "ultralytics": "ultralytics"}  # of the sources of models
 
 
-def request_of(session: Session, inputs: Iterable[str | Path | MemoryImage]) -> dict[str, Any]:
+def request_of(session: Session, config: RunConfig, inputs: Iterable[str | Path | MemoryImage]) -> dict[str, Any]:
     """Return what `run.json` records to draw a run again, as JSON values; no secret is among them.
 
     Args:
         session: The run.
+        config: Its configuration as requested.
         inputs: Its inputs as they were typed.
     """
-    config, known = session.request, dict(session.info.request)
     own = [each.reference for each in (*config.views, *config.to) if isinstance(each, OwnName)]
     names = [each for each in (config.model, config.weights, *own) if isinstance(each, str) and each]
     is_named = isinstance(config.model, str)
     return {
-        **known,
+        **session.info.request,
         "predictions": config.predictions,
         "targets": list(config.target_names),
         "inputs": _addresses(inputs),
@@ -57,7 +58,7 @@ def request_of(session: Session, inputs: Iterable[str | Path | MemoryImage]) -> 
         "frames": config.frames,
         **({"directory": os.getcwd()} if is_named and any(map(_is_relative, names)) else {}),  # noqa: PTH109  as it is
         **({"code": code} if is_named and (code := code_files(str(config.model))) else {}),
-        "execution": _execution(session),
+        "execution": _execution(session, config),
     }
 
 
@@ -94,7 +95,7 @@ def code_files(model: str) -> dict[str, str]:
     return {path.relative_to(folder).as_posix(): sha256_of(path) for path in sorted(files)}
 
 
-def _execution(session: Session) -> dict[str, Any]:
+def _execution(session: Session, config: RunConfig) -> dict[str, Any]:
     """Return what changes rounding, and what else may explain a difference."""
     packages = ["numpy", "pillow", *filter(None, [_PACKAGES.get(session.info.model.partition(":")[0])])]
     described: dict[str, Any] = {
@@ -102,7 +103,7 @@ def _execution(session: Session) -> dict[str, Any]:
         "processor": processor_of(session.device),
         "packages": {name: _version(name) for name in packages},
     }
-    if session.request.engine:
+    if config.engine:
         return described | {"engine": "ray"}
     return described | {"threads": torch.get_num_threads(), "workers": session.workers, "batch_size": session.batch_size}
 
@@ -111,7 +112,8 @@ def processor_of(device: torch.device) -> str:
     """Return the name of a device as far as it changes rounding: of a CPU its vector instructions."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    return f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}"
+    instructions = re.search(r"CPU \w+ usage: (\S+)", torch.__config__.show())
+    return f"{platform.machine()} {instructions[1] if instructions else ''}".rstrip()
 
 
 def _version(package: str) -> str:
@@ -127,7 +129,7 @@ def differing_versions(record: Mapping[str, Any], session: Session) -> list[str]
         record: The content of `run.json`.
         session: The same run, loaded here.
     """
-    here = {**session.info.versions, **_execution(session)["packages"]}
+    here = {**session.info.versions, **_execution(session, session.request)["packages"]}
     there = {**_mapping(record.get("versions")), **_mapping(execution_of(record).get("packages"))}
     names = [name for name in here if name in there and name != "python" and there[name] != here[name]]
     return [f"{name} {here[name]}, not {printable(str(there[name]))}" for name in names]
@@ -135,7 +137,7 @@ def differing_versions(record: Mapping[str, Any], session: Session) -> list[str]
 
 def differing_device(record: Mapping[str, Any], session: Session) -> list[str]:
     """Return the device or processor, if it is another one than that with which a run was drawn."""
-    there, here = execution_of(record), _execution(session)
+    there, here = execution_of(record), _execution(session, session.request)
     names = [name for name in ("device", "processor") if there.get(name, here[name]) != here[name]]
     return [f"{name} {here[name]}, not {printable(str(there[name]))}" for name in names]
 
@@ -169,7 +171,8 @@ def changed_code(record: Mapping[str, Any]) -> list[str]:
 def in_recorded_directory(record: Mapping[str, Any]) -> Iterator[None]:
     """Work in the directory in which a run was begun, if it named files relative to it and they are still there."""
     request = _mapping(record.get("request"))
-    directory, names = request.get("directory"), (request.get("model"), request.get("weights"))
+    directory = request.get("directory")
+    names = (request.get("model"), request.get("weights"), *_mapping(request.get("own")).values())
     files = [str(name).partition(".py:")[0] + ".py" if ".py:" in str(name) else str(name) for name in names]
     if isinstance(directory, str) and any((Path(directory) / file).is_file() for file in files):
         with chdir(directory):

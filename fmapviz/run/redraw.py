@@ -205,7 +205,7 @@ class _RunRedraw:
                 continue
             to_draw |= {member.path: unit for member in members}
             left[unit] = len(drawn)
-            items += _items(records[unit], members)
+            items += _items(records[unit], members, session.config.shard)
         for stage in session.stages:
             session, _ = stage.before(session, [file for unit in left for file in _members(records[unit])], self._note)
         failures: dict[Path, str] = {}
@@ -259,10 +259,10 @@ def load_recorded(record: Mapping[str, Any], run: Path | str, *, out: Path | str
     execution = execution_of(record)
     if isinstance(record.get("settings"), dict) and record["settings"].get("against"):
         raise RequestError(f"{quote(run)} compares two networks", hint="run the original command again with another name=")
-    config = config_of(record, run)
     device = str(execution.get("device", "auto"))
     workers, batch_size = (execution.get(name) for name in ("workers", "batch_size"))
     with in_recorded_directory(record):
+        config = config_of(record, run)
         session, _ = load_session(replace(config, out=out, device=device, workers=workers, batch_size=batch_size))
         changed = changed_code(record)
     known = [session.info]
@@ -296,11 +296,11 @@ def _members(record: Mapping[str, Any]) -> list[ImageFile]:
     return images_of(record)
 
 
-def _items(record: Mapping[str, Any], members: Sequence[ImageFile]) -> Iterable[ImageFile | Member]:
-    if record["unit"]["kind"] != SHARD:
+def _items(record: Mapping[str, Any], members: Sequence[ImageFile], shard: int | None) -> Iterable[ImageFile | Member]:
+    if not shard:
         return members
     key: UnitKey = key_of(record)
-    group = Group(record["shard"], len(members), [*members], replaced=key, complete=True)
+    group = Group(record["shard"], shard, [*members], replaced=key, complete=True)
     return [Member(group, position) for position in range(len(members))]
 
 

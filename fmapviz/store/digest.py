@@ -123,4 +123,4 @@ def _lines_of_unit(data: bytes, unit: Path, open_file: Callable[[Path], BinaryIO
 @cache
 def lasting_files() -> Mapping[str, str]:
     """Return the files of units that hold a time or path, see `lasting` of `fmapviz.core.members.Format`."""
-    return {INDEX_FILE: "", **{name: each for form in registry.formats().values() for name, each in form.lasting.items()}}
+    return {INDEX_FILE: "", **{name: each for form in registry.formats().values() for name, each in form.lasting}}

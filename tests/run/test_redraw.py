@@ -1,0 +1,329 @@
+"""A sample of a run that is drawn again proves that its pictures are right, or finds those that are not."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import textwrap
+from contextlib import chdir
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cases import often, thorough
+from image_files import paint
+from PIL import Image
+from safetensors.numpy import load_file, save
+from test_digest import digest_of, forge
+from trees import snapshot, stamps
+
+from fmapviz.config.sample import Sample
+from fmapviz.core import checksummed_json
+from fmapviz.errors import RequestError
+from fmapviz.run.loop import visualize
+from fmapviz.run.redraw import redraw
+from fmapviz.store.digest import Digests
+from fmapviz.store.remote.local_copy import local_copy
+from fmapviz.store.run import read_run
+from fmapviz.store.verify import verify_copy
+
+CODE = """
+    import torch
+    from torch import nn
+
+    inputs = (3, 24, 24)
+
+
+    def build():
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            head = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 4))
+            return nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 6, 3), nn.ReLU(), *head)
+
+
+    def energy(maps):
+        return maps.square().mean(1)
+"""
+KINDS = {
+    "pictures, values and statistics": {"to": "png,html,raw,npz,stats,tensorboard,svg", "views": "maps,kernels,gradcam"},
+    "values of all images": {"to": "png,raw", "views": "maps,pca,clusters", "norm": "run", "pca": "shared"},
+    "shards": {"to": "tar,tensorboard,stats", "shard": 2, "views": "maps,mean"},
+    "events alone": {"to": "tensorboard", "views": "maps,grads,mean"},
+    "chosen layers": {"to": "png", "views": "layercam,histogram", "layers": "0,2", "targets": "1,top2"},
+    "a view of one's own": {"to": "png", "views": "net.py:energy"},
+    "other inputs": {"to": "png,stats", "size": 31, "fit": "pad", "predictions": 2, "channels": "top:2"},
+    "torchvision": {"model": "squeezenet1_1", "weights": "random:3", "layers": "classifier.1", "to": "png", "size": 64},
+    "pages of several images": {"to": "png,stats", "views": "maps,top"},
+}
+OFTEN = ("pictures, values and statistics", "values of all images", "shards")
+
+
+def run_again(place, sample="all"):
+    """Verify runs, and draw a sample again; return the results, and the digests."""
+    with local_copy(place) as copy:
+        digests = Digests()
+        assert not any(checked.problems for checked in verify_copy(copy, digests=digests))
+        return list(redraw(copy, digests, Sample.parse(sample)))
+
+
+def statuses(place, sample="all"):
+    return {each.path.name: each.status for each in run_again(place, sample)}
+
+
+def draw(place, out, **options):
+    """Draw three images in a directory with the code of a network."""
+    from fmapviz.config import InputOptions, Style
+
+    groups = {}
+    for name, kind in (("style", Style), ("preprocessing", InputOptions)):
+        given = {key: options.pop(key) for key in [*options] if key in kind.__dataclass_fields__}
+        groups[name] = kind(**given)
+    with chdir(place):
+        return visualize(options.pop("model", "net.py:build"), "in", out=out, workers=1, **groups, **options).directory
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A directory with a network and three images."""
+    place = tmp_path_factory.mktemp("redraw")
+    (place / "net.py").write_text(textwrap.dedent(CODE))
+    for number, name in enumerate(("a.png", "b.png", "more/c.png")):
+        paint(place / "in" / name, number, (24, 24))
+    return place
+
+
+@pytest.fixture(scope="module")
+def plain(place):
+    """A run of pictures and values."""
+    return draw(place, place / "plain", to="png,raw,stats,tensorboard")
+
+
+@pytest.fixture
+def forged(plain, tmp_path):
+    """A copy of it that a test may forge."""
+    return shutil.copytree(plain, tmp_path / "run")
+
+
+# --- right runs
+
+
+@pytest.mark.parametrize("kind", often(OFTEN, of=KINDS))
+def test_a_run_is_drawn_again_with_the_same_bytes(kind, place, tmp_path):
+    run = draw(place, tmp_path, **KINDS[kind])
+    before = stamps(run)
+    found = run_again(run)
+    assert [each for each in found if each.status not in {"same"} and each.images] == []
+    assert sum(each.images for each in found) == 3
+    assert [each.reason for each in found if not each.images and each.status != "same"] == (
+        ["pictures of several images: _top"] if kind == "pages of several images" else []
+    )
+    assert stamps(run) == before
+
+
+def test_a_sample_shares_values_of_all_images(place, tmp_path):
+    run = draw(place, tmp_path, **KINDS["values of all images"])
+    for number in range(3):
+        expected = snapshot(run)
+        assert [each.status for each in run_again(run, "1")] == ["same"], number
+        assert snapshot(run) == expected
+
+
+@pytest.mark.thorough
+def test_a_remote_run_is_drawn_again(bucket, place):
+    draw(place, "s3://photos/runs", to="png,stats")
+    assert statuses("s3://photos/runs") == {"a.png": "same", "b.png": "same", "c.png": "same"}
+
+
+@pytest.mark.thorough
+def test_a_sample_follows_from_the_digest_and_has_an_image_at_least(plain, tmp_path):
+    moved = shutil.copytree(plain, tmp_path / "elsewhere")
+    for sample, number in (("0.1%", 1), ("50%", 2), ("2", 2), ("99", 3)):
+        names = [list(statuses(run, sample)) for run in (plain, plain, moved)]
+        assert names[0] == names[1] == names[2]
+        assert len(names[0]) == number
+
+
+@pytest.mark.parametrize("text", ["", "0", "0%", "-1", "101%", "half", "1e3", "1.5", "1%%", "nan"])
+def test_other_samples_are_refused(text):
+    with pytest.raises(RequestError, match="no such sample"):
+        Sample.parse(text)
+
+
+# --- forged runs
+
+
+def change_picture(unit, name, by):
+    picture = Image.open(unit / name)
+    pixels = np.array(picture)
+    pixels[5, 7] = pixels[5, 7] - by if pixels[5, 7].min() > 127 else pixels[5, 7] + by
+    changed, data = Image.fromarray(pixels), BytesIO()
+    if picture.mode == "P":
+        changed.putpalette(picture.getpalette())
+    from PIL.PngImagePlugin import PngInfo
+
+    facts = PngInfo()
+    for key, value in picture.text.items():
+        facts.add_text(key, value)
+    changed.save(data, "PNG", pnginfo=facts)
+    forge(unit, name, data.getvalue())
+
+
+@pytest.mark.parametrize("by", [100, 1])
+def test_one_pixel_of_a_forged_picture_is_found(by, forged):
+    change_picture(forged / "b.png", "00_0.maps.png", by)
+    shutil.rmtree(forged / "none", ignore_errors=True)
+    (forged / "products.json").unlink()  # run-level files are made again
+    for name in ("stats.csv", "stats.json"):
+        (forged / name).unlink()
+    found = {each.path.name: each for each in redrawn_with_problems(forged)}
+    assert {name: each.status for name, each in found.items()} == {
+        "a.png": "same", "b.png": "differs" if by > 1 else "rounded", "c.png": "same",
+    }  # fmt: skip
+    (difference,) = found["b.png"].differences
+    assert difference.startswith("00_0.maps.png: 1 of ")
+    assert difference.endswith(f"pixels differs, by up to {by} grey level{'s' if by > 1 else ''}")
+
+
+def redrawn_with_problems(run):
+    with local_copy(run) as copy:
+        digests = Digests()
+        list(verify_copy(copy, digests=digests))
+        return list(redraw(copy, digests, Sample.parse("all")))
+
+
+def test_forged_values_events_and_records_are_found(forged):
+    values = load_file(forged / "a.png/raw.safetensors")
+    key = next(iter(values))
+    values[key].flat[3] += 1
+    forge(forged / "a.png", "raw.safetensors", save(values))
+    events = (forged / "b.png/events.out.tfevents.fmapviz").read_bytes()
+    position = events.index(b"IDAT") + 12
+    forge(
+        forged / "b.png",
+        "events.out.tfevents.fmapviz",
+        events[:position] + bytes([events[position] ^ 1]) + events[position + 1 :],
+    )
+    record = json.loads((forged / "more/c.png/unit.json").read_bytes())
+    del record["sha256"]
+    record["layers"][0]["max"] = 7.5
+    (forged / "more/c.png/unit.json").write_bytes(checksummed_json.dumps(record))
+    found = {each.path.name: each for each in redrawn_with_problems(forged)}
+    assert {each.status for each in found.values()} == {"differs"}
+    assert [each.differences[0].partition(":")[0].partition(",")[0] for _, each in sorted(found.items())] == [
+        "raw.safetensors", "events.out.tfevents.fmapviz", "unit.json",
+    ]  # fmt: skip
+    assert "1 number differs" in found["a.png"].differences[0]
+
+
+def test_the_command_says_which_picture_and_how_much(forged, fmapviz):
+    assert fmapviz("verify", forged).returncode == 0
+    change_picture(forged / "b.png", "00_0.maps.png", 90)
+    run = forged
+    (run / "stats.csv").touch()
+    done = fmapviz("verify", run, "--redraw", "all", "--json")
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [line["status"] for line in lines if line["event"] == "redrawn"].count("differs") == 1
+    assert lines[-1]["redrawn"] == {"images": 3, "same": 2, "rounded": 0, "differs": 1, "undrawn": 0}
+    assert done.returncode == 3
+
+
+# --- what cannot be drawn again
+
+
+def test_what_is_gone_is_named_and_the_rest_is_drawn(place, tmp_path):
+    shutil.copytree(place / "in", tmp_path / "in")
+    shutil.copy(place / "net.py", tmp_path)
+    run = draw(tmp_path, tmp_path / "out", to="png")
+    (tmp_path / "in/a.png").unlink()
+    paint(tmp_path / "in/b.png", 5, (24, 25))
+    found = {each.path.name: each for each in run_again(run)}
+    assert {name: each.status for name, each in found.items()} == {"a.png": "undrawn", "b.png": "undrawn", "c.png": "same"}
+    assert "its image is gone" in found["a.png"].reason
+    assert "its image has changed" in found["b.png"].reason
+
+
+def comment(code):
+    code.write_text(code.read_text() + "# a comment\n")
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (comment, "it was drawn with something else: net.py has changed"),
+        *thorough((Path.unlink, "no such file: 'net.py'")),
+    ],
+)
+def test_a_network_that_is_gone_is_named(change, reason, place, tmp_path):
+    shutil.copy(place / "net.py", tmp_path)
+    shutil.copytree(place / "in", tmp_path / "in")
+    run = draw(tmp_path, tmp_path / "out", to="png")
+    change(tmp_path / "net.py")
+    (found,) = run_again(run)
+    assert (found.status, found.images, found.reason) == ("undrawn", 3, reason)
+
+
+@pytest.mark.thorough
+def test_an_image_that_was_only_touched_is_drawn_and_not_accused(place, tmp_path):
+    shutil.copy(place / "net.py", tmp_path)
+    shutil.copytree(place / "in", tmp_path / "in")
+    run = draw(tmp_path, tmp_path / "out", to="png")
+    os.utime(tmp_path / "in/a.png")
+    assert statuses(run) == {"a.png": "same", "b.png": "same", "c.png": "same"}
+    paint(tmp_path / "in/a.png", 9, (24, 24))
+    shutil.copyfile(tmp_path / "in/a.png", tmp_path / "a")
+    found = {each.path.name: each for each in run_again(run)}
+    assert (found["a.png"].status, found["b.png"].status) == ("undrawn", "same")
+
+
+@pytest.mark.thorough
+def test_networks_and_images_of_python_are_named(place, tmp_path):
+    from faults import Net
+
+    image = Image.open(place / "in/a.png")
+    given = visualize(Net(), place / "in", to="png", out=tmp_path / "network").directory
+    (found,) = run_again(given)
+    assert (found.status, "was given in Python" in found.reason) == ("undrawn", True)
+    in_memory = visualize("squeezenet1_1", image, weights="random", layers="classifier.1", to="png", out=tmp_path).directory
+    del image
+    (found,) = run_again(in_memory)
+    assert found.status in {"undrawn", "same"}
+
+
+@pytest.mark.thorough
+def test_other_versions_are_named(forged, monkeypatch):
+    change_picture(forged / "b.png", "00_0.maps.png", 1)
+    monkeypatch.setattr("torch.__version__", "1.0")
+    found = {each.path.name: each for each in redrawn_with_problems(forged)}
+    assert found["b.png"].reason.startswith("drawn again with torch 1.0, not ")
+
+
+def test_a_run_that_needs_a_lost_survey_is_not_drawn(place, tmp_path):
+    run = draw(place, tmp_path, **KINDS["values of all images"])
+    (run / "survey.json").unlink()
+    (found,) = redrawn_with_problems(run)
+    assert (found.status, "survey.json" in found.reason) == ("undrawn", True)
+
+
+@pytest.mark.thorough
+def test_hostile_records_are_refused_in_a_sentence(forged, fmapviz):
+    record = read_run(forged)
+    for request in (
+        {},
+        {"model": 7},
+        [],
+        {**record["request"], "execution": {"threads": 10**9, "workers": "a", "device": 3}},
+    ):
+        (forged / "run.json").write_bytes(
+            checksummed_json.dumps({**{name: record[name] for name in record if name != "sha256"}, "request": request})
+        )
+        done = fmapviz("verify", forged, "--redraw", "1")
+        assert done.returncode in {0, 3, 4}, done.stderr
+        assert b"Traceback" not in done.stderr
+
+
+def test_no_hash_and_redraw_exclude_each_other(plain, fmapviz):
+    done = fmapviz("verify", plain, "--redraw", "1", "--no-hash")
+    assert done.returncode == 2
+    assert digest_of(plain)
