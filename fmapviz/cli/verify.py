@@ -12,7 +12,7 @@ import typer
 from fmapviz.cli.printing import print_bytes, print_json, print_line, print_message, results_only, show_status
 from fmapviz.cli.process import importing
 from fmapviz.cli.run import JsonOption, running_option
-from fmapviz.config.sample import Sample
+from fmapviz.config.sample import SampleSize
 from fmapviz.core.urls import is_unknown, is_url
 from fmapviz.core.words import counted
 from fmapviz.errors import RequestError, printable, quote
@@ -51,7 +51,7 @@ def verify(
     Exit codes: 0 no damage; 2 wrong request; 3 a file is missing, changed, foreign or out of date, or some images of the
     sample could not be drawn again or differ; 4 none of the sample could be drawn again, and nothing else is wrong.
     """
-    sample = Sample.parse(redraw) if redraw is not None else None
+    sample = SampleSize.parse(redraw) if redraw is not None else None
     if sample and not hashed:
         raise RequestError("--redraw compares bytes, and --no-hash reads none", hint="leave out one of them")
     if not quiet:

@@ -11,7 +11,7 @@ from fmapviz.errors import RequestError, quote
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class SampleSize:
     """The size of a sample.
 
     Attributes:
@@ -23,14 +23,14 @@ class Sample:
     number: int = 0
 
     @classmethod
-    def parse(cls, text: str) -> Sample:
+    def parse(cls, text: str) -> SampleSize:
         """Parse a percentage, a number of images, or `all`.
 
         Raises:
             RequestError: The text has another form, or no image would be drawn.
 
         Example:
-            >>> [Sample.parse(text).of(250) for text in ("1%", "0.1%", "20", "1000", "all")]
+            >>> [SampleSize.parse(text).of(250) for text in ("1%", "0.1%", "20", "1000", "all")]
             [3, 1, 20, 250, 250]
         """
         match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)(%?)", text.strip())

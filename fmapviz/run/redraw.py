@@ -42,7 +42,7 @@ from fmapviz.store.unit_key import IMAGE, SHARD, UnitKey, key_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from fmapviz.config.sample import Sample
+    from fmapviz.config.sample import SampleSize
     from fmapviz.data import ImageFile
     from fmapviz.events import Event
     from fmapviz.run.session import Session
@@ -82,7 +82,7 @@ class Redrawn:
         return f"{how}: {found}{f'; {self.reason}' if self.reason else ''}"
 
 
-def redraw(copy: LocalCopy, digests: Digests, sample: Sample) -> Iterator[Redrawn]:
+def redraw(copy: LocalCopy, digests: Digests, sample: SampleSize) -> Iterator[Redrawn]:
     """Draw a sample of the images of each run again in a temporary directory, and compare them with what the run holds.
 
     Sound units alone are drawn. The sample follows from the digest of the run.
@@ -109,7 +109,7 @@ class _RunRedraw:
         self._address = copy.address_of(run)
         self._notices: list[str] = []
 
-    def redraw(self, digests: Digests, sample: Sample) -> Iterator[Redrawn]:
+    def redraw(self, digests: Digests, sample: SampleSize) -> Iterator[Redrawn]:
         """Draw and compare; see `redraw`."""
         units = {self._run / Path(path).parent: None for path in digests.contents(self._run) if path != RUN_FILE}
         records = {unit: record for unit in units if (record := read_unit(unit))}
@@ -133,7 +133,7 @@ class _RunRedraw:
             yield Redrawn(self._address, "undrawn", 0, reason=f"pictures of several images: {first_few(others)}")
 
     def _choose(
-        self, units: Sequence[Path], records: Mapping[Path, Mapping[str, Any]], sample: Sample, *, seed: str
+        self, units: Sequence[Path], records: Mapping[Path, Mapping[str, Any]], sample: SampleSize, *, seed: str
     ) -> tuple[list[Path], int]:
         """Return units with at least as many images as the sample has, and the number of their images."""
         counts = {unit: len(images_of(records[unit])) for unit in units}

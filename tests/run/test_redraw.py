@@ -19,7 +19,7 @@ from safetensors.numpy import load_file, save
 from test_digest import digest_of, forge
 from trees import snapshot, stamps
 
-from fmapviz.config.sample import Sample
+from fmapviz.config.sample import SampleSize
 from fmapviz.core import checksummed_json
 from fmapviz.errors import RequestError
 from fmapviz.run.loop import visualize
@@ -65,7 +65,7 @@ def run_again(place, sample="all"):
     with local_copy(place) as copy:
         digests = Digests()
         assert not any(checked.problems for checked in verify_copy(copy, digests=digests))
-        return list(redraw(copy, digests, Sample.parse(sample)))
+        return list(redraw(copy, digests, SampleSize.parse(sample)))
 
 
 def statuses(place, sample="all"):
@@ -148,7 +148,7 @@ def test_a_sample_follows_from_the_digest_and_has_an_image_at_least(plain, tmp_p
 @pytest.mark.parametrize("text", ["", "0", "0%", "-1", "101%", "half", "1e3", "1.5", "1%%", "nan"])
 def test_other_samples_are_refused(text):
     with pytest.raises(RequestError, match="no such sample"):
-        Sample.parse(text)
+        SampleSize.parse(text)
 
 
 # --- forged runs
@@ -190,7 +190,7 @@ def redrawn_with_problems(run):
     with local_copy(run) as copy:
         digests = Digests()
         list(verify_copy(copy, digests=digests))
-        return list(redraw(copy, digests, Sample.parse("all")))
+        return list(redraw(copy, digests, SampleSize.parse("all")))
 
 
 def test_forged_values_events_and_records_are_found(forged):

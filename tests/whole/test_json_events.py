@@ -161,6 +161,7 @@ def every_kind(tmp_path_factory, warm):
         ("shapesnet", STAR, *few, "--plan"),
         ("layers", "shapesnet", "--receptive-field"),
         ("verify", "out", "--no-hash"),
+        ("verify", "out", "--redraw", "1"),
         ("runs", "out"),
         ("top", "out/shapesnet", "-k", "1"),
         ("diff", "shapesnet", STAR, *few, "--against", "random", "--out", "out", "--to", "numbers"),
@@ -175,7 +176,7 @@ def every_kind(tmp_path_factory, warm):
         if words[0] == "shapesnet" and "--to" in words:
             (place / "out/shapesnet/star.jpg/note.txt").write_text("mine")
         elif words[0] == "verify":
-            (place / "out/shapesnet/star.jpg/note.txt").unlink()
+            (place / "out/shapesnet/star.jpg/note.txt").unlink(missing_ok=True)
     return found
 
 
