@@ -34,7 +34,7 @@ _NOT_COMPARED = ("files", "sha256")  # of a record: its files are compared one b
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class FileDifference:
     """A file that differs.
 
     Attributes:
@@ -51,7 +51,7 @@ class Difference:
         return f"{printable(self.name)}: {self.message}"
 
 
-def compare_units(unit: Path, again: Path, open_file: Callable[[Path], BinaryIO]) -> list[Difference]:
+def compare_units(unit: Path, again: Path, open_file: Callable[[Path], BinaryIO]) -> list[FileDifference]:
     """Return the files in which a unit and the same unit drawn again differ; times in event files do not count.
 
     Args:
@@ -61,12 +61,14 @@ def compare_units(unit: Path, again: Path, open_file: Callable[[Path], BinaryIO]
     """
     mine, theirs = read_unit(unit), read_unit(again)
     if mine is None or theirs is None:
-        return [Difference(UNIT_FILE, "damaged")]
+        return [FileDifference(UNIT_FILE, "damaged")]
     before, after = ({entry["name"]: entry["sha256"] for entry in record["files"]} for record in (mine, theirs))
-    found: list[Difference] = []
+    found: list[FileDifference] = []
     for name in sorted(before.keys() | after.keys()):
         if name not in before or name not in after:
-            found.append(Difference(name, "only the network draws it" if name not in before else "the network draws none"))
+            found.append(
+                FileDifference(name, "only the network draws it" if name not in before else "the network draws none")
+            )
         elif before[name] != after[name]:
             with open_file(unit / name) as file:
                 found += _compare(name, file.read(), (again / name).read_bytes())
@@ -76,10 +78,10 @@ def compare_units(unit: Path, again: Path, open_file: Callable[[Path], BinaryIO]
         found.append(_compare_texts(UNIT_FILE, old, new))
     if any(each.is_rounding is False for each in found) or not any(each.is_rounding for each in found):
         return found
-    return [each if each.is_rounding else Difference(each.name, each.message, is_rounding=True) for each in found]
+    return [each if each.is_rounding else FileDifference(each.name, each.message, is_rounding=True) for each in found]
 
 
-def _compare(name: str, old: bytes, new: bytes) -> Iterator[Difference]:
+def _compare(name: str, old: bytes, new: bytes) -> Iterator[FileDifference]:
     lasting = lasting_files().get(name)
     if lasting and load(lasting)(BytesIO(old)) == load(lasting)(BytesIO(new)):
         return  # times alone differ
@@ -91,31 +93,31 @@ def _compare(name: str, old: bytes, new: bytes) -> Iterator[Difference]:
         else:
             yield _compare_texts(name, old.decode("latin-1"), new.decode("latin-1"), unknown=True)
     except Exception as error:  # noqa: BLE001  of a decoder; the file may be forged
-        yield Difference(name, f"cannot be compared: {type(error).__name__}")
+        yield FileDifference(name, f"cannot be compared: {type(error).__name__}")
 
 
-def _compare_pictures(name: str, old: bytes, new: bytes) -> list[Difference]:
+def _compare_pictures(name: str, old: bytes, new: bytes) -> list[FileDifference]:
     """Compare the pictures in two files; nothing if there is none, or the pictures are equal."""
     pairs = list(zip_longest(_PNG.findall(old), _PNG.findall(new)))
     if name.endswith(".js"):  # the report's copies of pictures, which are not written as they are
         return []
     named = [name if len(pairs) == 1 else f"{name}, picture {number}" for number in range(1, len(pairs) + 1)]
     found = (
-        Difference(place, "one picture more or less") if None in pair else _compare_png(place, *pair)
+        FileDifference(place, "one picture more or less") if None in pair else _compare_png(place, *pair)
         for place, pair in zip(named, pairs, strict=True)
         if pair[0] != pair[1]
     )
     return list(found)
 
 
-def _compare_png(name: str, old: bytes, new: bytes) -> Difference:
+def _compare_png(name: str, old: bytes, new: bytes) -> FileDifference:
     first, second = (PillowImage.open(BytesIO(data)) for data in (old, new))
     texts = [json.dumps(getattr(picture, "text", {})) for picture in (first, second)]
     is_grey = first.mode == second.mode == "L"
     mine, theirs = (np.asarray(picture.convert("L" if is_grey else "RGBA"), np.int16) for picture in (first, second))
     if mine.shape != theirs.shape:
         sizes = [f"{pixels.shape[1]} x {pixels.shape[0]}" for pixels in (mine, theirs)]
-        return Difference(name, f"{sizes[0]} pixels, not {sizes[1]}")
+        return FileDifference(name, f"{sizes[0]} pixels, not {sizes[1]}")
     apart = np.abs(mine - theirs)
     pixels = int((apart if is_grey else apart.max(2)).astype(bool).sum())
     if not pixels:
@@ -124,7 +126,7 @@ def _compare_png(name: str, old: bytes, new: bytes) -> Difference:
     levels = f"{'grey ' if is_grey else ''}level{'' if most == 1 else 's'}"
     in_all = apart.shape[0] * apart.shape[1]
     message = f"{pixels:,} of {counted(in_all, 'pixel')} {'differs' if pixels == 1 else 'differ'}, by up to {most} {levels}"
-    return Difference(name, message, is_rounding=most <= (_GREY if is_grey else _COLOUR))
+    return FileDifference(name, message, is_rounding=most <= (_GREY if is_grey else _COLOUR))
 
 
 def _arrays_in(name: str, data: bytes) -> dict[str, NDArray[Any]]:  # Any: of several types
@@ -140,22 +142,22 @@ def _arrays_in(name: str, data: bytes) -> dict[str, NDArray[Any]]:  # Any: of se
     return {each: table.column(each).to_numpy() for each in table.column_names}
 
 
-def _compare_arrays(name: str, old: Mapping[str, NDArray[Any]], new: Mapping[str, NDArray[Any]]) -> Difference:
+def _compare_arrays(name: str, old: Mapping[str, NDArray[Any]], new: Mapping[str, NDArray[Any]]) -> FileDifference:
     if old.keys() != new.keys() or any(old[key].shape != new[key].shape for key in old):
-        return Difference(name, "other arrays")
+        return FileDifference(name, "other arrays")
     unequal = [key for key in old if old[key].tobytes() != new[key].tobytes()]
     if any(old[key].dtype.kind not in "fiu" for key in unequal):
         unequal = [key for key in unequal if old[key].tolist() != new[key].tolist()]
     if not unequal:
-        return Difference(name, "the facts in it", is_rounding=None)
+        return FileDifference(name, "the facts in it", is_rounding=None)
     if any(old[key].dtype.kind not in "fiu" for key in unequal):
-        return Difference(name, f"other values of {printable(unequal[0])}")
+        return FileDifference(name, f"other values of {printable(unequal[0])}")
     apart = {key: _distance(old[key].astype(np.float64), new[key].astype(np.float64)) for key in unequal}
     key = max(apart, key=apart.__getitem__)
     numbers = int(sum((old[each] != new[each]).sum() for each in unequal))
     verb = "differs" if numbers == 1 else "differ"
     message = f"{counted(numbers, 'number')} {verb}, by up to {apart[key]:.1e} of the largest in {printable(key)}"
-    return Difference(name, message, is_rounding=apart[key] <= _RELATIVE)
+    return FileDifference(name, message, is_rounding=apart[key] <= _RELATIVE)
 
 
 def _distance(old: NDArray[np.float64], new: NDArray[np.float64]) -> float:
@@ -167,16 +169,16 @@ def _distance(old: NDArray[np.float64], new: NDArray[np.float64]) -> float:
     return float(np.abs(old - new).max(initial=0) / (np.abs(old).max(initial=0) or 1))
 
 
-def _compare_texts(name: str, old: str, new: str, *, what: str = "", unknown: bool = False) -> Difference:
+def _compare_texts(name: str, old: str, new: str, *, what: str = "", unknown: bool = False) -> FileDifference:
     """Compare texts with numbers in them; `unknown`: other words may follow from other files."""
     mine, theirs = _NUMBER.split(old), _NUMBER.split(new)
     if mine[::2] != theirs[::2]:
         line = next((each for each, other in zip_longest(old.splitlines(), new.splitlines()) if each != other), None)
         shown = f": {printable(line[:60])}" if line and not unknown else ""
-        return Difference(name, f"{what or 'another text'}{shown}", is_rounding=None if unknown else False)
+        return FileDifference(name, f"{what or 'another text'}{shown}", is_rounding=None if unknown else False)
     pairs = [(float(one), float(other)) for one, other in zip(mine[1::2], theirs[1::2], strict=True) if one != other]
     far = [abs(one - other) > max(_ABSOLUTE, _RELATIVE * max(abs(one), abs(other))) for one, other in pairs]
     verb = "differs" if len(pairs) == 1 else "differ"
     one, other = next((pair for pair, is_far in zip(pairs, far, strict=True) if is_far), pairs[0])
     message = f"{f'{what}: ' if what else ''}{counted(len(pairs), 'number')} {verb}: {one:g}, not {other:g}"
-    return Difference(name, message, is_rounding=not any(far))
+    return FileDifference(name, message, is_rounding=not any(far))

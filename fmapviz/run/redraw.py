@@ -20,7 +20,7 @@ from fmapviz.errors import FmapvizError, RefusedError, RequestError, first_few, 
 from fmapviz.events import Notice, Outcome
 from fmapviz.images.find import look_again
 from fmapviz.images.memory.image import is_in_memory
-from fmapviz.run.compared_files import Difference, compare_units
+from fmapviz.run.compared_files import FileDifference, compare_units
 from fmapviz.run.load import load_session, moved
 from fmapviz.run.model_views import KIND as MODEL
 from fmapviz.run.model_views import draw_model
@@ -227,7 +227,7 @@ class _RunRedraw:
         address = self._copy.address_of(unit)
         if not (again / UNIT_FILE).is_file():
             return Redrawn(address, "differs", images, reason="the network draws nothing of it")
-        found: list[Difference] = compare_units(unit, again, self._copy.open)
+        found: list[FileDifference] = compare_units(unit, again, self._copy.open)
         if not found:
             return Redrawn(address, "same", images)
         reasons = [*known, *(notice for notice in self._notices if _DEPENDS in notice)]
