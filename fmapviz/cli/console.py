@@ -48,6 +48,7 @@ class Console:
         self._formats: tuple[str, ...] = ()
         self._reported: set[str] = set()
         self._lines = 0  # of predictions
+        self.has_predictions = False
 
     def __enter__(self) -> Self:
         return self
@@ -150,6 +151,7 @@ class Console:
         for message in event.notices:
             self._print_notice(f"{_short(event.path)}: {message}")
         predictions = ", ".join(map(str, event.predictions))
+        self.has_predictions = self.has_predictions or bool(predictions)
         if self._verbosity > 0 and event.status != "failed":
             line = f"{event.status} {_short(event.path)} ({counted(event.pictures, 'picture')}, {event.seconds:.2f} s)"
             progress.print(printable(f"{line}{predictions and ': '}{predictions}"))

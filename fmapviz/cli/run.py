@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fmapviz.cli.commands import commands
+from fmapviz.cli.next_step import is_first, show_next_step
 from fmapviz.cli.options import read_options, takes_options
 from fmapviz.cli.pages import PAGES, find_page
 from fmapviz.cli.printing import print_message, results_only, show_status
@@ -100,7 +101,7 @@ def run(
         from fmapviz.run.estimate import estimate
         from fmapviz.run.loop import run as run_all
 
-    verbosity = -1 if quiet else int(verbose)
+    verbosity, first = -1 if quiet else int(verbose), is_first(config.out)
     with results_only(), Console(verbosity=verbosity, json=json) as console:
         if plan:
             expected = estimate(replace(config, on_event=show_sample_failure))
@@ -115,6 +116,8 @@ def run(
         from fmapviz.cli.show import show_pictures
 
         show_pictures(summary.units, summary.directory)
+    if not (quiet or json):
+        show_next_step(config, summary, first=first, predicted=console.has_predictions)
     return summary.exit_code
 
 

@@ -2,20 +2,17 @@
 
 import json
 import os
-import pty
 import re
-import select
 import shlex
 import signal
 import subprocess
 import sys
-import time
-from pathlib import Path
 
 import pytest
 from cases import thorough
 from image_files import save_picture
 from json_lines import check_lines
+from terminals import in_terminal
 from waiting import PATIENCE
 from warm import OFF, start_process
 
@@ -437,7 +434,7 @@ class TestStreams:
     def test_a_terminal_shows_a_progress_bar(self, warm, folder, tmp_path):
         for seed in range(40):
             save_picture(folder / f"more{seed}.png", seed)
-        shown = _in_terminal(warm, ["squeezenet1_1", str(folder), *SMALL, "--to", "png"], tmp_path)
+        shown = in_terminal(warm, ["squeezenet1_1", str(folder), *SMALL, "--to", "png"], tmp_path)
         assert shown.startswith(f"loading squeezenet1_1 ...{ERASE}")
         shown = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown)
         assert re.search(r"\d+/43 images\s+[\d.]+ images/s", shown)
@@ -457,7 +454,7 @@ class TestStreams:
     def test_a_terminal_shows_a_status_before_torch_is_imported(self, tmp_path, monkeypatch, args, status):
         (tmp_path / "torch.py").write_text("import os; os.write(2, b'(import)'); raise ImportError")
         monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
-        shown = _in_terminal(OFF, args, tmp_path, code=2, all_streams=True)
+        shown = in_terminal(OFF, args, tmp_path, code=2, all_streams=True)
         assert shown.startswith(f"{status}(import)")
         assert shown.partition("(import)")[2].startswith(
             f"{ERASE if status else ''}error: PyTorch and torchvision cannot be"
@@ -467,13 +464,13 @@ class TestStreams:
     def test_a_status_line_is_replaced_by_the_next_output(self, fmapviz, warm, tmp_path):
         assert fmapviz("shapesnet", "picture.png", "--to", "png").returncode == 0
         sound = "2 directories, 10 files: all complete and unchanged"
-        shown = _in_terminal(warm, ["verify", "runs"], tmp_path, all_streams=True)
+        shown = in_terminal(warm, ["verify", "runs"], tmp_path, all_streams=True)
         assert shown.startswith(f"checking runs ...{ERASE}{sound}\r\nsha256:")
         (tmp_path / "net.py").write_text(
             "import torch\n\ndef net():\n    print('hello')\n    return torch.nn.Sequential(torch.nn.Conv2d(3, 4, 5))\n"
         )
-        assert _in_terminal(warm, ["layers", "net.py:net"], tmp_path) == f"loading net.py:net ...{ERASE}hello\r\n"
-        assert _in_terminal(warm, ["verify", "runs"], tmp_path, environment={"TERM": "dumb"}) == ""
+        assert in_terminal(warm, ["layers", "net.py:net"], tmp_path) == f"loading net.py:net ...{ERASE}hello\r\n"
+        assert in_terminal(warm, ["verify", "runs"], tmp_path, environment={"TERM": "dumb"}) == ""
 
 
 class TestSignals:
@@ -507,28 +504,6 @@ class TestSignals:
             begun.process.send_signal(signal.SIGINT)
             assert begun.process.wait(PATIENCE) == 130
             assert lines(begun.stderr.read())[-1] == "interrupted: 1 done; run the same command to resume"
-
-
-def _in_terminal(warm, args, place, *, code=0, all_streams=False, environment=None):
-    """Run the command with a terminal as its standard error, or as all its streams, and return what that gets."""
-    ours, theirs = pty.openpty()
-    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "120", **(environment or {})}
-    with Path(os.devnull).open("r+b") as nothing:
-        streams = [theirs] * 3 if all_streams else [nothing.fileno(), nothing.fileno(), theirs]
-        process = start_process(warm, args, environment=environment, directory=place, streams=streams)
-    os.close(theirs)
-    shown = b""
-    deadline = time.monotonic() + PATIENCE
-    while time.monotonic() < deadline:
-        if not select.select([ours], [], [], 1)[0]:
-            continue
-        try:
-            shown += os.read(ours, 65536)
-        except OSError:  # the other end is closed
-            break
-    os.close(ours)
-    assert process.wait(PATIENCE) == code
-    return shown.decode()
 
 
 @pytest.mark.parametrize("arguments", [["shapesnet", "x.png"], *thorough(["layers", "alexnet"])], ids=" ".join)

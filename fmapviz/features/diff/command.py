@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from fmapviz.cli.console import Console
+from fmapviz.cli.next_step import is_first, show_next_step
 from fmapviz.cli.options import OF_ONE, read_options, takes_options
 from fmapviz.cli.printing import results_only, show_status
 from fmapviz.cli.process import importing
@@ -81,6 +82,7 @@ def diff(
     config = RunConfig(
         model, inputs, views=(view,), style=Style(**typed[Style]), preprocessing=InputOptions(**typed[InputOptions]), **given
     )
+    first = is_first(config.out)
     with results_only(), Console(verbosity=-1 if quiet else int(verbose), json=json) as console:
         summary = run_diff(replace(config, on_event=console.show), against=against, reference=reference)
         console.show_summary(summary, str(config.out))
@@ -88,4 +90,6 @@ def diff(
         from fmapviz.cli.show import show_pictures
 
         show_pictures(summary.units, summary.directory)
+    if not (quiet or json):
+        show_next_step(config, summary, first=first, predicted=False)
     return summary.exit_code
