@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from typer.core import TyperOption
 
 from fmapviz.cli.former import FORMER
-from fmapviz.cli.settings_file import OWN, describe, relative
+from fmapviz.cli.settings_file import MOST_BITS, OWN, describe, relative, shorten
 from fmapviz.cli.synonyms import meant_flag
 from fmapviz.core.urls import is_unknown, is_url
-from fmapviz.errors import RequestError, nearest, quote
+from fmapviz.errors import RequestError, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -158,6 +158,8 @@ def _convert(file: SettingsFile, keys: Keys, option: TyperOption, value: Any) ->
     for each in value if isinstance(value, list) else [value]:
         if isinstance(each, bool) or not isinstance(each, str | int | float):
             refuse("must be text or a number", each)
+        if isinstance(each, int) and each.bit_length() > MOST_BITS:
+            refuse("must be a number of TOML", each)
         if isinstance(each, str) and "\0" in each:
             refuse("must be text without zero bytes", each)
         texts.append(_beside(file.folder, option, str(each)))
@@ -195,7 +197,7 @@ def _refuse_key(file: SettingsFile, keys: Keys, options: Mapping[str, Options]) 
     what = "no such option" if len(keys) == 1 else f"no such option of {keys[0]}"
     everywhere = {name: option for some in options.values() for name, option in some.items()}
     known = options[keys[0]] if len(keys) > 1 else everywhere
-    raise RequestError(f"{what}: {quote(key)} ({place})", hint=next(_hints_for(key, known, options)))
+    raise RequestError(f"{what}: {shorten(key)} ({place})", hint=next(_hints_for(key, known, options)))
 
 
 def _hints_for(key: str, known: Options, options: Mapping[str, Options]) -> Iterator[str]:

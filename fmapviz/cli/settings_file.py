@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 OWN, SHARED = "fmapviz.toml", "pyproject.toml"  # in one folder the first one counts
 _HEADINGS = {OWN: (), SHARED: ("tool", "fmapviz")}  # of the table with the settings
 _MOST_BYTES = 2**20
+MOST_BITS = 64  # of a number; Python refuses to print thousands of digits
+_MOST_SHOWN = 80  # characters
 _MOST_LINES = 100  # that may hold the key of a message
 _IGNORED = "--no-config ignores the file"
 _OPEN = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)  # a pipe is not waited for
@@ -73,14 +75,21 @@ def describe(value: object) -> str:
     """Describe a value of a file for a message.
 
     Example:
-        >>> describe(True), describe("a"), describe(1.5), describe({}), describe([1])
-        ('true', "'a'", '1.5', 'a table', 'an array')
+        >>> describe(True), describe("a"), describe(1.5), describe({}), describe([1]), describe(2**64)
+        ('true', "'a'", '1.5', 'a table', 'an array', 'a number of more than 64 bits')
     """
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, dict | list):
         return "a table" if isinstance(value, dict) else "an array"
-    return quote(value) if isinstance(value, str) else printable(str(value))
+    if isinstance(value, int) and value.bit_length() > MOST_BITS:
+        return "a number of more than 64 bits"
+    return shorten(value) if isinstance(value, str) else printable(str(value))
+
+
+def shorten(text: str) -> str:
+    """Quote the beginning of a text."""
+    return quote(text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}...")
 
 
 def _read(path: Path, here: Path) -> SettingsFile | None:
@@ -166,7 +175,7 @@ def _line_of(text: str, keys: Sequence[str]) -> int | None:
     r"""Return the line at which a key is set: a text that ends before it has no such key, one that ends after it has it.
 
     Example:
-        >>> _line_of("to = [\n'png',\n]\n[diff]\nto = 'html'", ["to"]), _line_of("[a]\\n'b' = 1", ["a", "b"])
+        >>> _line_of("to = [\n'png',\n]\n[diff]\nto = 'html'", ["to"]), _line_of("[a]\n'b' = 1", ["a", "b"])
         (1, 2)
     """
     if not keys:

@@ -248,6 +248,9 @@ UNKNOWN = {
     "[tool.fmapviz]\nto = 'png'": "no such option: 'tool' (fmapviz.toml:1) | fmapviz.toml has options at its top",
     "[verify]\nsleep = 3": "no such option of verify: 'sleep' (fmapviz.toml:2) | ",
     "[guide]\npage = 3": "no such option: 'guide' (fmapviz.toml:1) | ",
+    f"{'x' * 9999} = 1": f"no such option: '{'x' * 80}...' (fmapviz.toml:1) | ",
+    '"" = 1': "no such option: '' (fmapviz.toml:1) | ",
+    '"a\\u001b[31m" = 1': r"no such option: 'a\x1b[31m' (fmapviz.toml) | ",
     "[stlye]\nnorm = 'run'": "no such option: 'stlye' (fmapviz.toml:1) | ",
     "layers = '''\nbad = 1\n'''\nbad = 1": "no such option: 'bad' (fmapviz.toml:4) | ",
 }
@@ -264,6 +267,8 @@ WRONG = {
     "[[run]]\nx = 1": "run is a command, and no option (fmapviz.toml:1)",
     'out = "a\\u0000"': "out must be text without zero bytes, not 'a\\x00' (fmapviz.toml:1)",
     "[run]\nmean = '0.5'\ncolumns = [1]": "columns takes one value, not an array (fmapviz.toml:3)",
+    f"columns = 0x{'f' * 9999}": "columns must be a number of TOML, not a number of more than 64 bits (fmapviz.toml:1)",
+    f"labels = '{'x' * 9999}'": f"labels must be true or false, not '{'x' * 80}...' (fmapviz.toml:1)",
     "columns = 'x'": "invalid value for '--columns': ",
     "\ncolumns = 0": "columns must be at least 1: '0' (fmapviz.toml:2)",
     "norm = 'x'\npadding = 0": "no such norm: 'x' (fmapviz.toml:1)",
@@ -285,7 +290,7 @@ NO_TOML = {
 }
 
 
-@pytest.mark.parametrize(("text", "expected"), UNKNOWN.items())
+@pytest.mark.parametrize(("text", "expected"), UNKNOWN.items(), ids=range(len(UNKNOWN)))
 def test_an_unknown_key_is_refused_with_its_place_and_what_it_may_mean(text, expected, write):
     write(text)
     with pytest.raises(FmapvizError) as caught:
@@ -300,7 +305,7 @@ def test_the_table_of_a_command_is_checked_in_full_when_it_runs(write):
     assert outcome("top") == "k takes one value, not an array (fmapviz.toml:4)"
 
 
-@pytest.mark.parametrize(("text", "expected"), WRONG.items())
+@pytest.mark.parametrize(("text", "expected"), WRONG.items(), ids=range(len(WRONG)))
 def test_a_wrong_value_is_refused_with_its_place(text, expected, write):
     write(text)
     message = outcome("run")
