@@ -107,7 +107,7 @@ def test_pages_load_nothing_from_elsewhere_and_fit_the_screen(site, address, bro
 
 @pytest.mark.thorough
 @needs("mkdocs", "site")
-@pytest.mark.parametrize(("words", "found"), [("E_DECODE", "guide/exit-codes.html"), ("checkpoint", "guide/weights.html")])
+@pytest.mark.parametrize(("words", "found"), [("E_DECODE", "guide/exit-codes.html"), ("SLURM jobs", "guide/clusters.html")])
 def test_a_search_finds_the_page(address, browser, words, found):
     page = browser.new_page(viewport={"width": 1400, "height": 900})
     page.set_default_timeout(1000 * PATIENCE)
@@ -115,5 +115,5 @@ def test_a_search_finds_the_page(address, browser, words, found):
     page.get_by_placeholder("Search").fill(words)
     page.locator(".md-search-result__item").first.wait_for()
     links = page.locator(".md-search-result__link").evaluate_all("links => links.map(link => link.href)")
-    assert [link for link in links if found in link]
+    assert found in links[0]
     page.close()
