@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import struct
 import sys
 from base64 import standard_b64encode
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 _MOST = 4  # pictures
 _MOST_PIXELS = 50_000_000  # of a picture: a larger one takes seconds to shrink
+_DEFINITION = re.compile(r"(#\d+);2;\d+;\d+;\d+")  # of a colour in sixels
 _CHUNK = 4096  # bytes of base64 in one sequence of kitty
 
 
@@ -135,6 +137,10 @@ def _has_sixels() -> bool:
 
 
 def _sixels(picture: PillowImage.Image, *, colors: int) -> str:
+    """Return a picture in sixels that defines all colours first: xterm 379 changes pixels before a later definition."""
     from textual_image._sixel import SixelOptions, image_to_sixels
 
-    return image_to_sixels(picture, SixelOptions(colors=colors))
+    sixels = image_to_sixels(picture, SixelOptions(colors=colors))
+    start = sixels.index("#")  # behind the size
+    defined = "".join(each[0] for each in _DEFINITION.finditer(sixels))
+    return sixels[:start] + defined + _DEFINITION.sub(r"\1", sixels[start:])

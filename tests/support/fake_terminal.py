@@ -137,6 +137,7 @@ def _read_sixels(data):
         if word.startswith(b"#"):
             color, *parts = map(int, word[1:].split(b";"))
             if parts:
+                assert (x, y) == (0, 0), "xterm 379 changes pixels before a definition"
                 colors[color] = [round(each * 255 / 100) for each in parts[1:]]
         elif word in b"$-":
             x, y = 0, y + 6 * (word == b"-")
