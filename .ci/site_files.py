@@ -23,6 +23,7 @@ PLACES = {
 }
 LEFT_OUT = {".github/PULL_REQUEST_TEMPLATE.md"}
 PICTURE = re.compile(r'(?<=<img src=")[^":]+(?=")')
+LINK = re.compile(r"\]\(([^)]+)\)")
 OPTION = re.compile(r"(?<=<code>)--?[\w-]+")
 
 
@@ -56,6 +57,15 @@ def on_page_markdown(markdown: str, *, page: Page, files: Files, **_: object) ->
         return files.src_uris[source].url_relative_to(page.file)
 
     return PICTURE.sub(locate, markdown)
+
+
+def on_post_build(config: MkDocsConfig) -> None:
+    """Point the links of llms.txt, which are those of the guide's folder, to the pages of the site."""
+    site, links = Path(config.site_dir), {"../../README.md": "index.html"}
+    for path in (ROOT / "fmapviz/guide").iterdir():
+        links[path.name] = f"guide/{path.stem}.html" if path.suffix == ".md" else f"guide/{path.name}"
+    text = (site / "llms.txt").read_text()
+    (site / "llms.txt").write_text(LINK.sub(lambda link: f"]({links[link[1]]})", text))
 
 
 def on_page_content(html: str, **_: object) -> str:

@@ -39,7 +39,7 @@ def group(capsys):
 def test_pages_of_the_guide_equal_its_files():
     assert sorted(PAGES) == sorted(path.stem for path in (ROOT / "fmapviz" / "guide").glob("*.md"))
     others = {path.name for path in (ROOT / "fmapviz" / "guide").iterdir() if path.suffix != ".md"}
-    assert others == {"json.schema.json"}
+    assert others == {"json.schema.json", "llms.txt"}
 
 
 def test_each_page_begins_with_a_title_and_a_summary():

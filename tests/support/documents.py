@@ -23,7 +23,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 GUIDE = ROOT / "fmapviz" / "guide"
-DOCUMENTS = {"README": ROOT / "README.md", **{path.stem: path for path in sorted(GUIDE.glob("*.md"))}}
+SKILL = ROOT / ".agents" / "skills" / "fmapviz" / "SKILL.md"  # for agents
+DOCUMENTS = {"README": ROOT / "README.md", "SKILL": SKILL, **{path.stem: path for path in sorted(GUIDE.glob("*.md"))}}
 
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _OF_IMAGE = re.compile(r"\S+\.(?:jpg|png): ")

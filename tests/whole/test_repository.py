@@ -20,7 +20,7 @@ WORKFLOWS = {path.stem: path for path in sorted((GITHUB / "workflows").iterdir()
 FORMS = [path for path in sorted((GITHUB / "ISSUE_TEMPLATE").iterdir()) if path.name != "config.yml"]
 DOCUMENTS = [*sorted(GITHUB.rglob("*.md")), *ROOT.glob("tests/*.md")]  # the others: test_documentation.py
 SETTINGS = [*sorted(GITHUB.rglob("*.yml")), ROOT / "pyproject.toml", ROOT / ".pre-commit-config.yaml"]
-TEXTS = [*DOCUMENTS, ROOT / "README.md", *sorted(ROOT.glob("fmapviz/guide/*.md")), *SETTINGS]
+TEXTS = [*DOCUMENTS, ROOT / "README.md", *sorted(ROOT.glob("fmapviz/guide/*.*")), *ROOT.glob(".agents/**/*.md"), *SETTINGS]
 
 
 def load(path):

@@ -11,7 +11,8 @@ from html.parser import HTMLParser
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
-from documents import DOCUMENTS, ROOT
+from documents import DOCUMENTS as ALL
+from documents import ROOT
 from extras import needs
 from markdown_it import MarkdownIt
 from waiting import PATIENCE
@@ -20,6 +21,7 @@ from fmapviz.cli.guide import PAGES
 
 pytest_plugins = ["browser"]  # its fixtures
 
+DOCUMENTS = {name: path for name, path in ALL.items() if name != "SKILL"}  # that is for agents in the repository
 CONFIGURATION = ROOT / ".mkdocs.yml"
 ELEMENTS = {"a", "code", "em", "h1", "h2", "h3", "h4", "img", "li", "ol", "p", "pre", "strong", "table", "td", "th", "ul"}
 WIDTHS = (390, 1400)
@@ -83,6 +85,14 @@ def test_pages_read_as_on_github(site):
         github = Elements(MarkdownIt("commonmark").enable("table").render(path.read_text()))
         shown = Elements((site / page_of(document)).read_text(), all_of_it=False)
         assert shown.counts == github.counts, document
+
+
+@pytest.mark.thorough
+@needs("mkdocs", "site")
+def test_the_links_of_llms_txt_lead_to_pages(site):
+    links = re.findall(r"\]\(([^)]+)\)", (site / "llms.txt").read_text())
+    assert {*links} == {*map(page_of, DOCUMENTS), "guide/json.schema.json"}
+    assert all((site / link).is_file() for link in links)
 
 
 @pytest.mark.thorough
