@@ -29,6 +29,7 @@ from fake_terminal import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+from waiting import PATIENCE
 
 from fmapviz.cli.terminal import Graphics, _graphics_in
 
@@ -36,9 +37,8 @@ STAR = str(Path(__file__).parents[2] / "sample_images/shapes/star.jpg")
 RING = str(Path(__file__).parents[2] / "sample_images/shapes/ring.jpg")
 RUN = ("shapesnet", STAR, "--out", "out", "--layers", "features.0*,features.1*", "--show")
 SHOWS_NONE = "notice: this terminal shows no pictures; those of kitty, iTerm2 and with sixels do"
-# Reports what is found, and how often the terminal is asked; a silent one is waited for shortly.
 FINDING = (
-    f"{OWN}import sys; from fmapviz.cli import terminal; terminal.TIMEOUT_SECONDS = 0.2; "
+    f"{OWN}import sys; from fmapviz.cli import terminal; terminal.TIMEOUT_SECONDS = float(sys.argv[2]); "
     "found = terminal.find_graphics(1); open(sys.argv[1], 'w').write(f'{found and found.protocol} {found and found.colors}')"
 )
 VARIABLES = {
@@ -72,7 +72,9 @@ def find(warm, tmp_path):
     def found(answer, *, variables=VARIABLES["xterm"], **circumstances):
         server = f"{warm}.cli"
         file = tmp_path / "found"
-        ended = run_in_terminal(server, FINDING, file, place=tmp_path, answer=answer, **circumstances, **variables)
+        patience = PATIENCE if re.search(rb"\x1b\[\?[\d;]*c", answer) else 0.2  # what comes is no whole answer
+        words = [server, FINDING, file, patience]
+        ended = run_in_terminal(*words, place=tmp_path, answer=answer, **circumstances, **variables)
         assert ended.code == 0, ended.shown
         return file.read_text(), ended
 
@@ -130,7 +132,7 @@ def test_keys_typed_before_are_left_for_the_shell_and_variables_decide(find, nam
 
 def test_a_terminal_of_another_session_is_not_asked(warm, tmp_path):
     program = FINDING.removeprefix(OWN)
-    ended = run_in_terminal(f"{warm}.cli", program, "found", place=tmp_path, answer=KITTY, **VARIABLES["kitty"])
+    ended = run_in_terminal(f"{warm}.cli", program, "found", PATIENCE, place=tmp_path, answer=KITTY, **VARIABLES["kitty"])
     assert (escapes(ended.shown), (tmp_path / "found").read_text()) == (0, "kitty 256")
 
 

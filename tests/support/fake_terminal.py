@@ -26,7 +26,9 @@ VT340 = b"\x1bP>|XTerm(390)\x1b\\\x1b[?1;0;16S\x1b[?63;1;2;4;6;9;15;16;22c"
 PLAIN = b"\x1b[?1;2c"  # Terminal of macOS
 # A program that runs in the session and in the foreground of the terminal, as one that a shell starts there.
 OWN = "import fcntl, os, termios; os.setsid(); fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
-COMMAND = f"{OWN}from fmapviz.cli.app import main; main()"
+COMMAND = (
+    f"{OWN}from fmapviz.cli import terminal; terminal.TIMEOUT_SECONDS = {PATIENCE}; from fmapviz.cli.app import main; main()"
+)
 
 
 @dataclass
@@ -80,7 +82,9 @@ def run_in_terminal(
                 shown += os.read(ours, 65536)
                 if not asked and b"\x1b[c" in shown:
                     asked = True
-                    os.write(ours, answer)
+                    for part in (answer[:7], answer[7:]):  # as through a network
+                        os.write(ours, part)
+                        time.sleep(0.02)
             elif ended:
                 break
             else:
