@@ -77,7 +77,7 @@ def handle_signals(report: Callable[[Interrupted], int] | None = None) -> None:
     process exits after `GRACE_SECONDS` in any case: foreign code may block or catch the exception.
 
     Args:
-        report: Called before such an exit.
+        report: Called before such an exit; returns its code.
     """
     seen: list[int] = []
     ignored: list[int] = []
@@ -121,10 +121,11 @@ def remove_staged() -> None:
 def _end_soon(interruption: Interrupted, report: Callable[[Interrupted], int] | None) -> None:
     time.sleep(GRACE_SECONDS)
     remove_staged()
+    code = 128 + interruption.number
     with suppress(Exception):
         if report:
-            report(interruption)
-    os._exit(128 + interruption.number)
+            code = report(interruption)
+    os._exit(code)
 
 
 def exit_now(code: int) -> NoReturn:

@@ -47,7 +47,7 @@ def show_pictures(units: Sequence[Path], run: Path) -> None:
         return print_message("notice: --show is for a terminal, and standard output is none")
     graphics = find_graphics(sys.stdout.fileno())
     if graphics is None:
-        return print_message("notice: this terminal shows no pictures; those of kitty, iTerm2 and with sixels do")
+        return print_message("notice: this terminal shows no pictures; kitty, iTerm2, WezTerm and terminals with sixels do")
     if graphics.protocol == "sixel" and not _has_sixels():
         print_message("notice: pictures in this terminal need one more package")
         return print_message("hint: pip install 'fmapviz[show]'")

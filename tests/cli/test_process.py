@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from contextlib import suppress
 import pytest
 from waiting import PATIENCE
 
-from fmapviz.cli import app, process, progress
+from fmapviz.cli import app, printing, process, progress
 from fmapviz.cli.process import Interrupted, interruption_behind
 from fmapviz.errors import RequestError
 from fmapviz.run.pipeline import scheduler
@@ -107,3 +108,15 @@ def test_an_exception_caused_by_an_interruption_ends_as_interruption(code, capsy
 
 def test_an_unrelated_exception_is_no_interruption():
     assert interruption_behind(raised_by(lambda: {}["missing"])) is None
+
+
+def test_a_signal_after_the_summary_adds_no_second_one(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["fmapviz", "verify", "runs", "--json"])
+    monkeypatch.setattr(progress, "_begun", [])
+    monkeypatch.setattr(printing, "summaries", [])
+    monkeypatch.setattr(app, "summaries", printing.summaries)
+    assert app._end_after(Interrupted(signal.SIGTERM)) == 143
+    assert json.loads(capsys.readouterr().out)["exit_code"] == 143
+    printing.summaries[:] = [3]
+    assert app._end_after(Interrupted(signal.SIGTERM)) == 3
+    assert capsys.readouterr().out == ""

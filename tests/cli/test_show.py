@@ -36,7 +36,6 @@ from fmapviz.cli.terminal import Graphics, _graphics_in
 STAR = str(Path(__file__).parents[2] / "sample_images/shapes/star.jpg")
 RING = str(Path(__file__).parents[2] / "sample_images/shapes/ring.jpg")
 RUN = ("shapesnet", STAR, "--out", "out", "--layers", "features.0*,features.1*", "--show")
-SHOWS_NONE = "notice: this terminal shows no pictures; those of kitty, iTerm2 and with sixels do"
 FINDING = (
     f"{OWN}import sys; from fmapviz.cli import terminal; terminal.TIMEOUT_SECONDS = float(sys.argv[2]); "
     "found = terminal.find_graphics(1); open(sys.argv[1], 'w').write(f'{found and found.protocol} {found and found.colors}')"
@@ -183,6 +182,14 @@ def test_pictures_are_shrunk_to_the_terminal_and_never_enlarged(warm, tmp_path):
     first, *others = map(pixels_of, pictures_of_kitty(ended.shown))
     assert first.shape[:2] == (96, 96)
     assert all(max(each.shape[1] / 150, each.shape[0] / 170) == pytest.approx(1, abs=0.01) for each in others)
+
+
+def test_another_terminal_gets_a_notice(warm, tmp_path):
+    """Whatever it says about itself."""
+    ended = run_in_terminal(warm, COMMAND, *RUN, "--to", "png", place=tmp_path, answer=PLAIN, **VARIABLES["iterm2"])
+    notice = "notice: this terminal shows no pictures; kitty, iTerm2, WezTerm and terminals with sixels do"
+    assert (ended.code, text_of(ended.shown)[-1]) == (0, notice)
+    assert not re.search(rb"\x1b_Ga=T|\x1b\]1337|\x1bP", ended.shown)
 
 
 @pytest.mark.parametrize("option", ["-q", "--json"])
