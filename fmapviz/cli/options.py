@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast, get_args, get_o
 import typer
 
 from fmapviz.config import PANELS, Engine, InputOptions, RunConfig, Style, options_of, split, types_of
-from fmapviz.config.options import ITEM
+from fmapviz.config.options import ITEM, Option
 from fmapviz.core import registry
 from fmapviz.core.user_code import references_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from fmapviz.config import Option
     from fmapviz.core.members import NamedMember
 
 GROUPS = (RunConfig, Style, InputOptions, Engine)
@@ -62,6 +61,28 @@ def takes_options(only: Sequence[str] = (), *, pair: bool = False) -> Callable[[
         return command
 
     return decorate
+
+
+# Any: the declaration of an option, which Typer returns as any type; its other arguments.
+def word_option(*names: str, words: Sequence[str], **more: Any) -> Any:
+    """Declare an option of a command that takes one of some words, for help and completion."""
+
+    def complete(incomplete: str) -> list[str]:
+        return [word for word in words if word.startswith(incomplete)]
+
+    return typer.Option(*names, autocompletion=complete, **{"metavar": "|".join(words), **more})
+
+
+# Any: as above.
+def formats_option(formats: Sequence[str], *, help: str, **more: Any) -> Any:  # noqa: A002  Typer's word for it
+    """Declare an option of a command that takes some of the output formats, for help and completion."""
+    option = options_of(RunConfig)["to"]
+    return typer.Option(
+        help=f"{help} {_described(option, formats)}",
+        metavar=option.metavar,
+        autocompletion=lambda incomplete: _complete(option, formats, incomplete),
+        **more,
+    )
 
 
 def read_options(typed: Mapping[str, object]) -> dict[type, dict[str, Any]]:
@@ -145,15 +166,18 @@ def _in_order(option: Option, *, pair: bool) -> list[str]:
     return [*(word for word in option.words if word in known), *(name for name in known if name not in option.words)]
 
 
+def _described(option: Option, members: Sequence[str]) -> str:
+    return "".join(f"{ITEM}{member}: {_members(option.family)[member].help}" for member in members)
+
+
 def _members(family: str) -> Mapping[str, NamedMember]:
     return registry.views() if family == "view" else registry.formats()
 
 
 def _for_pair(option: Option) -> Option:
     """Return an option without the words that need all images of a run of one network."""
-    refused = [word for word in option.words if word in OF_ONE]
-    text = re.sub(rf", ({'|'.join(refused)})\b", "", option.help) if refused else option.help
-    return replace(option, help=text, words=[word for word in option.words if word not in refused])
+    words = [word for word in option.words if word not in OF_ONE]
+    return replace(option, help=option.of_pair or option.help, words=words)
 
 
 def _parameter(group: type, name: str, option: Option, *, pair: bool) -> inspect.Parameter:
@@ -166,11 +190,10 @@ def _parameter(group: type, name: str, option: Option, *, pair: bool) -> inspect
     leaves_default = kind in (str | None, list[str] | None)  # `read_options` leaves it to the dataclass
     repeatable = " Repeatable." if kind == list[str] | None and not option.commas else ""
     members = _in_order(option, pair=pair) if option.family else []
-    described = "".join(f"{ITEM}{member}: {_members(option.family)[member].help}" for member in members)
     declared = typer.Option(
         flag,
         metavar=option.metavar or "|".join(option.words) or None,
-        help=f"{option.help}{repeatable} {described}".rstrip(),
+        help=f"{option.help}{repeatable} {_described(option, members)}".rstrip(),
         show_default=option.shown or True,
         rich_help_panel=option.panel,
         autocompletion=lambda incomplete: _complete(option, members, incomplete),

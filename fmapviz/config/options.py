@@ -42,6 +42,7 @@ class Option:
         family: Package whose members are the values, for shell completion and `--help`; there those in `words` come first.
         commas: Whether one argument may hold several values, separated by commas.
         parse: Parses the typed text; None if Typer does, by the type of the field.
+        of_pair: The help where two networks are compared; empty for the same.
         recorded: Key in the settings of `run.json`; empty if the field does not change pictures.
     """
 
@@ -55,6 +56,7 @@ class Option:
     family: str = ""
     commas: bool = False
     parse: Callable[[str], object] | None = None
+    of_pair: str = ""
     recorded: str = ""
 
 

@@ -59,6 +59,7 @@ class Style:
         "the same range everywhere.",
         metavar="RANGE",
         words=(*NORMS, "fixed:"),
+        of_pair="Range from black to white: channel, layer; around zero: signed, signed-layer; or fixed:LO,HI.",
     )
     columns: int | None = _option(None, "Tiles per row.", metavar="N", shown="square root of their number")
     padding: int = _option(2, "Pixels between tiles.", metavar="N")
@@ -68,6 +69,8 @@ class Style:
         "`top:K` ranks by the maximum, `top:K:mean` by the mean, `top:K:std` by the standard deviation; of two networks "
         "`top:K:change` by the root mean square of what differs.",
         metavar="LIST|top:K",
+        of_pair="Channels to draw: all, 0,3,8-15, or top:16:change, those that change most; top:16, top:16:mean, top:16:std "
+        "rank otherwise.",
     )
     scale: int = _option(1, "Size of a value, N x N pixels.", metavar="N")
     colormap: str | None = _option(
@@ -104,6 +107,7 @@ class Style:
         None,
         "Query of attention: the patch at row Y and column X of the network's input, or the mean of all patches.",
         metavar="Y,X|mean",
+        words=("mean",),
         shown="the class token; without one the mean",
     )
     anchor: str | None = _option(

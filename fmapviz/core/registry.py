@@ -82,6 +82,11 @@ def offered_formats(*, pair: bool = False) -> dict[str, Format]:
     }
 
 
+def page_formats() -> dict[str, Format]:
+    """Return the formats in which pages with pictures of several images are written."""
+    return {name: form for name, form in formats().items() if "pictures" in form.needs and not form.write_film}
+
+
 def view(name: str) -> View:
     """Return a view; it is the user's own if the name is an `OwnName`.
 

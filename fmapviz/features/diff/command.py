@@ -9,7 +9,7 @@ import typer
 
 from fmapviz.cli.console import Console
 from fmapviz.cli.next_step import is_first, show_next_step
-from fmapviz.cli.options import OF_ONE, read_options, takes_options
+from fmapviz.cli.options import OF_ONE, read_options, takes_options, word_option
 from fmapviz.cli.printing import results_only, show_status
 from fmapviz.cli.process import importing
 from fmapviz.cli.run import JsonOption, QuietOption, ShowOption, VerboseOption  # noqa: TC001  Typer reads them
@@ -17,6 +17,7 @@ from fmapviz.config import COMMON, InputOptions, RunConfig, Style
 from fmapviz.config.style import NORMS, check_norm
 from fmapviz.core import registry
 
+_DTYPES = ("bfloat16", "float16", "float32", "float64")
 _OPTIONS = (
     *("weights", "layers", "exclude", "types", "to", "every", "frames", "out", "name", "single_file", "fsync"),
     *("norm", "columns", "padding", "channels", "scale", "colormap", "labels"),
@@ -39,18 +40,19 @@ def diff(
     *,
     against: Annotated[
         str | None,
-        typer.Option(
+        word_option(
+            words=("default", "random", "model:", *(f"dtype:{name}" for name in _DTYPES)),
             metavar="NAME|FILE|...",
             help="Second network: other weights, as --weights accepts them; model:NAME, another network; "
-            "dtype:bfloat16, the same network in another type.",
+            f"dtype:bfloat16, the same network in another type ({', '.join(_DTYPES)}).",
             rich_help_panel=COMMON,
             show_default=False,
         ),
     ] = None,
     reference: Annotated[
         str | None,
-        typer.Option(
-            metavar="first|previous",
+        word_option(
+            words=("first", "previous"),
             help="Checkpoint to compare each one with, if --weights names several, such as 'ckpt/epoch_*.pt'.",
             rich_help_panel=COMMON,
             show_default="first",

@@ -6,15 +6,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fmapviz.cli.options import as_typed
+from fmapviz.cli.options import as_typed, formats_option, word_option
 from fmapviz.cli.printing import print_json, print_line, print_message, results_only, show_status
 from fmapviz.cli.process import importing
 from fmapviz.cli.run import JsonOption, ShowOption  # noqa: TC001  Typer reads them
 from fmapviz.config import split
+from fmapviz.core import registry
 from fmapviz.errors import printable
 
 if TYPE_CHECKING:
     from fmapviz.events import Event
+
+
+_CROPS = ("auto", "field", "whole")
 
 
 def top(
@@ -28,11 +32,14 @@ def top(
     exclude: Annotated[list[str] | None, typer.Option(metavar="GLOB,...", help="Leave these layers out.")] = None,
     k: Annotated[int, typer.Option("-k", metavar="N", help="Images per channel; up to 16 for a run with --shard.")] = 9,
     by: Annotated[
-        str, typer.Option(metavar="max|mean|min", help="Rank images by the largest value, the mean or the smallest value.")
+        str,
+        word_option(words=("max", "mean", "min"), help="Rank images by the largest value, the mean or the smallest value."),
     ] = "max",
     crop: Annotated[
         str,
-        typer.Option(metavar="HOW", help="Show the receptive field, the whole picture, or the field if it is small: auto."),
+        word_option(
+            words=_CROPS, help="Show the receptive field (field), the whole picture, or the field if it is small (auto)."
+        ),
     ] = "auto",
     channels: Annotated[str, typer.Option(metavar="LIST", help="Channels to show, such as 0,3,8-15.")] = "all",
     inside: Annotated[
@@ -41,13 +48,22 @@ def top(
     ] = False,
     to: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME,...", help="Formats of the pages.", show_default="those of the run, or png"),
+        formats_option(
+            [*registry.page_formats()],
+            help="Formats of the pages; html needs a run with a report.",
+            show_default="those of the run, or png",
+        ),
     ] = None,
     weights: Annotated[
         str | None, typer.Option(metavar="NAME|FILE", help="The weights, if the run does not record where they are from.")
     ] = None,
     device: Annotated[
-        str, typer.Option(metavar="NAME", help="Device to compute on: auto, cpu, cuda, cuda:1 or mps.")
+        str,
+        word_option(
+            metavar="NAME",
+            words=("auto", "cpu", "cuda", "mps"),
+            help="Device to compute on: auto, cpu, cuda, cuda:1 or mps.",
+        ),
     ] = "auto",
     workers: Annotated[
         int | None, typer.Option(metavar="N", help="Images processed at once.", show_default="one per core, at most 8")

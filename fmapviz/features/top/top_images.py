@@ -198,11 +198,7 @@ def _with_formats(session: Session, asked: Sequence[str]) -> Session:
         RequestError: A format does not exist, shows no pictures, or needs those of all images.
     """
     pages = registry.pages().keys() - session.writers.keys()
-    offered = {
-        name: form
-        for name, form in registry.formats().items()
-        if "pictures" in form.needs and not form.write_film and name not in pages
-    }
+    offered = {name: form for name, form in registry.page_formats().items() if name not in pages}
     for form in asked:
         registry.form(form, offered)
         if "pictures" not in needs_of(form):
