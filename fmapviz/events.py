@@ -143,6 +143,7 @@ class RunSummary:
         left_out: Directories left out of the results over all images because files in them are damaged.
         notices: Remarks on the whole run, for instance why its name has a number.
         units: Directories of the first images by name, whose pictures are shown in a notebook.
+        same: Whether a run that was drawn again has the digest of the first one; None: it was not, or one has no digest.
         no_inputs: Number of files and folders among the inputs that are no images, by reason: `hidden`, `no suffix`, `.svg`.
     """
 
@@ -167,6 +168,7 @@ class RunSummary:
     notices: tuple[str, ...] = ()
     no_inputs: Mapping[str, int] = field(default_factory=dict)
     units: tuple[Path, ...] = ()
+    same: bool | None = None
 
     def __repr__(self) -> str:
         """Return its fields, without those that are zero, False or empty, and those that repeat others."""
@@ -211,10 +213,10 @@ class RunSummary:
 
     @property
     def exit_code(self) -> int:
-        """0 if everything is done, 3 if some inputs failed or were left out, 4 if nothing is done."""
+        """0 if all is done, 3 if inputs failed or were left out, or the digest is another one, 4 if nothing is done."""
         if not self.done + self.skipped:
             return 0 if self.model_pictures else 3 if self.stopped else 4
-        return 3 if self.failed or self.left_out else 0
+        return 3 if self.failed or self.left_out or self.same is False else 0
 
 
 def _pictures_of(unit: Path) -> list[Path]:

@@ -79,6 +79,15 @@ _ABOUT_RUNS = (
         ),
     ),
     Subcommand(
+        name="rerun",
+        help="Draw a run again from its records, and compare the digests.",
+        function="fmapviz.cli.rerun:rerun",
+        examples=(
+            ("fmapviz rerun runs/resnet18", "the same images again, into runs/resnet18-rerun"),
+            ("fmapviz rerun their-run/run.json --plan", "what a record asks for: size and time"),
+        ),
+    ),
+    Subcommand(
         name="extract",
         help="Write one picture of a run with --shard to a file.",
         function="fmapviz.cli.verify:extract",

@@ -100,7 +100,7 @@ class Console:
         pages = [page for page in pages if page.exists() or (is_url(str(page)) and summary.exit_code != 4)]
         if self._json:
             fields = asdict(summary)
-            for name in ("model_pictures", "units", "highlights", "notices"):  # the last two have separate lines
+            for name in ("model_pictures", "units", "highlights", "notices", "same"):  # the last two have separate lines
                 del fields[name]
             fields |= {"dead": summary.dead, **fields.pop("results")}
             opened = {name: commands.get(name) for name, form in registry.formats().items() if form.open_with}

@@ -37,6 +37,7 @@ _COMMANDS = {
     f"{_DRAWS} feature maps": "visualize visualise draw plot predict infer inference forward start exec execute hook hooks "
     "capture dump features activations featuremaps feature-maps process convert render viz vis",
     "`fmapviz MODEL INPUT... --plan` estimates size and time": "plan dry-run estimate preview dryrun",
+    "`fmapviz rerun RUN` draws a finished run again": "reproduce replay repeat redo redraw again",
     "the same command continues an interrupted run": "resume continue restart retry",
     f"{_DRAWS} gradients and heat maps with --view": "explain attribution cams heatmap heatmaps grad-cam",
 }  # fmt: skip

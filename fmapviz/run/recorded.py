@@ -202,6 +202,9 @@ def config_of(
                 f"the network of {quote(run)} was drawn while it was trained",
                 hint="this needs one network: fmapviz.visualize(model, images, to='stats') of a checkpoint makes such a run",
             )
+        if model is None and settings.get("against"):
+            hint = "the original command draws it again, with another name="
+            raise RequestError(f"{quote(run)} compares two networks", hint=hint)
         if model is None and "model" in request and request["model"] is None:
             raise RequestError(f"the network of {quote(run)} was given in Python", hint="model= takes it again")
         stored = (request.get("preprocessing") or {}).items()

@@ -257,20 +257,31 @@ def load_recorded(record: Mapping[str, Any], run: Path | str, *, out: Path | str
         RefusedError: The network, its weights, code or preprocessing are others than those of the run.
     """
     execution = execution_of(record)
-    if isinstance(record.get("settings"), dict) and record["settings"].get("against"):
-        raise RequestError(f"{quote(run)} compares two networks", hint="run the original command again with another name=")
     device = str(execution.get("device", "auto"))
     workers, batch_size = (execution.get(name) for name in ("workers", "batch_size"))
     with in_recorded_directory(record):
         config = config_of(record, run)
         session, _ = load_session(replace(config, out=out, device=device, workers=workers, batch_size=batch_size))
-        changed = changed_code(record)
+        return check_same(record, run, session)
+
+
+def check_same(record: Mapping[str, Any], run: Path | str, session: Session) -> Session:
+    """Return a loaded session with the identity of a run.
+
+    Args:
+        record: The content of the run's `run.json`.
+        run: Its path or address.
+        session: The session.
+
+    Raises:
+        RefusedError: The network, its weights, code or preprocessing are others than those of the run.
+    """
     known = [session.info]
     if session.info.sha256 is not None:  # the same weights may lie in a file of another name by now
         known.append(replace(session.info, weights=str(record["settings"]["weights"])))
     info = next((each for each in known if each.fingerprint == record.get("fingerprint")), None)
     if info is None:
-        changed = changed or differences(record.get("settings"), session.info.settings)
+        changed = changed_code(record) or differences(record.get("settings"), session.info.settings)
         raise RefusedError(
             f"{quote(run)} was drawn with something else: {'; '.join(changed) or 'its settings are damaged'}",
             hint="it needs the network, the weights and the preprocessing that it was drawn with",

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import textwrap
-from contextlib import chdir
 from io import BytesIO
 from pathlib import Path
 
@@ -15,8 +13,8 @@ import pytest
 from cases import often, thorough
 from image_files import paint
 from PIL import Image
+from recorded_runs import KINDS, OFTEN, comment, digest_of, draw, forge, furnish
 from safetensors.numpy import load_file, save
-from test_digest import digest_of, forge
 from trees import snapshot, stamps
 
 from fmapviz.config.sample import SampleSize
@@ -28,36 +26,6 @@ from fmapviz.store.digest import Digests
 from fmapviz.store.remote.local_copy import local_copy
 from fmapviz.store.run import read_run
 from fmapviz.store.verify import verify_copy
-
-CODE = """
-    import torch
-    from torch import nn
-
-    inputs = (3, 24, 24)
-
-
-    def build():
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
-            head = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 4))
-            return nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 6, 3), nn.ReLU(), *head)
-
-
-    def energy(maps):
-        return maps.square().mean(1)
-"""
-KINDS = {
-    "pictures, values and statistics": {"to": "png,html,raw,npz,stats,tensorboard,svg", "views": "maps,kernels,gradcam"},
-    "values of all images": {"to": "png,raw", "views": "maps,pca,clusters", "norm": "run", "pca": "shared"},
-    "shards": {"to": "tar,tensorboard,stats", "shard": 2, "views": "maps,mean"},
-    "events alone": {"to": "tensorboard", "views": "maps,grads,mean"},
-    "chosen layers": {"to": "png", "views": "layercam,histogram", "layers": "0,2", "targets": "1,top2"},
-    "a view of one's own": {"to": "png", "views": "net.py:energy"},
-    "other inputs": {"to": "png,stats", "size": 31, "fit": "pad", "predictions": 2, "channels": "top:2"},
-    "torchvision": {"model": "squeezenet1_1", "weights": "random:3", "layers": "classifier.1", "to": "png", "size": 64},
-    "pages of several images": {"to": "png,stats", "views": "maps,top"},
-}
-OFTEN = ("pictures, values and statistics", "values of all images", "shards")
 
 
 def run_again(place, sample="all"):
@@ -72,26 +40,10 @@ def statuses(place, sample="all"):
     return {each.path.name: each.status for each in run_again(place, sample)}
 
 
-def draw(place, out, **options):
-    """Draw three images in a directory with the code of a network."""
-    from fmapviz.config import InputOptions, Style
-
-    groups = {}
-    for name, kind in (("style", Style), ("preprocessing", InputOptions)):
-        given = {key: options.pop(key) for key in [*options] if key in kind.__dataclass_fields__}
-        groups[name] = kind(**given)
-    with chdir(place):
-        return visualize(options.pop("model", "net.py:build"), "in", out=out, workers=1, **groups, **options).directory
-
-
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
     """A directory with a network and three images."""
-    place = tmp_path_factory.mktemp("redraw")
-    (place / "net.py").write_text(textwrap.dedent(CODE))
-    for number, name in enumerate(("a.png", "b.png", "more/c.png")):
-        paint(place / "in" / name, number, (24, 24))
-    return place
+    return furnish(tmp_path_factory.mktemp("redraw"))
 
 
 @pytest.fixture(scope="module")
@@ -242,10 +194,6 @@ def test_what_is_gone_is_named_and_the_rest_is_drawn(place, tmp_path):
     assert {name: each.status for name, each in found.items()} == {"a.png": "undrawn", "b.png": "undrawn", "c.png": "same"}
     assert "its image is gone" in found["a.png"].reason
     assert "its image has changed" in found["b.png"].reason
-
-
-def comment(code):
-    code.write_text(code.read_text() + "# a comment\n")
 
 
 @pytest.mark.parametrize(

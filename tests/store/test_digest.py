@@ -13,6 +13,7 @@ from cases import thorough
 from documents import blocks_of
 from faults import SHARDS, Scenario
 from image_files import paint
+from recorded_runs import digest_of, forge
 from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
 from tensorboard.compat.proto.event_pb2 import Event
 
@@ -31,15 +32,6 @@ KINDS = {
     "shards": SHARDS,
 }
 NOT_COUNTED = {"report.js", "index.parquet", "ranking.parquet"}  # they name images by their paths
-
-
-def digest_of(place, *, partial=False):
-    """Return the only digest below a directory; `partial`: run-level files may be out of date."""
-    with local_copy(place) as copy:
-        digests = Digests()
-        list(verify_copy(copy, digests=digests))
-    (run,) = digests.runs
-    return digests.digest(run, partial=partial)
 
 
 def paint_all(folder, *, later=0):
@@ -105,17 +97,6 @@ def test_other_settings_change_it(runs, tmp_path):
 
 
 # --- what changes it
-
-
-def forge(unit, name, data):
-    """Replace a file of a unit, and correct all checksums."""
-    (unit / name).write_bytes(data)
-    record = json.loads((unit / "unit.json").read_bytes())
-    del record["sha256"]
-    for entry in record["files"]:
-        if entry["name"] == name:
-            entry |= {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-    (unit / "unit.json").write_bytes(checksummed_json.dumps(record))
 
 
 @pytest.mark.parametrize(

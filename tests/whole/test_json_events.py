@@ -50,7 +50,10 @@ OF_CLASSES = {
     "failure": (Failure, {}),
     "summary_of_run": (
         RunSummary,
-        {"results": ("dead", "differences"), **dict.fromkeys(("model_pictures", "units", "highlights", "notices"), ())},
+        {
+            "results": ("dead", "differences"),
+            **dict.fromkeys(("model_pictures", "units", "highlights", "notices", "same"), ()),
+        },
     ),
 }
 # Added by the command; `layers` of a comparison is a list.
@@ -58,7 +61,7 @@ ADDED = {
     "plan": {"fits", "config"},
     "layer": {"receptive_field", "reason", "ungated"},
     "contents": {"name"},
-    "summary_of_run": {"exit_code", "tensorboard", "report"},
+    "summary_of_run": {"exit_code", "tensorboard", "report", "digest", "digest_before"},
 }
 
 
@@ -89,7 +92,7 @@ def test_the_events_of_a_run_have_the_fields_that_the_guide_lists(printed):
 def test_documented_fields_equal_those_of_the_events():
     assert WORDS["image"] == {each.name for each in fields(Outcome)} - {"failure"} | {"code", "message"}
     assert WORDS["notice"] == {each.name for each in fields(Notice)}
-    inner = {"model_pictures", "units", "highlights", "notices", "results"}
+    inner = {"model_pictures", "units", "highlights", "notices", "results", "same"}
     shown = {"dead", "exit_code", "tensorboard", "report"}
     assert WORDS["summary"] == {each.name for each in fields(RunSummary)} - inner | shown
 
