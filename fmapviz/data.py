@@ -104,6 +104,10 @@ class LayerInfo:
         calls: Number of calls in one forward pass.
         aliases: Other paths to the same module.
         layout: The axes of its first output, such as `N 1+H*W C`, see the page *layouts* of the guide; empty if unknown.
+        macs: Multiply-accumulate operations of its calls in the forward pass of one image, with those of its children; None
+            if it did not run, or if an operator has no known formula.
+        parameter_bytes: Size of its parameters, with those of its children.
+        output_bytes: Size of its first output for one image; None if it did not run.
     """
 
     index: int | None
@@ -114,6 +118,9 @@ class LayerInfo:
     calls: int
     aliases: tuple[str, ...] = ()
     layout: str = ""
+    macs: int | None = None
+    parameter_bytes: int = 0
+    output_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

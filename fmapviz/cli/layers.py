@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fmapviz.cli.layer_tables import TABLES, check_tables, layer_record, plain_table
 from fmapviz.cli.options import as_typed, read_options, takes_options
-from fmapviz.cli.printing import align, print_json, print_line, print_message, results_only, show_status
+from fmapviz.cli.printing import print_json, print_line, print_message, results_only, show_status
 from fmapviz.cli.process import importing
 from fmapviz.cli.run import JsonOption, ModelArgument, running_option
-from fmapviz.config import InputOptions, RunConfig
+from fmapviz.config import InputOptions, RunConfig, split
 from fmapviz.core import registry
-from fmapviz.errors import RequestError, printable, quote, suggest
+from fmapviz.core.files import format_bytes, write_over, writing_to
+from fmapviz.core.urls import is_url
+from fmapviz.errors import RequestError, first_few, printable, quote, suggest
 from fmapviz.models.load import check_name, model_names
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from fmapviz.data import LayerInfo
-    from fmapviz.observe.receptive_field import ReceptiveField
+    from collections.abc import Mapping
 
 FieldOption = Annotated[
     bool,
@@ -35,11 +35,25 @@ def list_layers(
     model: ModelArgument,
     *,
     receptive_field: FieldOption = False,
+    to: Annotated[
+        list[str] | None,
+        typer.Option("--to", metavar="md|csv|json,...", help="Print Markdown, CSV or a JSON array.", show_default="a table"),
+    ] = None,
+    out: Annotated[
+        str | None,
+        typer.Option("--out", metavar="DIR", help="With --to: write files to DIR.", show_default="standard output"),
+    ] = None,
     json: JsonOption = False,
     **options: Any,  # some fields of RunConfig and InputOptions
 ) -> None:
     """List the layers of MODEL in the order of execution, with shapes. Needs no image and no weights."""
     check_name(model)
+    forms = split(to or ())
+    check_tables(forms)
+    if out is not None and (not forms or is_url(out)):
+        raise RequestError("--out needs --to, and a local directory", hint=f"--to {','.join(TABLES)} --out DIR")
+    if json and forms:
+        raise RequestError("--json and --to exclude each other", hint="--to json prints an array, --json an object per line")
     typed = read_options(options)
     prepared = InputOptions(**typed[InputOptions])
 
@@ -49,7 +63,8 @@ def list_layers(
         from fmapviz.run.layer_list import load_and_list, remember_model
 
     with results_only():
-        loaded, rows, outputs = load_and_list(model, preprocessing=prepared, **typed[RunConfig])
+        listed = load_and_list(model, preprocessing=prepared, **typed[RunConfig])
+        loaded, rows, outputs = listed.model, listed.rows, listed.outputs
         remember_model(model, loaded)
         fields = None
         if receptive_field:
@@ -68,15 +83,37 @@ def list_layers(
     if outputs:
         parts = ", ".join(f"{key} {' x '.join(map(str, shape))}".strip() for key, shape in outputs.items())
         print_message(f"notice: the network returns {printable(parts)}; --output KEY chooses the class scores")
+    if listed.uncounted:
+        operators = printable(first_few(list(listed.uncounted)))
+        print_message(f"notice: MACs are unknown where {operators} computes: it has no formula in torch.utils.flop_counter")
     if json:
         for row in rows:
-            added = {} if fields is None else _field_record(fields.get(row.name))
-            print_json({"event": "layer", **asdict(row), **added})
+            print_json({"event": "layer", **layer_record(row, fields)})
         executed = sum(row.index is not None for row in rows)
         counts = {"layers": len(rows), "executed": executed}
-        print_json({"event": "summary", "model": model, **counts, "outputs": outputs, "exit_code": 0})
+        size = {"parameters": listed.parameters, "parameter_bytes": listed.parameter_bytes, "macs": listed.macs}
+        print_json({"event": "summary", "model": model, **counts, **size, "outputs": outputs, "exit_code": 0})
+        return
+    tables = {form: TABLES[form](rows, fields) for form in forms} or {"": plain_table(rows, fields)}
+    if out is None:
+        print_line("\n\n".join(tables.values()))
     else:
-        print_line("\n".join(_table(rows, fields)))
+        _write(tables, model, Path(out))
+    macs = "" if listed.macs is None else f", {listed.macs:,} MACs"
+    print_message(f"{model}: {listed.parameters:,} parameters ({format_bytes(listed.parameter_bytes)}){macs}")
+
+
+def _write(tables: Mapping[str, str], model: str, folder: Path) -> None:
+    """Write tables to files, replacing former ones, and print their paths."""
+    from fmapviz.store.run import stem_of
+
+    with writing_to(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    for form, text in tables.items():
+        path = folder / f"{stem_of(model)}.layers.{form}"
+        with writing_to(path):
+            write_over(path, f"{text}\n".encode())
+        print_line(printable(str(path)))
 
 
 def list_models(
@@ -91,44 +128,3 @@ def list_models(
         hint = f"fmapviz models '{source}:*'" if source in registry.sources() else suggest(pattern, model_names())
         raise RequestError(f"no model name matches {quote(pattern)}", hint=hint)
     print_line("\n".join(names))
-
-
-def _table(rows: list[LayerInfo], fields: dict[str, ReceptiveField] | None) -> list[str]:
-    """Return the rows as aligned columns."""
-    cells: list[tuple[str, ...]] = [("#", "layer", "type", "output", "axes", "parameters", "calls")]
-    for row in rows:
-        number, shape = ("-", "not executed") if row.shape is None else (str(row.index), " x ".join(map(str, row.shape)))
-        name = f"{row.name} = {', '.join(row.aliases)}" if row.aliases else row.name
-        cells.append((number, printable(name), row.type, shape, row.layout, f"{row.parameters:,}", str(row.calls)))
-    if fields is not None:
-        added = [("field", "stride", "start"), *(_field_cells(fields.get(row.name)) for row in rows)]
-        cells = [(*row, *more) for row, more in zip(cells, added, strict=True)]
-    return align(cells, right={0, 5, 6})
-
-
-def _field_cells(field: ReceptiveField | None) -> tuple[str, str, str]:
-    """Return a field's size, stride and start as text; stride and start are those without gates."""
-    if field is None:
-        return "", "", ""
-    shown = field.ungated or field
-    if shown.reason:
-        return f"whole picture ({shown.reason})", "", ""
-    size = _pair(shown.size, " x ")
-    if field.ungated:
-        size = f"{'whole picture' if field.is_whole else _pair(field.size, ' x ')}, {size} ungated"
-    return size, _pair(shown.stride, " x ") if shown.stride else "irregular", _pair(shown.start, ", ")
-
-
-def _pair(numbers: Sequence[int], between: str) -> str:
-    return between.join(map(str, numbers))
-
-
-def _field_record(field: ReceptiveField | None) -> dict[str, Any]:
-    """Return a field as JSON values; `receptive_field` is None where it is unknown."""
-    if field is None or field.reason:
-        record: dict[str, Any] = {"receptive_field": None, "reason": field.reason if field else "not executed"}
-    else:
-        record = {"receptive_field": {"size": field.size, "stride": field.stride, "start": field.start}, "reason": ""}
-    if field and field.ungated:
-        record["ungated"] = _field_record(field.ungated)["receptive_field"]
-    return record

@@ -26,7 +26,10 @@ if TYPE_CHECKING:
     Value = str | bool | list[str]
 
 RUN = "run"
-_OF_ITS_OWN = {("extract", "force")}  # replaces a file of the user, elsewhere pictures of fmapviz
+_OF_ITS_OWN = {
+    ("extract", "force"),  # replaces a file of the user, elsewhere pictures of fmapviz
+    ("layers", "out"),  # only with formats of tables
+}
 _TYPED_ONLY = {"help", "version", "no-config", "generate", "install-completion", "show-completion"}
 _ARGUMENTS = {"model", "models", "input", "inputs", "images"}
 _CODE = re.compile(r"(^model:|^|,)([^,:]+\.py)(?=[:,]|$)")

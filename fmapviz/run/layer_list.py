@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from math import prod
 from typing import TYPE_CHECKING
 
 import torch
@@ -24,6 +25,7 @@ from fmapviz.observe.class_scores import is_detection
 from fmapviz.observe.hooks import observe
 from fmapviz.observe.layers import find_layers, select_layers, unwrap
 from fmapviz.observe.layouts.find import LayoutFinder
+from fmapviz.observe.macs import MacCounter
 from fmapviz.observe.outputs import keys_of, tensors
 from fmapviz.run.forward_pass import ForwardError
 
@@ -31,6 +33,29 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from fmapviz.data import FeatureMap, Layer
+
+
+@dataclass(frozen=True, slots=True)
+class LayerList:
+    """The layers of a model.
+
+    Attributes:
+        model: The model, on the meta device if it can run there.
+        rows: The chosen layers.
+        outputs: See `list_outputs`.
+        parameters: Number of parameters of the whole model.
+        parameter_bytes: Their size.
+        macs: Multiply-accumulate operations of the forward pass of one image; None if an operator has no known formula.
+        uncounted: Operators without one.
+    """
+
+    model: Model
+    rows: list[LayerInfo]
+    outputs: dict[str, tuple[int, ...]]
+    parameters: int
+    parameter_bytes: int
+    macs: int | None
+    uncounted: tuple[str, ...]
 
 
 @renamed(options="preprocessing")
@@ -65,7 +90,7 @@ def list_layers(
         0 features.0 Conv2d (64, 55, 55) 23296
         1 features.3 Conv2d (192, 27, 27) 307392
     """
-    return load_and_list(model, layers=layers, exclude=exclude, types=types, preprocessing=preprocessing)[1]
+    return load_and_list(model, layers=layers, exclude=exclude, types=types, preprocessing=preprocessing).rows
 
 
 def list_outputs(output: object) -> dict[str, tuple[int, ...]]:
@@ -91,8 +116,8 @@ def load_and_list(
     exclude: str | Sequence[str] = (),
     types: str | Sequence[str] = (),
     preprocessing: InputOptions | None = None,
-) -> tuple[Model, list[LayerInfo], dict[str, tuple[int, ...]]]:
-    """Return the model, on the meta device if possible, and the results of `list_layers` and `list_outputs`."""
+) -> LayerList:
+    """Load a model, on the meta device if possible, and list its layers."""
     preprocessing = (
         check_type("preprocessing", preprocessing, InputOptions | None, hint="such as InputOptions(fit='pad')")
         or InputOptions()
@@ -101,7 +126,7 @@ def load_and_list(
         try:
             with uncompiled():
                 outline = outline_model(model, preprocessing=preprocessing)
-                return outline, *_list(outline, types, layers=layers, exclude=exclude)
+                return _list(outline, types, layers=layers, exclude=exclude)
         except ForwardError:  # a model that reads values, such as a detector, cannot run on the meta device
             model = load_model(model, weights="random", preprocessing=preprocessing)
     if not isinstance(model, Model):
@@ -109,7 +134,7 @@ def load_and_list(
         homes, _ = find_homes(module)
         given = LoadedWeights(module, "")
         model = describe_network(given, name=type(module).__name__, preprocessing=preprocessing, code=None, homes=homes)
-    return model, *_list(model, types, layers=layers, exclude=exclude)
+    return _list(model, types, layers=layers, exclude=exclude)
 
 
 def remember_model(spec: object, model: Model) -> None:
@@ -120,7 +145,7 @@ def remember_model(spec: object, model: Model) -> None:
 
 def _list(
     model: Model, types: str | Sequence[str], *, layers: str | Sequence[str], exclude: str | Sequence[str]
-) -> tuple[list[LayerInfo], dict[str, tuple[int, ...]]]:
+) -> LayerList:
     found = find_layers(unwrap(model.module))
     chosen = select_layers(found, types=types, include=layers, exclude=exclude)
     rows = {layer.name: _row(layer) for layer in chosen}
@@ -133,7 +158,11 @@ def _list(
             layout = feature_map.layout or Layout()
             shape = layout.of_one(feature_map.shape, images=len(batch))
             row = replace(
-                row, index=feature_map.index, shape=shape, layout=layout.unlike or layout.unfollowed or layout.text
+                row,
+                index=feature_map.index,
+                shape=shape,
+                layout=layout.unlike or layout.unfollowed or layout.text,
+                output_bytes=prod(shape) * feature_map.values.element_size(),
             )
         rows[row.name] = replace(row, calls=feature_map.call)
 
@@ -144,16 +173,32 @@ def _list(
         warnings.simplefilter("ignore")  # of meta kernels
         try:
             hooks = observe(model.module, chosen, receive, refuse=lambda refused, _: receive(refused), layouts=finder)
-            with hooks, finder.following(batch):
+            with hooks, finder.following(batch), MacCounter.counting([layer.module for layer in chosen]) as counter:
                 output = model.forward(model.module, batch)
         except (Exception, SystemExit) as error:
             failure = ForwardError.after(last, error, given=batch.shape)
             failure.report = report_of(error) if model.own else None
             raise failure from error
-    return sorted(rows.values(), key=lambda row: (row.index is None, row.index)), list_outputs(output)
+    for layer in chosen:
+        if rows[layer.name].calls:
+            rows[layer.name] = replace(rows[layer.name], macs=counter.of(layer.module))
+    return LayerList(
+        model,
+        sorted(rows.values(), key=lambda row: (row.index is None, row.index)),
+        list_outputs(output),
+        *_size(model.module),
+        counter.total,
+        tuple(sorted(counter.uncounted)),
+    )
 
 
 def _row(layer: Layer) -> LayerInfo:
     """Return the row of a layer that has not run."""
-    parameters = sum(values.numel() for values in layer.module.parameters())
-    return LayerInfo(None, layer.name, layer.type, None, parameters, calls=0, aliases=layer.aliases)
+    parameters, size = _size(layer.module)
+    return LayerInfo(None, layer.name, layer.type, None, parameters, calls=0, aliases=layer.aliases, parameter_bytes=size)
+
+
+def _size(module: nn.Module) -> tuple[int, int]:
+    """Return the number of parameters of a module, and their bytes."""
+    found = list(module.parameters())
+    return sum(values.numel() for values in found), sum(values.numel() * values.element_size() for values in found)

@@ -113,12 +113,21 @@ def names_of(info: RunInfo, name: str | None = None) -> Iterator[str]:
     if name is not None:
         yield name
         return
-    model = re.sub(r"^[^(]*/(?=[^(/]*\.py:)", "", info.model)  # the folder of user code
-    stem = "".join(ch if ch.isalnum() or ch in "._-" else "_" for ch in model).lstrip(".").rstrip("_") or "model"
-    stem = f"{stem}-diff" if info.against else stem
+    stem = f"{stem_of(info.model)}-diff" if info.against else stem_of(info.model)
     stem = stem.encode()[:_LONGEST_STEM].decode(errors="ignore")
     yield stem
     yield from (f"{stem}-{number}" for number in count(2))
+
+
+def stem_of(model: str) -> str:
+    """Return the beginning of names of files and directories about a model.
+
+    Example:
+        >>> stem_of("nets/my_net.py:build(width=2)"), stem_of("timm:vit_tiny_patch16_224")
+        ('my_net.py_build_width_2', 'timm_vit_tiny_patch16_224')
+    """
+    model = re.sub(r"^[^(]*/(?=[^(/]*\.py:)", "", model)  # the folder of user code
+    return "".join(ch if ch.isalnum() or ch in "._-" else "_" for ch in model).lstrip(".").rstrip("_") or "model"
 
 
 def describe_contents(directory: Path, info: RunInfo) -> str:

@@ -329,7 +329,7 @@ class TestRun:
 
     def test_layers_prints_a_table(self, fmapviz):
         table = lines(fmapviz("layers", "googlenet").stdout)
-        assert table[0].split() == ["#", "layer", "type", "output", "axes", "parameters", "calls"]
+        assert table[0].split() == ["#", "layer", "type", "output", "axes", "parameters", "calls", "MACs"]
         assert table[1].split() == [
             "0",
             "conv1.conv",
@@ -345,13 +345,15 @@ class TestRun:
             "W",
             "9,408",
             "1",
+            "118,013,952",
         ]
         assert len(table) == 60
         assert ["not" in line for line in table].count(True) == 2
         rows = objects(fmapviz("layers", "googlenet", "--json", "--layers", "aux*").stdout)
         assert [row["shape"] for row in rows[:-1]] == [None, None]
         assert rows[-1] == {
-            "event": "summary", "model": "googlenet", "layers": 2, "executed": 0, "outputs": {}, "exit_code": 0
+            "event": "summary", "model": "googlenet", "layers": 2, "executed": 0, "parameters": 13004888,
+            "parameter_bytes": 4 * 13004888, "macs": 1498376192, "outputs": {}, "exit_code": 0,
         }  # fmt: skip
 
     @pytest.mark.thorough
@@ -469,7 +471,9 @@ class TestStreams:
         (tmp_path / "net.py").write_text(
             "import torch\n\ndef net():\n    print('hello')\n    return torch.nn.Sequential(torch.nn.Conv2d(3, 4, 5))\n"
         )
-        assert in_terminal(warm, ["layers", "net.py:net"], tmp_path) == f"loading net.py:net ...{ERASE}hello\r\n"
+        assert in_terminal(warm, ["layers", "net.py:net"], tmp_path) == (
+            f"loading net.py:net ...{ERASE}hello\r\nnet.py:net: 304 parameters (1.22 kB), 14,520,000 MACs\r\n"
+        )
         assert in_terminal(warm, ["verify", "runs"], tmp_path, environment={"TERM": "dumb"}) == ""
 
 

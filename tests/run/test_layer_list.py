@@ -125,7 +125,10 @@ def test_repeated_calls_of_optical_flow_are_counted():
 def test_a_model_of_videos_lists_its_own_kind_of_convolution():
     rows = list_layers("r3d_18", preprocessing=InputOptions(size=(32, 32)))
     assert {row.type for row in rows} == {"Conv3DSimple", "Conv3d"}
-    assert rows[0] == LayerInfo(0, "stem.0", "Conv3d", (64, 16, 16, 16), 3 * 64 * 3 * 7 * 7, 1, layout="N C T H W")
+    assert rows[0] == LayerInfo(
+        0, "stem.0", "Conv3d", (64, 16, 16, 16), 64 * 441, 1, layout="N C T H W",
+        macs=64 * 16**3 * 441, parameter_bytes=4 * 64 * 441, output_bytes=4 * 64 * 16**3,
+    )  # fmt: skip
 
 
 def test_layers_are_chosen_by_type_and_glob():
@@ -163,8 +166,8 @@ class Twice(nn.Module):
 
 def test_a_module_under_two_names_is_one_layer():
     assert list_layers(Twice(), preprocessing=SMALL) == [
-        LayerInfo(0, "first", "Conv2d", (3, 96, 96), 81, 3, ("block.1",), "N C H W"),
-        LayerInfo(None, "never", "Conv2d", None, 20, 0),
+        LayerInfo(0, "first", "Conv2d", (3, 96, 96), 81, 3, ("block.1",), "N C H W", 3 * 81 * 96**2, 324, 4 * 3 * 96**2),
+        LayerInfo(None, "never", "Conv2d", None, 20, 0, parameter_bytes=80),
     ]
     assert [row.name for row in list_layers(Twice(), layers=["block.*"], preprocessing=SMALL)] == ["first"]
 

@@ -63,11 +63,11 @@ def receptive_field(
     )
     if size is not None:
         preprocessing = replace(preprocessing, size=size)
-    loaded, rows, _ = load_and_list(model, layers=layers, exclude=exclude, types=types, preprocessing=preprocessing)
-    shape = input_shape(loaded)
+    listed = load_and_list(model, layers=layers, exclude=exclude, types=types, preprocessing=preprocessing)
+    shape = input_shape(listed.model)
     if isinstance(preprocessing.size, tuple) and size is not None:
         shape = (*shape[:-2], *preprocessing.size)
-    return find_fields(loaded, [row.name for row in rows], shape)
+    return find_fields(listed.model, [row.name for row in listed.rows], shape)
 
 
 def fields_by_layer(model: Model, rows: Sequence[LayerInfo]) -> dict[str, ReceptiveField]:
