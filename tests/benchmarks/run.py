@@ -342,7 +342,7 @@ with torch.no_grad():
 
 
 def start_up(place, quick):
-    """The command on one picture, against the least that Python and torch need for a forward pass; and `--help`."""
+    """The command on one picture, against the least that Python and torch need for a forward pass; and help."""
     for name in ("alexnet",) if quick else ("alexnet", "vgg16"):
         weights = place / f"{name}.pth"
         torch.save(fmapviz.load_model(name, weights="random").module.state_dict(), weights)
@@ -354,7 +354,10 @@ def start_up(place, quick):
         note = f"{median(own):.2f} s, {median(bare):.2f} s"
         what = f"{name}, one picture, cold / bare imports, load, forward"
         yield Ratio(what, "<= 1.15", [o / median(bare) for o in own], note)
-    yield Ratio("fmapviz --help, seconds", "<= 0.3", [whole_process([*COMMAND, "--help"])[0] for _ in range(5)])
+    for words in (["-h"], ["--help"], ["run", "--help"]):
+        yield Ratio(
+            f"fmapviz {' '.join(words)}, seconds", "<= 0.15", [whole_process([*COMMAND, *words])[0] for _ in range(5)]
+        )
 
 
 FORWARD = """

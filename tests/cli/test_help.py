@@ -2,8 +2,11 @@
 
 import re
 import shlex
+import subprocess
+import sys
 
 import pytest
+from cases import thorough
 from typer.main import get_command
 from typer.testing import CliRunner
 
@@ -148,3 +151,16 @@ def test_the_first_sentence_of_a_command_names_what_it_does():
 
 def test_marks_are_for_terminals():
     assert "\x1b[1m" not in CliRunner().invoke(app, ["-h"]).stdout
+
+
+@pytest.mark.parametrize("words", [["-h"], ["run", "--help"], *thorough(["--help"], ["diff", "-h"], ["alexnet", "-h"], [])])
+def test_help_imports_nothing_slow(words):
+    """Typer imports pydantic to convert values, which takes as long as all the rest."""
+    program = (
+        "import atexit, sys; from fmapviz.cli.app import main\n"
+        "slow = {'torch', 'numpy', 'PIL', 'pydantic', 'rich', 'importlib.metadata', 'asyncio'}\n"
+        "atexit.register(lambda: print('slow:', *sorted(slow & sys.modules.keys())))\n"
+        f"sys.argv = ['fmapviz', *{words!r}]; main()"
+    )
+    shown = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, text=True).stdout
+    assert shown.splitlines()[-1].split() == ["slow:"]
