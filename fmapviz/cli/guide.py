@@ -15,7 +15,17 @@ import typer
 
 from fmapviz.cli.commands import commands
 from fmapviz.cli.help import describe_option, print_help
-from fmapviz.cli.pages import CODES, PAGES, codes_in, find_code, find_page, first_sentence, read_page, rows_of_codes
+from fmapviz.cli.pages import (
+    CODES,
+    PAGES,
+    codes_in,
+    find_code,
+    find_page,
+    first_sentence,
+    near_pages,
+    read_page,
+    rows_of_codes,
+)
 from fmapviz.cli.printing import is_terminal, print_line, print_message
 from fmapviz.errors import RequestError, nearest, quote
 
@@ -55,7 +65,7 @@ def guide(
         return
     words = " ".join(page)
     if words.startswith("-"):
-        print_help(describe_option(words, context.parent))
+        print_help(describe_option(words.partition("=")[0], context.parent))
     elif code := find_code(words):
         _show_code(code)
     elif is_terminal(sys.stdout):
@@ -114,11 +124,15 @@ def _check_topic(word: str) -> None:
         find_page(word)
     except RequestError as error:
         from fmapviz.cli.synonyms import meant_command
+        from fmapviz.models.load import is_model
 
         meant = {page: f"`fmapviz guide {page}`" for page in PAGES}
         meant |= {command: f"`fmapviz help {command}`" for command in commands()}
         near = [meant[name] for name in nearest(word, meant, cutoff=0.65)]
-        hint = meant_command(word) or (f"did you mean {', '.join(near)}?" if near else error.hint)
+        hint = meant_command(word) or (f"did you mean {', '.join(near)}?" if near else None)
+        if not hint and is_model(word):
+            hint = f"it is a model: `fmapviz layers {word}` lists its layers, `fmapviz {word} INPUT...` draws them"
+        hint = hint or f"{near_pages(word)}`fmapviz help` lists all commands, `fmapviz guide` all pages"
         raise RequestError(f"no such command or page: {quote(word)}", hint=hint) from error
 
 

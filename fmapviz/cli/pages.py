@@ -31,7 +31,7 @@ def find_page(words: str) -> str:
     pages = pages or [page for page in PAGES if name and f"-{name}-" in f"-{page}-" and not page.startswith("own-")]
     pages = pages or [page for page in PAGES if page == f"own-{name}"]
     if len(pages) != 1:
-        near = _near(words)
+        near = near_pages(words)
         hint = f"{near}`fmapviz guide` lists all pages" if near else f"there are: {', '.join(PAGES)}"
         raise RequestError(f"no such page: {quote(words)}", hint=hint)
     return pages[0]
@@ -42,7 +42,7 @@ def read_page(page: str) -> str:
     return files("fmapviz").joinpath("guide", f"{page}.md").read_text(encoding="utf-8")
 
 
-def _near(word: str) -> str:
+def near_pages(word: str) -> str:
     """Return the pages with a similar name, or those that mention the word most often."""
     if similar := nearest(word, PAGES, cutoff=0.6):
         return f"did you mean {', '.join(map(quote, similar))}? "

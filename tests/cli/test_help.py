@@ -103,7 +103,9 @@ def test_a_page_of_the_guide_is_help_too(shown):
         ("weigths", "did you mean `fmapviz guide weights`?"),
         ("compare", "`fmapviz diff MODEL INPUT... --against FILE` compares two networks"),
         ("SLURM", "'clusters'"),
-        ("zzzz", "there are: models, weights"),
+        ("zzzz", "`fmapviz help` lists all commands, `fmapviz guide` all pages"),
+        ("photo9.jpg", "`fmapviz help` lists all commands, `fmapviz guide` all pages"),
+        ("resnet18", "it is a model: `fmapviz layers resnet18` lists its layers"),
     ],
 )
 def test_help_of_an_unknown_word_names_similar_ones(shown, word, hint):
