@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fmapviz.cli.layer_tables import TABLES, check_tables, layer_record, plain_table
-from fmapviz.cli.options import as_typed, read_options, takes_options
+from fmapviz.cli.options import as_typed, read_options, takes_options, word_option
 from fmapviz.cli.printing import print_json, print_line, print_message, results_only, show_status
 from fmapviz.cli.process import importing
 from fmapviz.cli.run import JsonOption, ModelArgument, running_option
@@ -37,7 +37,14 @@ def list_layers(
     receptive_field: FieldOption = False,
     to: Annotated[
         list[str] | None,
-        typer.Option("--to", metavar="md|csv|json,...", help="Print Markdown, CSV or a JSON array.", show_default="a table"),
+        word_option(
+            "--to",
+            words=("md", "csv", "json"),
+            commas=True,
+            metavar="md|csv|json,...",
+            help="Print Markdown, CSV or a JSON array.",
+            show_default="a table",
+        ),
     ] = None,
     out: Annotated[
         str | None,

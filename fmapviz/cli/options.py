@@ -64,11 +64,13 @@ def takes_options(only: Sequence[str] = (), *, pair: bool = False) -> Callable[[
 
 
 # Any: the declaration of an option, which Typer returns as any type; its other arguments.
-def word_option(*names: str, words: Sequence[str], **more: Any) -> Any:
-    """Declare an option of a command that takes one of some words, for help and completion."""
+def word_option(*names: str, words: Sequence[str], commas: bool = False, **more: Any) -> Any:
+    """Declare an option of a command that takes one of some words, or several with commas, for help and completion."""
 
     def complete(incomplete: str) -> list[str]:
-        return [word for word in words if word.startswith(incomplete)]
+        before, comma, last = incomplete.rpartition(",") if commas else ("", "", incomplete)
+        given = before.split(",")
+        return [f"{before}{comma}{word}" for word in words if word.startswith(last) and word not in given]
 
     return typer.Option(*names, autocompletion=complete, **{"metavar": "|".join(words), **more})
 

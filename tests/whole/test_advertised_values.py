@@ -102,7 +102,7 @@ def values_of(name, option):
     of = command.context_class(command, info_name=name, parent=context)
     completed = [each.value for each in option.shell_complete(of, "")]
     in_help = [item.partition(":")[0] for item in (option.help or "").split(ITEM)[1:]]
-    in_form = [word for word in (option.metavar or "").split("|") if re.fullmatch(r"[a-z][a-z\d]*", word)]
+    in_form = [word for word in re.split(r"[|,]", option.metavar or "") if re.fullmatch(r"[a-z][a-z\d]*", word)]
     return completed, in_help, in_form
 
 
