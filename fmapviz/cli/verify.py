@@ -111,7 +111,10 @@ class _Output:
         if self._json:
             fields = {"path": str(redrawn.path), "status": redrawn.status, "images": redrawn.images}
             print_json({"event": "redrawn", **fields, "differences": list(redrawn.differences), "reason": redrawn.reason})
-        elif redrawn.status != "same":
+        elif redrawn.status == "same":
+            if not self._quiet:
+                show_status(f"drawn again: {counted(self._redrawn['images'], 'image')}")
+        else:
             print_line(f"{printable(str(redrawn.path))}: {redrawn.describe()}")
 
     def finish(self, digests: Mapping[str, str | None]) -> int:

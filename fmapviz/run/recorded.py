@@ -46,9 +46,9 @@ def request_of(session: Session, config: RunConfig, inputs: Iterable[str | Path 
         config: Its configuration as requested.
         inputs: Its inputs as they were typed.
     """
+    model = session.info.request.get("model")  # None of a network given in Python, or of finished runs
     own = [each.reference for each in (*config.views, *config.to) if isinstance(each, OwnName)]
-    names = [each for each in (config.model, config.weights, *own) if isinstance(each, str) and each]
-    is_named = isinstance(config.model, str)
+    names = [each for each in (model, config.weights, *own) if isinstance(each, str) and each]
     return {
         **session.info.request,
         "predictions": config.predictions,
@@ -56,8 +56,8 @@ def request_of(session: Session, config: RunConfig, inputs: Iterable[str | Path 
         "inputs": _addresses(inputs),
         "every": config.every,
         "frames": config.frames,
-        **({"directory": os.getcwd()} if is_named and any(map(_is_relative, names)) else {}),  # noqa: PTH109  as it is
-        **({"code": code} if is_named and (code := code_files(str(config.model))) else {}),
+        **({"directory": os.getcwd()} if any(map(_is_relative, names)) else {}),  # noqa: PTH109  as it is
+        **({"code": code} if isinstance(model, str) and (code := code_files(model)) else {}),
         "execution": _execution(session, config),
     }
 

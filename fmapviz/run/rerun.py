@@ -220,7 +220,7 @@ def _check(run: RecordedRun, session: Session, *, allow_versions: bool) -> Sessi
     versions = differing_versions(run.record, session)
     if versions and not allow_versions:
         raise RefusedError(
-            f"{quote(run.place)} was drawn by other versions: {', '.join(versions)}",
+            f"the versions here are not those that drew {quote(run.place)}: {', '.join(versions)}",
             hint="install the versions that it records, or pass --allow-versions: pictures may differ by rounding",
         )
     return session

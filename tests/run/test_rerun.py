@@ -129,7 +129,7 @@ def test_other_images_are_refused_and_named(own):
 def test_other_versions_are_refused_unless_they_are_allowed(own):
     place, run = own
     change(run, versions={**read_run(run)["versions"], "torch": "1.0", "python": "3.0"})
-    with pytest.raises(RefusedError, match=r"by other versions: torch [^,]*, not 1\.0\b"):
+    with pytest.raises(RefusedError, match=r"not those that drew .*: torch [^,]*, not 1\.0\b"):
         again(run, place / "again")
     assert again(run, place / "again", allow_versions=True).same
 
@@ -140,7 +140,7 @@ def test_the_versions_of_other_packages_count_too(name, own):
     request = read_run(run)["request"]
     packages = {**request["execution"]["packages"], name: "0.1"}
     change(run, request={**request, "execution": {**request["execution"], "packages": packages}})
-    with pytest.raises(RefusedError, match=f"by other versions: {name} .*, not 0.1"):
+    with pytest.raises(RefusedError, match=f"not those that drew .*: {name} .*, not 0.1"):
         again(run, place / "again")
 
 

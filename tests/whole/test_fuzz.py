@@ -675,6 +675,7 @@ def words_for(command, parameter, value):
         "models": {},
         "guide": {},
         "verify": {"directory": ["out"]},
+        "rerun": {"run": ["out"]},
         "runs": {"words": ["out"]},
         "extract": {"directory": ["out"]},
         "top": {"run": ["out"]},
