@@ -212,6 +212,7 @@ DONE_BEFORE = {
         *(f"fmapviz resnet18 photos --to png --scale {n}" for n in (1, 2)),
     ],
     "verify": ["fmapviz resnet18 photos --to png"],
+    "rerun": ["fmapviz resnet18 photos --to png", "cp -r runs/resnet18 their-run"],
 }
 CHECKPOINTS = """
 import torch, my_net
