@@ -71,7 +71,7 @@ def compare_units(unit: Path, again: Path, open_file: Callable[[Path], BinaryIO]
             )
         elif before[name] != after[name]:
             with open_file(unit / name) as file:
-                found += _compare(name, file.read(), (again / name).read_bytes())
+                found += compare_files(name, file.read(), (again / name).read_bytes())
     records = ({name: value for name, value in record.items() if name not in _NOT_COMPARED} for record in (mine, theirs))
     old, new = (json.dumps(record, indent=0) for record in records)
     if old != new:
@@ -81,8 +81,11 @@ def compare_units(unit: Path, again: Path, open_file: Callable[[Path], BinaryIO]
     return [each if each.is_rounding else FileDifference(each.name, each.message, is_rounding=True) for each in found]
 
 
-def _compare(name: str, old: bytes, new: bytes) -> Iterator[FileDifference]:
+def compare_files(name: str, old: bytes, new: bytes) -> Iterator[FileDifference]:
+    """Yield the differences of two files of a name, whatever they hold."""
     lasting = lasting_files().get(name)
+    if old == new:
+        return
     if lasting and load(lasting)(BytesIO(old)) == load(lasting)(BytesIO(new)):
         return  # times alone differ
     try:
@@ -177,6 +180,8 @@ def _compare_texts(name: str, old: str, new: str, *, what: str = "", unknown: bo
         shown = f": {printable(line[:60])}" if line and not unknown else ""
         return FileDifference(name, f"{what or 'another text'}{shown}", is_rounding=None if unknown else False)
     pairs = [(float(one), float(other)) for one, other in zip(mine[1::2], theirs[1::2], strict=True) if one != other]
+    if not pairs:
+        return FileDifference(name, "the same content in other bytes", is_rounding=True)
     far = [abs(one - other) > max(_ABSOLUTE, _RELATIVE * max(abs(one), abs(other))) for one, other in pairs]
     verb = "differs" if len(pairs) == 1 else "differ"
     one, other = next((pair for pair, is_far in zip(pairs, far, strict=True) if is_far), pairs[0])

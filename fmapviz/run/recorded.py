@@ -39,7 +39,7 @@ _PACKAGES = {"timm": "timm", "hf": "transformers", "ultralytics": "ultralytics"}
 
 
 def request_of(session: Session, config: RunConfig, inputs: Iterable[str | Path | MemoryImage]) -> dict[str, Any]:
-    """Return what `run.json` records to draw a run again, as JSON values; no secret is among them.
+    """Return what `run.json` records to draw a run again, as JSON values.
 
     Args:
         session: The run.
@@ -69,7 +69,9 @@ def _addresses(inputs: Iterable[str | Path | MemoryImage]) -> list[str] | None:
     if any(isinstance(each, MemoryImage) for each in inputs):
         return None
     named = map(str, inputs)
-    return [each if is_url(each) else os.path.abspath(expand_home(each)) for each in named]  # noqa: PTH100  not resolved
+    with suppress(OSError):  # the working directory was removed
+        return [each if is_url(each) else os.path.abspath(expand_home(each)) for each in named]  # noqa: PTH100  not resolved
+    return None
 
 
 def _is_relative(name: str) -> bool:

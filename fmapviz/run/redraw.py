@@ -128,7 +128,7 @@ class _RunRedraw:
         except FmapvizError as error:
             reason = str(error).replace(f"{quote(self._address)} was", "it was", 1)
             yield Redrawn(self._address, "undrawn", number, reason=reason)
-        others = sorted(unit.name for unit in records.keys() - {*of_images, *of_model})
+        others = sorted(self._name(unit) for unit in records.keys() - {*of_images, *of_model})
         if others:
             yield Redrawn(self._address, "undrawn", 0, reason=f"pictures of several images: {first_few(others)}")
 
