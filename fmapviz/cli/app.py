@@ -77,7 +77,9 @@ class RunByDefault(HelpGroup):
         if not (words or ctx.resilient_parsing):
             print_first_help()
             ctx.exit()
-        if words and words[0] not in {option for parameter in self.get_params(ctx) for option in parameter.opts}:
+        if words and words[0].partition("=")[0] not in {
+            option for parameter in self.get_params(ctx) for option in parameter.opts
+        }:
             command, words = self.split_command(ctx, words)
             words.insert(0, command or "run")
             self._refuse_help_as_a_file(*words)
@@ -143,6 +145,18 @@ def fmapviz(
         bool,
         typer.Option("--version", help="Show the version and exit.", is_eager=True, callback=lambda on: _version(on=on)),
     ] = False,
+    generate: Annotated[
+        str | None,
+        typer.Option(
+            "--generate",
+            metavar="man|schema|complete-SHELL",
+            help="Print a man page, the JSON Schema of the lines of --json, or the script of a shell: complete-bash, "
+            "complete-zsh, complete-fish or complete-powershell.",
+            is_eager=True,
+            show_default=False,
+            callback=lambda ctx, value: _generate(ctx, value),  # noqa: PLW0108  it is defined below
+        ),
+    ] = None,
     install_completion: Annotated[
         bool, _hidden("--install-completion", lambda on: _completion(on=on, install=True))
     ] = False,
@@ -256,6 +270,14 @@ def _of(command: Any, context: Any) -> list[str]:
 def _version(*, on: bool) -> None:
     if on:
         print_line(f"fmapviz {__version__}")
+        raise typer.Exit
+
+
+def _generate(context: typer.Context, name: str | None) -> None:
+    if name and not context.resilient_parsing:
+        from fmapviz.cli.generated import generate
+
+        print_line(generate(name, context))
         raise typer.Exit
 
 

@@ -8,6 +8,7 @@ import shutil
 import sys
 import textwrap
 from copy import copy
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -63,11 +64,19 @@ class HelpGroup(_WithHelp, TyperGroup):
     """A group of commands with this help; `run` is the one that `fmapviz MODEL INPUT...` calls."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """Return the parameters, with `-h`; a switch without a value would make Typer import pydantic, for 0.07 s."""
+        """Return the parameters, with `-h`; to convert a value, Typer would import pydantic, for 0.07 s."""
         params = super().get_params(ctx)
         for each in params:
-            each.default = each.default or False
+            if each.is_flag:
+                each.default = each.default or False
+            else:
+                each.process_value = partial(_call_back, each)
         return params
+
+
+# Any: the classes of contexts and options are not public.
+def _call_back(option: Any, ctx: Any, value: str | None) -> Any:
+    return option.callback(ctx, option, value)
 
 
 def print_first_help() -> None:
@@ -136,7 +145,7 @@ def _short_help_of(command: Any, context: Any) -> str:
     member = commands()[shown.name]
     paragraphs = [
         _usage(command, context),
-        textwrap.fill(next(_paragraphs(command.help if is_group else member.help)), width),
+        textwrap.fill(next(paragraphs_of(command.help if is_group else member.help)), width),
     ]
     paragraphs.append("\n".join((_bold("Examples"), *_examples(member.examples[:_MOST_EXAMPLES], width))))
     if rows := _most_used(shown, context, width):
@@ -176,9 +185,9 @@ def _shortened(text: str, width: int) -> str:
 
 def _help_of(command: Any, context: Any) -> str:
     width = _width()
-    sections = dict(_sections(command, context))
+    sections = dict(sections_of(command, context))
     paragraphs = [_usage(command, context)]
-    paragraphs += [textwrap.fill(text, width) for text in _paragraphs(command.help)]
+    paragraphs += [textwrap.fill(text, width) for text in paragraphs_of(command.help)]
     of = commands()["run" if isinstance(command, TyperGroup) else command.name]
     paragraphs.append("\n".join((_bold("Examples"), *_examples(of.examples, width))))
     if isinstance(command, TyperGroup):
@@ -209,7 +218,7 @@ def _width() -> int:
     return max(_NARROWEST, min(_WIDEST, shutil.get_terminal_size().columns))
 
 
-def _sections(command: Any, context: Any) -> Iterator[tuple[str, list[Row]]]:
+def sections_of(command: Any, context: Any) -> Iterator[tuple[str, list[Row]]]:
     """Yield headings with their rows: arguments, options in the order of their panels, commands, values of options."""
     parameters = command.get_params(context)
     if arguments := [(each.metavar or "", each.help or "") for each in parameters if isinstance(each, TyperArgument)]:
@@ -259,7 +268,8 @@ def _lines(rows: Sequence[Row], width: int) -> Iterator[str]:
         yield "\n".join((shown, *wrapped))
 
 
-def _paragraphs(text: str | None) -> Iterator[str]:
+def paragraphs_of(text: str | None) -> Iterator[str]:
+    """Yield the paragraphs of a docstring, each in one line."""
     return (" ".join(paragraph.split()) for paragraph in inspect.cleandoc(text or "").split("\n\n"))
 
 
