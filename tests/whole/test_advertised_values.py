@@ -22,7 +22,6 @@ from fmapviz.config.input_options import Fit
 from fmapviz.config.options import ITEM
 from fmapviz.config.style import COLORMAPS, NORMS
 from fmapviz.core import registry
-from fmapviz.core.members import load
 from fmapviz.errors import RequestError
 
 STAR = str(Path(__file__).parents[2] / "sample_images/shapes/star.jpg")
@@ -176,9 +175,6 @@ def test_every_accepted_word_is_listed():
         ("run", "--scores"): {*SCORES},
         ("run", "--fit"): {*get_args(Fit)},
         ("layers", "--fit"): {*get_args(Fit)},
-        ("top", "--by"): {*load("fmapviz.features.top.options:BYS")},
-        ("top", "--crop"): {*get_args(load("fmapviz.features.top.options:Crop"))},
-        ("diff", "--reference"): {*load("fmapviz.features.diff.series:REFERENCES")},
         ("diff", "--norm"): {*NORMS, "fixed:"} - {"run", "signed-run"},
     }
     listed = {(name, option.opts[0]): {*values_of(name, option)[0]} for name, option in OPTIONS}
