@@ -122,7 +122,7 @@ class _RunRedraw:
         try:
             record = load_run(self._run)
             with self._session(record) as session:
-                known = self._explanations(record, session)
+                known = explanations(record, session)
                 yield from self._of_model(session, of_model, known)
                 yield from self._of_images(session, chosen, records, known)
         except FmapvizError as error:
@@ -174,16 +174,6 @@ class _RunRedraw:
         except OSError as error:
             raise RefusedError(f"{SURVEY_FILE}, which all its images share, is lost") from error
         files.write(directory / SURVEY_FILE, data)
-
-    def _explanations(self, record: Mapping[str, Any], session: Session) -> list[str]:
-        """Return what may explain differences in rounding."""
-        found = [*differing_versions(record, session), *differing_device(record, session)]
-        explained = [f"drawn again with {', '.join(found)}"] if found else []
-        if "threads" not in execution_of(record):
-            explained.append("the run does not record its number of threads")
-        if session.batch_size > 1:
-            explained.append("images shared forward passes with others")
-        return explained
 
     def _of_model(self, session: Session, units: Sequence[Path], known: Sequence[str]) -> Iterator[Redrawn]:
         if units:
@@ -287,6 +277,22 @@ def check_same(record: Mapping[str, Any], run: Path | str, session: Session) -> 
             hint="it needs the network, the weights and the preprocessing that it was drawn with",
         )
     return replace(session, info=info)
+
+
+def explanations(record: Mapping[str, Any], session: Session) -> list[str]:
+    """Return what may explain that a run and the same run drawn again differ by rounding.
+
+    Args:
+        record: The content of its `run.json`.
+        session: The same run, loaded here.
+    """
+    found = [*differing_versions(record, session), *differing_device(record, session)]
+    explained = [f"drawn again with {', '.join(found)}"] if found else []
+    if "threads" not in execution_of(record):
+        explained.append("the run does not record its number of threads")
+    if session.batch_size > 1:
+        explained.append("images shared forward passes with others")
+    return explained
 
 
 @contextmanager

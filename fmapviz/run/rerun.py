@@ -18,8 +18,8 @@ from fmapviz.images.memory.image import is_in_memory
 from fmapviz.run.estimate import Estimate, estimate
 from fmapviz.run.load import load_session
 from fmapviz.run.loop import run as run_all
-from fmapviz.run.recorded import config_of, differing_device, differing_versions, execution_of, in_recorded_directory
-from fmapviz.run.redraw import check_same, threads_of
+from fmapviz.run.recorded import config_of, differing_versions, execution_of, in_recorded_directory
+from fmapviz.run.redraw import check_same, explanations, threads_of
 from fmapviz.store.digest import Digests
 from fmapviz.store.remote.local_copy import local_copy
 from fmapviz.store.run import check_format, load_run
@@ -129,17 +129,17 @@ def rerun(
         RefusedError: The code, the weights, the images or the versions are others.
         FmapvizError: As in `fmapviz.run.loop.run`.
     """
-    other: list[str] = []
+    known: list[str] = []
 
     def open_session(config: RunConfig) -> tuple[Session, list[str]]:
         session, notices = load_session(config)
         session = _check(run, session, allow_versions=allow_versions)
-        other.extend([*differing_versions(run.record, session), *differing_device(run.record, session)])
+        known.extend(explanations(run.record, session))
         return session, notices
 
     with _prepared(run, out=out, name=name, on_event=on_event) as (config, images):
         summary = run_all(config, open_session=open_session, images=images or None)
-        return _compared(run, summary, other, on_event or bool)
+        return _compared(run, summary, known, on_event or bool)
 
 
 @contextmanager
@@ -227,7 +227,7 @@ def _check(run: RecordedRun, session: Session, *, allow_versions: bool) -> Sessi
 
 
 def _compared(
-    run: RecordedRun, summary: RunSummary, differences: Sequence[str], on_event: Callable[[Event], object]
+    run: RecordedRun, summary: RunSummary, known: Sequence[str], on_event: Callable[[Event], object]
 ) -> RunSummary:
     """Return the summary with the digests of both runs."""
     again = read_recorded(str(summary.directory))
@@ -240,8 +240,8 @@ def _compared(
         line = f"{again.digest}  the same digest"
     else:
         on_event(Notice(f"the digest is not that of {run.place}: {_describe(run.contents, again.contents)}"))
-        if differences:
-            on_event(Notice(f"this may explain it: {', '.join(differences)}"))
+        if known:
+            on_event(Notice(f"this may explain it: {'; '.join(known)}"))
         line = f"{again.digest}  another digest than {run.digest}"
     fields = {"digest": again.digest, "digest_before": run.digest}
     lines = (*summary.highlights, *([line] if line else []))

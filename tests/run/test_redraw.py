@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import textwrap
 from io import BytesIO
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import pytest
 from cases import often, thorough
 from image_files import paint
 from PIL import Image
-from recorded_runs import KINDS, OFTEN, comment, digest_of, draw, forge, furnish
+from recorded_runs import CODE, KINDS, OFTEN, comment, digest_of, draw, forge, furnish
 from safetensors.numpy import load_file, save
 from trees import snapshot, stamps
 
@@ -275,3 +276,39 @@ def test_no_hash_and_redraw_exclude_each_other(plain, fmapviz):
     done = fmapviz("verify", plain, "--redraw", "1", "--no-hash")
     assert done.returncode == 2
     assert digest_of(plain)
+
+
+NETWORKS = """
+
+    class Dropout(nn.Module):
+        def forward(self, images):
+            return nn.functional.dropout(images, 0.5, training=True)
+
+
+    class Remembers(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("seen", torch.zeros(1))
+
+        def forward(self, images):
+            self.seen += images.mean()
+            return images + self.seen
+
+
+    def random():
+        return nn.Sequential(Dropout(), build())
+
+
+    def remembers():
+        return nn.Sequential(Remembers(), build())
+"""
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", ["random", "remembers"])
+def test_random_numbers_and_kept_states_are_the_same_in_a_sample(name, place, tmp_path):
+    (tmp_path / "net.py").write_text(textwrap.dedent(CODE) + textwrap.dedent(NETWORKS))
+    shutil.copytree(place / "in", tmp_path / "in")
+    run = draw(tmp_path, tmp_path / "out", model=f"net.py:{name}", to="png,raw")
+    for sample in ("1", "2", "all"):
+        assert {*statuses(run, sample).values()} == {"same"}
