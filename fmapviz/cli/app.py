@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -29,6 +28,7 @@ from fmapviz.cli.process import (
 )
 from fmapviz.cli.settings import configurable, is_set, locate, place_of
 from fmapviz.core.members import load
+from fmapviz.core.platforms import in_shell
 from fmapviz.core.version import __version__
 from fmapviz.errors import FmapvizError, RequestError, nearest, quote
 
@@ -229,7 +229,7 @@ def _usage_error(error: typer.TyperException) -> RequestError:
         if file := next((word for word in sys.argv[1:] if word.startswith("-") and os.path.lexists(word)), None):
             return RequestError(
                 f"the name of a file begins with a dash: {quote(file)}",
-                hint=f"put -- before the files, or type {shlex.quote(f'./{file}')}; with a glob, ./* instead of *",
+                hint=f"put -- before the files, or type {in_shell(f'./{file}')}; with a glob, ./* instead of *",
             )
         return RequestError(f"no such option: {quote(option)}", hint=_hint_for_option(option, context, command))
     message = error.format_message().partition(", unable to parse")[0].rstrip(".")

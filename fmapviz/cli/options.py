@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import re
-import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
@@ -16,6 +15,7 @@ import typer
 from fmapviz.config import PANELS, Engine, InputOptions, RunConfig, Style, options_of, split, types_of
 from fmapviz.config.options import ITEM, Option
 from fmapviz.core import registry
+from fmapviz.core.platforms import in_shell
 from fmapviz.core.user_code import references_in
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ def _type(name: str, value: str) -> str:
     if value in {"", "True"}:
         return flag
     strings = re.findall("'([^']*)'", value)
-    return f"{flag} {shlex.quote(','.join(strings)) if strings else value}"
+    return f"{flag} {in_shell(','.join(strings)) if strings else value}"
 
 
 def written_options() -> dict[str, str]:

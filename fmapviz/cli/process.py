@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from typing import TYPE_CHECKING, NoReturn
 
+from fmapviz.core import platforms
 from fmapviz.errors import RequestError, printable
 
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
 GRACE_SECONDS = 1.7  # the guide promises two
 RETRY_SECONDS = 0.02  # until a callback in which a signal was ignored has ended
-_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _freeze = cache(gc.freeze)  # once: a second call would also keep garbage
 
 
@@ -68,7 +68,7 @@ def importing() -> Iterator[None]:
 
 
 def handle_signals(report: Callable[[Interrupted], int] | None = None) -> None:
-    """Raise `Interrupted` at the first Ctrl-C, SIGTERM or SIGHUP, from now on; exit immediately at the second.
+    """Raise `Interrupted` at the first of `ENDING_SIGNALS` from now on; exit immediately at the second.
 
     The exception ends the command: `fmapviz.run.pipeline.scheduler` stops its threads, `fmapviz.store.unfinished` records
     the interruption, and `fmapviz.cli.app` removes staged files and exits with 130 after Ctrl-C.
@@ -100,7 +100,7 @@ def handle_signals(report: Callable[[Interrupted], int] | None = None) -> None:
         ignored.append(unraisable.exc_value.number)
         threading.Thread(target=_send, args=(ignored[-1],), daemon=True).start()
 
-    for number in _ENDING:
+    for number in platforms.ENDING_SIGNALS:
         if signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores SIGHUP
             signal.signal(number, interrupt)
     sys.unraisablehook = send_again
@@ -108,7 +108,7 @@ def handle_signals(report: Callable[[Interrupted], int] | None = None) -> None:
 
 def _send(number: int) -> None:
     time.sleep(RETRY_SECONDS)
-    signal.pthread_kill(threading.main_thread().ident or 0, number)
+    platforms.send_to_main_thread(number)
 
 
 def remove_staged() -> None:
@@ -133,7 +133,7 @@ def exit_now(code: int) -> NoReturn:
 
     An abandoned forward pass may still be running in a thread, and would crash in a finalized interpreter.
     """
-    for number in _ENDING:  # the exit code is final
+    for number in platforms.ENDING_SIGNALS:  # the exit code is final
         with suppress(ValueError):  # not in the main thread
             signal.signal(number, lambda *_: os._exit(code))
     if threading.active_count() == 1:

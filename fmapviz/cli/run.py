@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
-import sys
 import webbrowser
 from contextlib import suppress
 from dataclasses import replace
@@ -24,6 +22,7 @@ from fmapviz.cli.process import importing
 from fmapviz.cli.synonyms import meant_command
 from fmapviz.config import COMMON, RUNNING, Engine, InputOptions, RunConfig, Style
 from fmapviz.core import registry
+from fmapviz.core.platforms import has_display, in_shell
 from fmapviz.core.urls import is_url
 from fmapviz.errors import RefusedError, RequestError, nearest, quote
 from fmapviz.models.load import check_name, hint_for, is_model
@@ -123,7 +122,7 @@ def run(
 
 def open_page(page: Path) -> bool:
     """Open a page in the browser of the desktop; return False if there is none."""
-    if sys.platform not in {"win32", "darwin"} and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
+    if not has_display():
         return False
     try:
         browser = webbrowser.get()
@@ -169,7 +168,7 @@ def _check_model(spec: str, inputs: list[str]) -> None:
             model = next(filter(is_model, inputs), "MODEL")
             first = [model, spec, *(path for path in inputs if path != model)]
             raise RequestError(
-                f"no such command or model: {quote(spec)}", hint=f"the model comes first: {shlex.join(['fmapviz', *first])}"
+                f"no such command or model: {quote(spec)}", hint=f"the model comes first: {in_shell('fmapviz', *first)}"
             ) from error
         if re.fullmatch(r"[\w-]+", spec) and not Path(f"{spec}.py").is_file():
             raise _unknown_word(spec, alone=not inputs) from error

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import os
 import shutil
@@ -11,17 +10,19 @@ import socket
 import stat
 import tempfile
 import time
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from contextlib import contextmanager, nullcontext, suppress
 from secrets import token_hex
+from threading import Lock
 from typing import TYPE_CHECKING, BinaryIO
 
+from fmapviz.core import platforms
 from fmapviz.core.file_names import HIDDEN
 from fmapviz.errors import OutputError, hint_behind, quote
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from contextlib import AbstractContextManager
+    from pathlib import Path
 
     from typing_extensions import Buffer
 
@@ -36,9 +37,8 @@ _under_way: set[Path] = set()
 
 _BINARY = getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY  # O_EXCL does not follow links either
-_LINE = os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | _BINARY
-# O_NONBLOCK: a pipe in the place of a file must not block.
-_READ = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | _BINARY
+_LINE = os.O_RDWR | os.O_APPEND | os.O_CREAT | platforms.NO_LINK | platforms.NO_WAIT | _BINARY
+_READ = os.O_RDONLY | platforms.NO_LINK | platforms.NO_WAIT | _BINARY  # a pipe in the place of a file must not block
 
 
 def writing_to(path: Path | str) -> AbstractContextManager[None]:
@@ -153,6 +153,7 @@ class Scratch:
 
     def __init__(self, directory: Path) -> None:
         self._file = tempfile.TemporaryFile(dir=directory)  # noqa: SIM115  closed by `close`
+        self._lock = Lock()
 
     def write(self, data: Buffer, position: int) -> None:
         """Write bytes at a position.
@@ -160,14 +161,16 @@ class Scratch:
         Raises:
             OSError: For instance, the disk is full.
         """
-        left = memoryview(data).cast("B")
-        while left:
-            written = os.pwrite(self._file.fileno(), left, position)
-            left, position = left[written:], position + written
+        with self._lock:  # Windows has no pwrite
+            self._file.seek(position)
+            self._file.write(data)
+            self._file.flush()
 
     def read(self, size: int, position: int) -> bytes:
         """Read bytes that were written at a position."""
-        return os.pread(self._file.fileno(), size, position)
+        with self._lock:
+            self._file.seek(position)
+            return self._file.read(size)
 
     def close(self) -> None:
         """Close the file, which frees its space."""
@@ -180,9 +183,9 @@ def append(path: Path, line: bytes) -> None:
     Raises:
         OSError: For instance, the disk is full, or the path is not a regular file.
     """
-    with _opened(path, _LINE) as file:
+    with _alone_where_needed(path), _opened(path, _LINE) as file:
         size = _size_of_file(file)
-        if size and os.pread(file, 1, size - 1) != b"\n":
+        if size and os.lseek(file, size - 1, os.SEEK_SET) and os.read(file, 1) != b"\n":
             time.sleep(_MOMENT_SECONDS)
             if os.fstat(file).st_size == size:  # otherwise another process was writing the line
                 line = b"\n" + line
@@ -196,18 +199,30 @@ def extend(path: Path, data: bytes) -> None:
     Raises:
         OSError: For instance, the disk is full, or the path is not a regular file.
     """
-    with _opened(path, _LINE) as file:
+    with _alone_where_needed(path), _opened(path, _LINE) as file:
         if os.write(file, data) < len(data):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
+@contextmanager
+def _alone_where_needed(path: Path) -> Iterator[None]:
+    """Hold the lock of the directory around a file, unless the system appends at once."""
+    with nullcontext() if platforms.appends_at_once() else locked(path.parent):
+        yield
+
+
 def rename(source: Path, target: Path) -> None:
-    """Rename a file or directory; a directory replaces an empty one only.
+    """Rename a directory, which replaces an empty one only, or a file to a new name.
+
+    No file in the directory may be open: Windows would refuse.
 
     Raises:
         OSError: For instance, the name is in use.
     """
-    os.rename(source, target)
+    if not platforms.rename_replaces(target):
+        with suppress(OSError):
+            os.rmdir(target)
+    platforms.persist(os.rename, source, target)
 
 
 def replace(source: Path, target: Path) -> None:
@@ -216,7 +231,7 @@ def replace(source: Path, target: Path) -> None:
     Raises:
         OSError: For instance, a directory has the name.
     """
-    os.replace(source, target)
+    platforms.persist(os.replace, source, target)
 
 
 def link(source: Path, target: Path) -> None:
@@ -235,26 +250,16 @@ def locked(path: Path) -> Iterator[None]:
     The lock is released when its process ends, however it ends. A file system without locks grants it to all.
     """
     try:
-        file = os.open(path, _READ)
+        file = platforms.open_lock(path)
     except OSError:
         yield
         return
     try:
-        while not _try_lock(file):
+        while not platforms.try_lock(file):
             time.sleep(_MOMENT_SECONDS)  # signals do not interrupt a blocking call
         yield
     finally:
         os.close(file)
-
-
-def _try_lock(file: int) -> bool:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:  # a network file system without locks
-        return True
-    return True
 
 
 def remove(path: Path) -> None:
@@ -263,7 +268,7 @@ def remove(path: Path) -> None:
     Raises:
         OSError: For instance, it does not exist.
     """
-    os.unlink(path)
+    platforms.persist(os.unlink, path)
 
 
 def remove_folder(path: Path) -> None:
@@ -272,7 +277,7 @@ def remove_folder(path: Path) -> None:
     Raises:
         OSError: For instance, it is not empty.
     """
-    os.rmdir(path)
+    platforms.persist(os.rmdir, path)
 
 
 def remove_tree(path: Path) -> None:
@@ -286,8 +291,10 @@ def sync(path: Path) -> None:
     Raises:
         OSError: The disk reports an error.
     """
-    with _opened(path, os.O_RDONLY | _BINARY) as file:
-        os.fsync(file)
+    flags = platforms.flags_to_sync(path)
+    if flags is not None:
+        with _opened(path, flags | _BINARY) as file:
+            os.fsync(file)
 
 
 def sync_folders(path: Path, top: Path) -> None:
@@ -365,36 +372,16 @@ def is_left_over(staging: Path) -> bool:
             return False
     if int(pid) == os.getpid():
         return not rest.startswith(f"{_THIS}-")
-    return not is_running(int(pid)) or _began_later(int(pid), staging)
-
-
-def is_running(pid: int) -> bool:
-    """Return True if a process of this number runs on this machine; a zombie has ended."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except (OSError, OverflowError):
-        return True
-    return _status(pid)[:1] not in ([b"Z"], [b"X"])
-
-
-def _status(pid: int) -> list[bytes]:
-    """Return the fields of Linux's `/proc/PID/stat` from the third on, the state; none on other systems."""
-    with suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
-    return []
+    return not platforms.is_running(int(pid)) or _began_later(int(pid), staging)
 
 
 def _began_later(pid: int, staging: Path) -> bool:
     """Return True if a process began after a directory was last changed: its number was reused."""
+    running = platforms.running_seconds(pid)
     try:
-        age = time.time() - staging.lstat().st_mtime
-        ticks = int(_status(pid)[19])  # when it began, since the system was started
-        running = float(Path("/proc/uptime").read_bytes().split()[0]) - ticks / os.sysconf("SC_CLK_TCK")
-    except (OSError, ValueError, IndexError):  # no Linux
+        return running is not None and running < time.time() - staging.lstat().st_mtime - _SLACK_SECONDS
+    except OSError:
         return False
-    return running < age - _SLACK_SECONDS
 
 
 def read(path: Path, *, start: int = 0, most: int = -1) -> bytes:
@@ -408,6 +395,7 @@ def read(path: Path, *, start: int = 0, most: int = -1) -> bytes:
     Raises:
         OSError: For instance, the path does not exist or is not a regular file.
     """
+    platforms.refuse_link(path)
     with _opened(path, _READ) as descriptor:
         size = _size_of_file(descriptor)
         with open(descriptor, "rb", buffering=0, closefd=False) as file:
@@ -421,6 +409,7 @@ def measure(path: str | Path) -> tuple[int, str]:
     Raises:
         OSError: For instance, the path does not exist or is not a regular file.
     """
+    platforms.refuse_link(path)
     with _opened(path, _READ) as descriptor:
         size = _size_of_file(descriptor)
         with open(descriptor, "rb", buffering=0, closefd=False) as file:

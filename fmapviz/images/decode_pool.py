@@ -20,11 +20,12 @@ from __future__ import annotations
 
 import atexit
 import errno
+import io
 import json
 import mmap
 import os
 import re
-import select
+import shutil
 import signal
 import socket
 import stat
@@ -32,7 +33,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cache, partial
 from math import prod
 from threading import Event, Lock
@@ -42,17 +43,18 @@ import numpy as np
 from PIL import Image as PillowImage
 from PIL.ImageFile import ImageFile as PillowFile
 
+from fmapviz.core import platforms
 from fmapviz.core.object_store import download
 from fmapviz.core.samples import Samples
 from fmapviz.core.urls import is_url
 from fmapviz.errors import InputError, printable, quote
 from fmapviz.events import Notice
 from fmapviz.images.decode import Image, decode
-from fmapviz.images.decode_worker import create_shared_memory
+from fmapviz.images.decode_worker import SHARED_BYTES
 from fmapviz.images.errors import MAX_PIXELS, MAX_VALUES, explain
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from fmapviz.data import ImageFile
 
@@ -233,21 +235,30 @@ class DecodeProcess:
         self._owner = os.getpid()
         self._received = b""
         self._memory: mmap.mmap | None = None
+        self._shared: BinaryIO | None = None
+        self._last: BinaryIO | None = None  # stream whose content was sent
+        self._until = 0.0  # when an answer must be complete
+        passes = platforms.PASSES_FILES
+        interpreter, variables, group = platforms.program(sys.executable)
         with ExitStack() as on_error:
-            self._shared = on_error.enter_context(create_shared_memory())
             self._connection, theirs = map(on_error.enter_context, socket.socketpair())
-            inherited = [theirs.fileno(), self._shared.fileno()]
-            arguments = [*inherited, self._owner, MEMORY_BYTES, *sys.path]
+            inherited = [theirs.fileno()]
+            if passes:
+                self._shared = on_error.enter_context(platforms.create_shared_memory(SHARED_BYTES))
+                inherited.append(self._shared.fileno())
+            arguments = [*(inherited if passes else (0, 0)), self._owner, MEMORY_BYTES, *sys.path]
             options = ["-I"] if sys.flags.isolated else []
             self._process = subprocess.Popen(  # noqa: S603  this interpreter, and a program of our own
-                [sys.executable, *options, "-c", _PROGRAM, *map(str, arguments)],
-                stdin=subprocess.DEVNULL,
+                [interpreter, *options, "-c", _PROGRAM, *map(str, arguments)],
+                stdin=subprocess.DEVNULL if passes else subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
-                pass_fds=inherited,
-                env=os.environ | _ENVIRONMENT,
-                process_group=0,  # Ctrl-C and Ctrl-Z at the terminal are for the run
+                pass_fds=inherited if passes else (),
+                env=os.environ | _ENVIRONMENT | variables,
+                **group,
             )
+            on_error.callback(self._process.kill)
+            platforms.share_connection(theirs, self._process)
             on_error.pop_all()
         theirs.close()
 
@@ -259,7 +270,8 @@ class DecodeProcess:
         """
         if not self.is_usable:
             try:
-                self._receive(time.monotonic() + START_SECONDS)
+                self._until = time.monotonic() + START_SECONDS
+                self._receive()
             except (EOFError, ConnectionError) as error:
                 raise OSError(errno.ESRCH, "it ended at once") from error
             self.is_usable = True
@@ -270,9 +282,12 @@ class DecodeProcess:
             return False
         if not self.is_usable:
             return self._process.poll() is None
-        poll = select.poll()
-        poll.register(self._connection, select.POLLIN)
-        return not poll.poll(0)  # an idle worker sends nothing, an ended one has closed its end
+        self._connection.settimeout(0)
+        try:
+            self._connection.recv(1, socket.MSG_PEEK)
+        except OSError as error:  # an idle worker sends nothing, an ended one has closed its end
+            return isinstance(error, BlockingIOError)
+        return False
 
     def decode(self, stream: BinaryIO, *, channels: int, volume: bool = False) -> Image:
         """Decode an open file; see `fmapviz.images.decode.decode`.
@@ -309,35 +324,53 @@ class DecodeProcess:
             InputError: The worker reports an error, or has ended.
         """
         self.is_usable = False
-        limit = seconds = TIMEOUT_SECONDS + os.fstat(stream.fileno()).st_size / 1e6
+        size = os.fstat(stream.fileno()).st_size
+        seconds = TIMEOUT_SECONDS + size / 1e6
         begun = time.monotonic()
-        try:
-            self._connection.settimeout(seconds)
-            socket.send_fds(self._connection, [b"\0"], [stream.fileno()])
-            self._connection.sendall(json.dumps([seconds, *asked]).encode() + b"\n")
-            until = begun + limit
-            while isinstance(answer := self._receive(until), int):  # the number of pixels; of a film a sign of life, 0
+        self._until = begun + seconds
+        with self._reporting(begun):
+            self._send(stream, size, [seconds, *asked])
+            while isinstance(answer := self._receive(), int):  # the number of pixels; of a film a sign of life, 0
                 limit = seconds + min(answer, MAX_PIXELS) / 1e6
-                until = min((time.monotonic() if len(asked) > 2 else begun) + limit, begun + FILM_SECONDS)
+                self._until = min((time.monotonic() if len(asked) > 2 else begun) + limit, begun + FILM_SECONDS)
             checked = check(answer)
+        self.is_usable = True
+        return checked
+
+    def _send(self, stream: BinaryIO, size: int, asked: list[object]) -> None:
+        """Send a request about an open file, with its path or content where the file itself cannot be sent."""
+        path = os.path.abspath(stream.name) if isinstance(stream, io.BufferedReader) else None  # noqa: PTH100
+        sent = 0 if platforms.PASSES_FILES or path or stream is self._last else size
+        self._connection.settimeout(self._until - time.monotonic())
+        request = json.dumps([path, sent, *asked]).encode() + b"\n"
+        platforms.send_file(self._connection, stream.fileno(), request)
+        if sent:
+            self._last = stream
+            stream.seek(0)
+            with self._connection.makefile("wb") as content:
+                shutil.copyfileobj(stream, content)
+
+    @contextmanager
+    def _reporting(self, begun: float) -> Iterator[None]:
+        """Turn a failure of the worker since `begun` into an `InputError`, and end the worker."""
+        try:
+            yield
         except InputError:
             self.is_usable = True
             raise
         except (OSError, EOFError, ValueError, RecursionError) as error:
+            self.is_usable = False
             ended = self.kill()
             if isinstance(error, TimeoutError):
-                ended = f"did not finish within {limit:.3g} s"
+                ended = f"did not finish within {self._until - begun:.3g} s"
             elif isinstance(error, ValueError | RecursionError):
                 ended = "returned an invalid answer"
             raise InputError("E_DECODE", f"the decoder {ended}") from error
-        self.is_usable = True
-        return checked
 
     def release_memory(self, most: int = 0) -> None:
         """Return the shared memory to the system if an image took more than so many bytes."""
         if self._memory and len(self._memory) > most:
-            if sys.platform == "linux":
-                self._memory.madvise(mmap.MADV_REMOVE)
+            platforms.release_pages(self._memory)
             self._memory = None
 
     def kill(self) -> str:
@@ -357,12 +390,13 @@ class DecodeProcess:
     def end(self) -> None:
         """Kill the process and release its memory."""
         self._connection.close()
-        self._memory = None
-        self._shared.close()
+        self._memory = self._last = None
+        if self._shared:
+            self._shared.close()
         self.kill()
 
     # Any: what JSON can hold.
-    def _receive(self, until: float) -> Any:
+    def _receive(self) -> Any:
         """Return the next answer.
 
         Raises:
@@ -371,21 +405,24 @@ class DecodeProcess:
             ValueError: The answer is not JSON.
         """
         while b"\n" not in self._received:
-            left = until - time.monotonic()
-            if left <= 0:
-                raise TimeoutError(errno.ETIMEDOUT, "no answer in time")
-            self._connection.settimeout(left)
-            piece = self._connection.recv(1 << 16)
-            if not piece:
-                raise EOFError
-            self._received += piece
+            self._received += self._wait_for_piece()
             if len(self._received) > _LONGEST_ANSWER:
                 raise ValueError
         line, _, self._received = self._received.partition(b"\n")
         return json.loads(line)
 
+    def _wait_for_piece(self) -> bytes:
+        left = self._until - time.monotonic()
+        if left <= 0:
+            raise TimeoutError(errno.ETIMEDOUT, "no answer in time")
+        self._connection.settimeout(left)
+        piece = self._connection.recv(1 << 16)
+        if not piece:
+            raise EOFError
+        return piece
+
     def _load(self, described: list[Any], notices: tuple[str, ...], orientation: int) -> Image:
-        """Copy pixels out of the shared memory."""
+        """Copy pixels out of the shared memory, or receive them."""
         pixels: PillowImage.Image | Samples
         if len(described) == 3:
             mode, width, height = described
@@ -403,6 +440,13 @@ class DecodeProcess:
         return Image(pixels, notices, orientation)
 
     def _map(self, used: int) -> Any:  # Any: an mmap, as in `fmapviz.images.decode_worker`
+        if self._shared is None:
+            begun, pixels = time.monotonic(), bytearray(self._received)
+            with self._reporting(begun):
+                while len(pixels) < used:
+                    pixels += self._wait_for_piece()
+            self._received = b""
+            return pixels
         if self._memory is None or len(self._memory) < used:
             self._memory = mmap.mmap(self._shared.fileno(), used)
         return self._memory
@@ -493,8 +537,8 @@ def open_file(path: str) -> BinaryIO:
     try:
         if "://" in path and is_url(path):
             stream = download(path)
-        else:  # without O_NONBLOCK, opening a pipe would wait for its writer
-            stream = open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))  # noqa: SIM115
+        else:  # without NO_WAIT, opening a pipe would wait for its writer
+            stream = open(path, "rb", opener=lambda name, flags: os.open(name, flags | platforms.NO_WAIT))  # noqa: SIM115
         status = os.fstat(stream.fileno())
     except Exception as error:
         raise explain(error, path) from error

@@ -1,13 +1,16 @@
 """The worker process of `fmapviz.images.decode_pool`: decode one open file after the other into shared memory.
 
-Nothing here needs PyTorch. A request is a byte with an open file, then a line of JSON: `[seconds, channels, volume]`. The
+Nothing here needs PyTorch. A request is an open file with a line of JSON: `[path, size, seconds, channels, volume]`. The
 answer is a line of JSON: `[mode, width, height, planes, notices, orientation]` of a picture, of other samples
 `[dtype, shape, black, white, nodata, is_picture, notices, orientation]`, or an error, `[code, message, hint]`. A large image
 is announced by its number of pixels, which extends the time limit.
 
-A request about a film is `[seconds, channels, volume, question, number]`; the film stays open until the next one is asked
-about. The answer to `read` is the pixels of a frame, to `has` whether there is one, to `facts` the header's length and rate.
-A sign of life, a number, extends the time limit while many frames are decoded.
+A request about a film is `[path, size, seconds, channels, volume, question, number]`; the film stays open until the next one
+is asked about. The answer to `read` is the pixels of a frame, to `has` whether there is one, to `facts` the header's length
+and rate. A sign of life, a number, extends the time limit while many frames are decoded.
+
+Where open files cannot be passed, on Windows, the worker opens the file by its path, or, of a remote one, receives so many
+bytes after the request, unless it is the one that it received last; the pixels follow the answer.
 
 Shared memory is a nameless file (`memfd_create`): it is freed however the processes end, and is not bounded by the size of
 `/dev/shm`, as `multiprocessing.shared_memory` is. Pictures of 8 bits are stored as Pillow stores
@@ -16,38 +19,39 @@ them, because its `tobytes` and `frombytes` take ten times as long as a copy.
 
 from __future__ import annotations
 
-import ctypes
-import fcntl
 import json
 import mmap
 import os
-import resource
-import select
-import signal
-import socket
+import selectors
 import sys
 import tempfile
 import time
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn, cast
 
 from PIL import Image as PillowImage
 
+from fmapviz.core import platforms
 from fmapviz.core.samples import Samples
 from fmapviz.errors import InputError
 from fmapviz.images.decode import decode
 from fmapviz.images.errors import MAX_VALUES, classify, wrong_channels
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Callable
 
     from fmapviz.images.film_decoder import FilmDecoder
 
+    Memory = mmap.mmap | bytearray  # shared, or the pixels of one image
+
 SHARED_BYTES = 8 * MAX_VALUES
 _ANNOUNCED_PIXELS = 1_000_000
-_IDLE_MILLISECONDS = 1000  # until Pillow's cache of memory blocks is emptied
-_PR_SET_PDEATHSIG = 1
+_OTHER_ANSWERS = 3  # most parts of an answer without pixels
+_IDLE_SECONDS = 1.0  # until Pillow's cache of memory blocks is emptied
+_PIECE_BYTES = 2**20  # of a file that is received
 _SIGN_SECONDS = 1.0  # between two signs of life
 
 
@@ -55,31 +59,18 @@ def main(connection: int, shared: int, parent: int, memory_bytes: int) -> NoRetu
     """Decode until the parent process closes the connection or ends.
 
     Args:
-        connection: Descriptor of the socket.
-        shared: Descriptor of the shared memory.
+        connection: Descriptor of the socket, see `fmapviz.core.platforms.adopt_connection`.
+        shared: Descriptor of the shared memory, if workers share memory here.
         parent: Process that started this one.
         memory_bytes: Limit of the address space.
     """
-    _limit(memory_bytes)
-    if sys.platform == "linux":
-        # Ends this process even inside a decoder that hangs. A closed connection is no proof: forks have it too.
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    sys.dont_write_bytecode = True
+    platforms.confine(memory_bytes)
     _import_decoders()
     if os.getppid() == parent:
         with suppress(OSError):
-            _serve(socket.socket(fileno=connection), mmap.mmap(shared, 0))
+            _serve(platforms.adopt_connection(connection), mmap.mmap(shared, 0) if platforms.PASSES_FILES else None)
     os._exit(0)
-
-
-def _limit(memory_bytes: int) -> None:
-    """Keep a decoder from writing files and core dumps, and bound its memory."""
-    sys.dont_write_bytecode = True
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)  # the run may be in a process that ignores or blocks signals
-    signal.pthread_sigmask(signal.SIG_SETMASK, [])
-    for limit, value in ((resource.RLIMIT_CORE, 0), (resource.RLIMIT_FSIZE, 0), (resource.RLIMIT_AS, memory_bytes)):
-        with suppress(OSError, ValueError):  # a lower limit is set already, or the system has no such limit
-            resource.setrlimit(limit, (value, value))
 
 
 def _import_decoders() -> None:
@@ -92,27 +83,52 @@ def _import_decoders() -> None:
         import_module(f"PIL.{name}ImagePlugin")
 
 
-def _serve(connection: socket.socket, memory: mmap.mmap) -> None:
+def _serve(connection: socket.socket, shared: mmap.mmap | None) -> None:
     requests = connection.makefile("rb")
     films = Films()
-    arrival = select.poll()
-    arrival.register(connection, select.POLLIN)
+    arrival = getattr(selectors, "PollSelector", selectors.SelectSelector)()  # the default one has a descriptor of its own
+    arrival.register(connection, selectors.EVENT_READ)
     _send(connection, "ready")
     while True:
-        if not arrival.poll(_IDLE_MILLISECONDS):
+        if not arrival.select(_IDLE_SECONDS):
             PillowImage.core.clear_cache()  # type: ignore[attr-defined]  # Pillow's types leave it out
-        _, files, _, _ = socket.recv_fds(connection, 1, 1)
-        if not files:
+        passed = platforms.receive_file(connection)
+        line = requests.readline()
+        if not line:
             return
-        seconds, *request = json.loads(requests.readline())
-        stream, limit = os.fdopen(files[0], "rb"), _Limit(connection, seconds)
-        _send(connection, _answer(stream, request, films=films, limit=limit, memory=memory))
+        path, size, seconds, *request = json.loads(line)
+        limit = _Limit(connection, seconds)
+        stream = passed or _open(path, size, requests, films.stream)
+        memory = shared or bytearray()
+        answer = _answer(stream, request, films=films, limit=limit, memory=memory)
+        _send(connection, answer)
+        if not shared and len(answer) > _OTHER_ANSWERS:
+            connection.sendall(memory)
         if stream is not films.stream:
             stream.close()
 
 
+def _open(path: str | None, size: int, requests: BinaryIO, last: BinaryIO | None) -> BinaryIO:
+    """Return the file of a request that came without one.
+
+    Args:
+        path: Its path; None: its content follows the request.
+        size: Bytes that follow; 0: it is the one that was received last.
+        requests: The connection.
+        last: The film that is open.
+    """
+    if path is None and not size and last:
+        return last
+    stream = tempfile.TemporaryFile() if path is None else Path(path).open("rb")  # noqa: SIM115  closed by the caller
+    while size and (piece := requests.read(min(size, _PIECE_BYTES))):
+        stream.write(piece)
+        size -= len(piece)
+    stream.seek(0)
+    return cast("BinaryIO", stream)
+
+
 # Any: of JSON.
-def _answer(stream: BinaryIO, request: list[Any], *, films: Films, limit: _Limit, memory: mmap.mmap) -> list[object]:
+def _answer(stream: BinaryIO, request: list[Any], *, films: Films, limit: _Limit, memory: Memory) -> list[object]:
     channels, volume, *about_film = request
     try:
         if not about_film:
@@ -124,7 +140,7 @@ def _answer(stream: BinaryIO, request: list[Any], *, films: Films, limit: _Limit
         refusal = error if isinstance(error, InputError) else classify(error)
         return [refusal.code, str(refusal), refusal.hint]
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        platforms.end_process_in(0)
 
 
 class _Limit:
@@ -151,7 +167,7 @@ class _Limit:
 
     def _end_in(self, seconds: float) -> None:
         """Ask the system to end this process a second after the parent should have, in case that is gone."""
-        signal.setitimer(signal.ITIMER_REAL, seconds + 1)
+        platforms.end_process_in(seconds + 1)
 
 
 class Films:
@@ -219,40 +235,27 @@ class Films:
         return self._decoder
 
 
-def _store(pixels: PillowImage.Image | Samples, memory: mmap.mmap) -> tuple[object, ...]:
-    """Copy pixels into the shared memory, and describe them."""
+def _store(pixels: PillowImage.Image | Samples, memory: Memory) -> tuple[object, ...]:
+    """Copy pixels into the memory, and describe them."""
     buffer: Any = memory  # Pillow's types do not accept an mmap, its code accepts any buffer
     if isinstance(pixels, Samples):
         import numpy as np  # noqa: PLC0415  it is there if samples are
 
         values = pixels.values
+        _make_room(memory, values.nbytes)
         np.copyto(np.frombuffer(buffer, values.dtype, values.size).reshape(values.shape), values)
         return values.dtype.str, values.shape, pixels.black, pixels.white, pixels.nodata, pixels.is_picture
     mode, size = pixels.mode, pixels.size
     stored_mode = "RGBX" if mode == "RGB" else mode
+    _make_room(memory, size[0] * size[1] * len(stored_mode))
     view = PillowImage.frombuffer(stored_mode, size, buffer, "raw", stored_mode, 0, 1)
     view.im.paste(pixels.im, (0, 0, *size))
     return mode, *size, 1
 
 
-def create_shared_memory() -> BinaryIO:
-    """Return a sparse file of `SHARED_BYTES` without a name, whose size is fixed.
-
-    Raises:
-        OSError: The system has none, or limits the size of files.
-    """
-    can_seal = hasattr(os, "memfd_create")
-    with ExitStack() as on_error:
-        file: BinaryIO = on_error.enter_context(
-            os.fdopen(os.memfd_create("fmapviz", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING), "r+b", buffering=0)
-            if can_seal
-            else tempfile.TemporaryFile(buffering=0)  # noqa: SIM115  closed by the stack
-        )
-        file.truncate(SHARED_BYTES)
-        if can_seal:  # if a worker shortened the file, reading it would crash the run
-            fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
-        on_error.pop_all()
-    return file
+def _make_room(memory: Memory, size: int) -> None:
+    if isinstance(memory, bytearray):
+        memory.extend(bytes(size))
 
 
 def _send(connection: socket.socket, message: object) -> None:

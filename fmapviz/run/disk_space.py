@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Sequence
 from math import ceil
 from typing import TYPE_CHECKING
 
+from fmapviz.core import platforms
 from fmapviz.core.files import format_bytes
 from fmapviz.data import Failure
 from fmapviz.errors import RefusedError, quote
@@ -152,8 +152,6 @@ def free_space(path: Path) -> tuple[int | None, int | None]:
     while not path.exists():
         path = path.parent
     try:
-        status = os.statvfs(path)
+        return platforms.free_space(path)
     except OSError:
         return None, None
-    # Some file systems have no fixed number of inodes.
-    return status.f_bavail * status.f_frsize, status.f_favail if status.f_files else None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import shlex
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ from pyarrow import parquet
 from fmapviz.core import files
 from fmapviz.core.file_names import INDEX_FILE, RUN_FILE, UNIT_FILE, shard_files
 from fmapviz.core.files import writing_to
+from fmapviz.core.platforms import in_shell
 from fmapviz.data import Picture
 from fmapviz.errors import DamagedError, RefusedError, RequestError, first_few, printable, quote, suggest
 from fmapviz.images.find import absolute_path, path_hash
@@ -125,7 +125,7 @@ def _several_runs(runs: Sequence[str], options: Mapping[str, str | None]) -> Req
     given = [word for option, value in options.items() if value is not None for word in (option, value)]
     return RequestError(
         f"{len(runs)} runs have the image {quote(options['--image'])}: {first_few(runs)}",
-        hint=f"name one of them: {shlex.join(['fmapviz', 'extract', runs[0], *given])}",
+        hint=f"name one of them: {in_shell('fmapviz', 'extract', runs[0], *given)}",
     )
 
 

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeGuard
 
-from fmapviz.core import checksummed_json, files
+from fmapviz.core import checksummed_json, files, platforms
 from fmapviz.core.checksummed_json import FORMAT
 from fmapviz.core.file_names import UNIT_FILE, signatures
 from fmapviz.core.files import hidden, leftovers
@@ -386,17 +386,12 @@ def _read_existing(directory: Path) -> dict[str, Any] | None:
     Raises:
         FileNotFoundError: There is none, but possibly only because the directory was moved aside in the meantime.
     """
-    try:
-        handle = os.open(directory, os.O_RDONLY)  # while it is open, no other directory gets its inode number
-    except PermissionError:
-        return None
-    try:
+    with suppress(PermissionError), platforms.held(directory) as status:
         record = read_unit(directory)
-        if record is None and not os.path.samestat(os.fstat(handle), directory.stat()):
+        if record is None and not os.path.samestat(status, directory.stat()):
             raise FileNotFoundError
         return record
-    finally:
-        os.close(handle)
+    return None
 
 
 def _has_truncated_record(directory: Path) -> bool:

@@ -51,8 +51,8 @@ from waiting import PATIENCE
 import fmapviz
 from fmapviz.cli.app import app
 from fmapviz.cli.commands import commands
-from fmapviz.cli.process import _ENDING
 from fmapviz.core import registry
+from fmapviz.core.platforms import ENDING_SIGNALS
 from fmapviz.errors import FmapvizError
 from fmapviz.public_names import FORMER, HOMES
 
@@ -436,7 +436,7 @@ def test_all_public_names_are_in_the_guide():
 
 def test_all_exit_codes_are_in_the_guide():
     kinds = [FmapvizError, *FmapvizError.__subclasses__()]
-    codes = {0, 1, *(kind.exit_code for kind in kinds), *(128 + number for number in _ENDING)}
+    codes = {0, 1, *(kind.exit_code for kind in kinds), *(128 + number for number in ENDING_SIGNALS)}
     rows = re.findall(r"^\| (\d[\d, ]*) \|", text_of("exit-codes"), re.MULTILINE)
     assert codes == {int(code) for row in rows for code in row.split(", ")}
 

@@ -31,7 +31,7 @@ from waiting import PATIENCE, wait_until
 from warm import HEEDING, start_process
 
 from fmapviz.config import Engine, InputOptions
-from fmapviz.core.files import is_running
+from fmapviz.core.platforms import is_running
 from fmapviz.core.urls import is_url
 from fmapviz.errors import OutputError, RequestError
 from fmapviz.events import Counted, Notice, Outcome, Staged, Started

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,6 +19,7 @@ from fmapviz.core import files, registry
 from fmapviz.core.file_names import RUN_FILE
 from fmapviz.core.files import leftovers
 from fmapviz.core.members import load as load_member
+from fmapviz.core.platforms import in_shell
 from fmapviz.core.urls import is_url
 from fmapviz.core.version import __version__
 from fmapviz.data import Difference, ImageResult, LayerResult, Model, Preparation
@@ -247,7 +247,7 @@ def _read_pair(
         try:
             values.append(read_values(run_.units[name], config))
         except UNREADABLE as error:
-            hint = f"`fmapviz verify {shlex.quote(str(run_.directory))}` lists the damaged files"
+            hint = f"`fmapviz verify {in_shell(str(run_.directory))}` lists the damaged files"
             raise InputError("E_VALUES", f"the stored values are damaged: {quote(run_.units[name])}", hint=hint) from error
     pixels, facts = _read_input([run_.units[name] for run_ in runs])
     channels = pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)

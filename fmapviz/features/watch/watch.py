@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 import time
 import warnings
@@ -18,6 +17,7 @@ import torch
 
 from fmapviz.config import RunConfig, Style, check_type, explain_arguments, renamed
 from fmapviz.core import registry
+from fmapviz.core.platforms import in_shell
 from fmapviz.errors import ArgumentError, FmapvizError, RefusedError, RequestError, quote
 from fmapviz.events import Notice
 from fmapviz.features.watch.recorder import Recorder, configure
@@ -337,7 +337,7 @@ def _describe(recorder: Recorder) -> str:
     shown = "an image" if recorder.images == 1 else f"{recorder.images} images"
     folder = recorder.target.folder
     opened = [form.open_steps_with for form in registry.formats().values() if form.open_steps_with]
-    commands = [f"; all steps: {each.format(out=shlex.quote(str(folder)))}" for each in opened if folder]
+    commands = [f"; all steps: {each.format(out=in_shell(str(folder)))}" for each in opened if folder]
     return f"drawing {shown} during the training{''.join(commands)}"
 
 

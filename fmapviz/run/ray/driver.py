@@ -27,7 +27,7 @@ from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
-from fmapviz.core import files
+from fmapviz.core import files, platforms
 from fmapviz.core.file_names import HIDDEN
 from fmapviz.core.urls import is_url
 from fmapviz.data import ImageFile
@@ -444,7 +444,7 @@ def _make_folder() -> str:
     parent = Path("/tmp" if Path("/tmp").is_dir() else tempfile.gettempdir())  # noqa: S108
     for old in parent.glob(f"{_FOLDERS}*"):
         pid = old.name.removeprefix(_FOLDERS).partition("-")[0]
-        if pid.isdecimal() and not files.is_running(int(pid)):
+        if pid.isdecimal() and not platforms.is_running(int(pid)):
             files.remove_tree(old)
     return tempfile.mkdtemp(prefix=f"{_FOLDERS}{os.getpid()}-", dir=parent)
 
