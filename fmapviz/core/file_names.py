@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import re
 from functools import cache, lru_cache
+from unicodedata import normalize
 from urllib.parse import quote
 
 from fmapviz.core import registry
@@ -32,6 +33,20 @@ RUN_FILES_RECORD = "products.json"  # the record of the run-level files
 UNIT_TABLE = ".units.bin"  # of a run of many units: what each occupies and holds; no name of a unit begins with a dot
 _PART = re.compile(r"\['([^']*)'\]|\[(\d+)\]|(.)", re.DOTALL)  # of a name: a key, a position, a character
 _KEY = re.compile(r"[A-Za-z_-][\w-]*", re.ASCII)  # that looks like no other step, or several
+_REFUSED = re.compile(
+    r'[\x00-\x1f"*/:<>?\\|]'
+)  # by Windows; TensorBoard shows no pictures of runs with " or \ in their names
+_DEVICES = frozenset(
+    (
+        "CON",
+        "PRN",
+        "AUX",
+        "NUL",
+        "CONIN$",
+        "CONOUT$",
+        *(f"{port}{digit}" for port in ("COM", "LPT") for digit in "123456789¹²³"),
+    )
+)
 HIDDEN = ".fmapviz-"  # begins the names of directories that are being written
 
 
@@ -110,7 +125,36 @@ def picture_file(name: str, group: str) -> str:
     ambiguous = not all(map(_KEY.fullmatch, steps))
     if ambiguous or len(stem) > 180:  # file systems allow 255 bytes
         stem = f"{stem[:160]}~{hashlib.sha256(layer.encode('utf-8', 'surrogatepass')).hexdigest()[:8]}"
-    return f"{number}_{stem}.{group}.png" if stem else f"{number}.png"
+    return f"{number}_{stem}.{group}.png" if stem else f"{portable(number)}.png"
+
+
+def portable(name: str) -> str:
+    """Return a name that Windows accepts: it refuses some characters, names of devices, and a dot or blank at the end.
+
+    Source: https://learn.microsoft.com/windows/win32/fileio/naming-a-file
+
+    Example:
+        >>> portable("cats: 1.png"), portable("Con.png"), portable("lena. .")
+        ('cats_ 1.png', '_Con.png', 'lena___')
+    """
+    safe = _REFUSED.sub("_", name)
+    rest = safe.rstrip(". ")
+    safe = rest + "_" * (len(safe) - len(rest))
+    return f"_{safe}" if safe.partition(".")[0].rstrip(" ").upper() in _DEVICES else safe
+
+
+def folded(name: str) -> str:
+    """Return one text for all names that are the same on macOS or Windows, which ignore case and normalization.
+
+    It is the same for some more, such as with `ß` and `ss`.
+
+    Example:
+        >>> folded("Größe.JPG") == folded("gro\u0308ße.jpg"), folded("lena.png")
+        (True, 'lena.png')
+    """
+    if name.isascii():
+        return name.lower()
+    return normalize("NFC", normalize("NFD", normalize("NFD", name).casefold()).upper().casefold())
 
 
 def event_tag(text: str) -> str:

@@ -29,6 +29,7 @@ ENDING_SIGNALS = tuple(
 )
 NO_LINK = getattr(os, "O_NOFOLLOW", 0)  # flag of `os.open`: fail for a link; see `refuse_link`
 NO_WAIT = getattr(os, "O_NONBLOCK", 0)  # do not wait for the writer of a pipe
+SLASH = "/" if os.sep == "/" else r"[/\\]"  # in a pattern: what separates the parts of a path
 _BUSY_SECONDS = 1.0  # in which a virus scanner or an indexer closes a file of Windows
 _MOMENT_SECONDS = 0.02
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING
 
+from fmapviz.core.file_names import folded
 from fmapviz.core.words import counted
 from fmapviz.data import Failure, ImageFile
 from fmapviz.errors import InputError, RequestError, quote
@@ -126,7 +127,7 @@ def list_frames(
             if isinstance(file, Failure) or not _holds_frames(file.path):
                 yield file
                 continue
-            if films.setdefault(file.unit, file.path) != file.path:  # another film of this name
+            if films.setdefault(folded(file.unit), file.path) != file.path:  # another film of this name
                 file = replace(file, unit=f"{file.unit}~{path_hash(file.path)}")  # noqa: PLW2901  one of its own
             for first, last in choice.numbers(None if decode else ask(file.path, "facts")[0] or 0):
                 if decode and not all(ask(file.path, "has", n)[0] for n in range(first, last + 1, choice.every)):

@@ -20,7 +20,7 @@ from PIL import Image as PillowImage
 
 from fmapviz.config import check_type
 from fmapviz.core import checksummed_json, object_store
-from fmapviz.core.file_names import RUN_FILE, UNIT_FILE, own_run_files
+from fmapviz.core.file_names import RUN_FILE, UNIT_FILE, folded, own_run_files, portable
 from fmapviz.core.object_store import Store
 from fmapviz.core.urls import HINT, check_address, expand_home, is_unknown, is_url, is_web, join
 from fmapviz.data import Failure, ImageFile
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 SORTED = 10_000  # files of a remote folder tree that are sorted; a larger one is read in the order of the store
 _MOST_SUFFIXES = 100  # that are counted one by one
 _LONGEST_PART = 180  # bytes; file systems allow 255, and the output adds something
+_LONGEST_NAME = 180  # UTF-16 units; Windows allows paths of 260
 _LONGEST_PATH = 65_536  # bytes; no system allows more
 
 
@@ -158,10 +159,12 @@ def unit_name(relative: str, path: str) -> str:
     Example:
         >>> unit_name("cats/lena.png", "/photos/cats/lena.png")
         'cats/lena.png'
-        >>> unit_name("new\nline.png", "/photos/new\nline.png")
-        'new_line.png~cf83a0c0'
+        >>> unit_name("new\nline.png", "/photos/new\nline.png"), unit_name("con.png", "/photos/con.png")
+        ('new_line.png~cf83a0c0', '_con.png~3387deda')
     """
     safe = "/".join(map(_make_safe, relative.split("/")))
+    if len(safe.encode("utf-16-le")) > 2 * _LONGEST_NAME:
+        safe = safe.rpartition("/")[2]
     looks_altered = re.search(r"~[0-9a-f]{8}$", relative)
     return f"{safe}~{path_hash(path)}" if safe != relative or looks_altered else safe
 
@@ -250,7 +253,7 @@ def _walk(
                 if not _is_alias(path / name, top, avoid):
                     yield path / name, relative + name
             elif name not in named.get(folder, ()):
-                yield _look(f"{path}/{name}", relative + name)
+                yield _look(f"{path}{os.sep}{name}", relative + name)
 
     folders = [enter(root, "")]  # a recursion would end with an error in a deep tree
     while folders:
@@ -487,12 +490,11 @@ def _suffixes() -> tuple[str, ...]:
 
 
 def _make_safe(part: str) -> str:
-    """Replace characters and names that a file system, a terminal, TensorBoard or the run reserves."""
+    """Replace characters and names that the file system of any platform, a terminal, TensorBoard or the run reserves."""
     shown = (ch if ch.isprintable() or unicodedata.category(ch) == "Zs" else "_" for ch in part)
-    safe = re.sub(r'[\\"]', "_", "".join(shown))  # TensorBoard shows no pictures of runs with these in their names
-    safe = re.sub(r"^\.", "_", safe)
+    safe = re.sub(r"^\.", "_", "".join(shown))
     safe = re.sub("(?i)(tf)(events)", r"\1_\2", safe)  # TensorBoard takes any such file for data
-    if safe.lower() in own_run_files() | {UNIT_FILE}:
+    if folded(safe) in own_run_files() | {UNIT_FILE}:
         safe = f"_{safe}"
     encoded = safe.encode()
-    return encoded[: _LONGEST_PART - 20].decode(errors="ignore") if len(encoded) > _LONGEST_PART else safe
+    return portable(encoded[: _LONGEST_PART - 20].decode(errors="ignore") if len(encoded) > _LONGEST_PART else safe)

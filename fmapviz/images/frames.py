@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from fmapviz.core.platforms import SLASH
 from fmapviz.core.urls import is_url
 from fmapviz.errors import InputError, quote
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 FILMS = (".mp4", ".m4v", ".mov", ".webm", ".mkv", ".avi", ".mpg", ".mpeg")  # read by PyAV
 ANIMATED = (".gif", ".webp", ".apng")  # read by Pillow: films if they hold several pictures
-_FRAME = re.compile(r"(?P<film>.+)/(?P<first>\d{6,12})(?:-(?P<last>\d{6,12}))?", re.DOTALL)
+_FRAME = re.compile(rf"(?P<film>.+){SLASH}(?P<first>\d{{6,12}})(?:-(?P<last>\d{{6,12}}))?", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain
 from math import inf
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 from fmapviz.core import checksummed_json, files
@@ -247,7 +247,7 @@ class _Found:
         """Return True if a unit of this name may be of an input that failed."""
         if self.failed and self.names is None:
             paths = [path for path in self.failed if not (is_url(path) or is_in_memory(path))]
-            known = {unit_name(path.rpartition("/")[2], path).partition("~")[0] for path in paths}
+            known = {unit_name(PurePath(path).name, path).partition("~")[0] for path in paths}
             self.names = known if len(paths) == len(self.failed) else set()
         return bool(self.failed) and (not self.names or name.partition("~")[0] in self.names)
 

@@ -31,9 +31,10 @@ def find_run(typed: str, out: str | Path) -> Path:
         RequestError: There is no such run, or it is a link.
     """
     path, named = local_path(typed), local_path(out) / typed
-    if os.sep in typed and not os.path.lexists(path) and is_run(named):  # `training/fmapviz`, as it is listed
+    is_path = not {os.sep, os.altsep}.isdisjoint(typed)
+    if is_path and not os.path.lexists(path) and is_run(named):  # `training/fmapviz`, as it is listed
         path = named
-    elif os.sep not in typed and typed not in {".", ".."}:
+    elif not is_path and typed not in {".", ".."}:
         if not os.path.lexists(named) and not is_run(path):
             raise RequestError(f"no such run: {quote(named)}", hint=suggest_file(str(named), lambda _name: False))
         path = named if os.path.lexists(named) else path

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 from fmapviz.config.positions import parse_anchor
 from fmapviz.core import checksummed_json, files, registry
 from fmapviz.core.checksummed_json import FORMAT
-from fmapviz.core.file_names import HIDDEN, RUN_FILE, UNIT_FILE, UNIT_TABLE, own_run_files
+from fmapviz.core.file_names import HIDDEN, RUN_FILE, UNIT_FILE, UNIT_TABLE, folded, own_run_files, portable
 from fmapviz.core.files import locked, staging_folder, writing_to
+from fmapviz.core.platforms import SLASH
 from fmapviz.core.settings_file import settings_file
 from fmapviz.errors import OutputError, RefusedError, RequestError, printable, quote
 from fmapviz.store.unfinished import is_record
@@ -28,7 +29,9 @@ if TYPE_CHECKING:
     from fmapviz.core.members import View
 
 _IMPOSSIBLE = 10_000  # no format has such a number: the record is damaged
-_GOOD_NAME = "1 to 200 printable bytes, without slashes and double quotes, not starting with a dot"
+_GOOD_NAME = (
+    '1 to 200 printable bytes without " * / : < > ? \\ |, no dot at either end or blank at the end, no device such as con'
+)
 _LONGEST_STEM = 180  # bytes; file systems allow 255
 IN_TRAINING = "in training"  # the weights of a run that is drawn while its network is trained
 _OTHER_VALUES = "network: other weights, code, attributes or hooks"  # one digest is of all
@@ -65,7 +68,7 @@ def check_name(name: str | None) -> None:
     if name is None:
         return
     fits = 0 < len(os.fsencode(name)) <= 200
-    if not fits or not name.isprintable() or name.startswith(".") or set(name) & {"/", "\\", '"'}:
+    if not fits or not name.isprintable() or name.startswith(".") or portable(name) != name:
         raise RequestError(f"not a directory name: {quote(name)}", hint=_GOOD_NAME)
 
 
@@ -86,7 +89,7 @@ def open_run(out: Path, info: RunInfo, *, name: str | None = None, sync: bool = 
     """
     check_name(name)
     for candidate in names_of(info, name):
-        directory = out / candidate
+        directory = _as_spelled(out, candidate)
         if _create(directory, info, sync=sync) or _is_same(directory, info, sync=sync):
             with writing_to(directory):
                 sweep(out)
@@ -102,7 +105,7 @@ def find_run(out: Path, info: RunInfo, *, name: str | None = None) -> Path:
         RefusedError: The named directory belongs to another run, or was not made by fmapviz.
     """
     for candidate in names_of(info, name):
-        directory = out / candidate
+        directory = _as_spelled(out, candidate)
         if not files.exists(directory) or (read_run(directory) or {}).get("fingerprint") == info.fingerprint:
             return directory
     raise _refusal(directory, info)
@@ -114,7 +117,7 @@ def names_of(info: RunInfo, name: str | None = None) -> Iterator[str]:
         yield name
         return
     stem = f"{stem_of(info.model)}-diff" if info.against else stem_of(info.model)
-    stem = stem.encode()[:_LONGEST_STEM].decode(errors="ignore")
+    stem = portable(stem.encode()[:_LONGEST_STEM].decode(errors="ignore"))
     yield stem
     yield from (f"{stem}-{number}" for number in count(2))
 
@@ -126,7 +129,7 @@ def stem_of(model: str) -> str:
         >>> stem_of("nets/my_net.py:build(width=2)"), stem_of("timm:vit_tiny_patch16_224")
         ('my_net.py_build_width_2', 'timm_vit_tiny_patch16_224')
     """
-    model = re.sub(r"^[^(]*/(?=[^(/]*\.py:)", "", model)  # the folder of user code
+    model = re.sub(rf"^[^(]*{SLASH}(?=[^(/]*\.py:)", "", model)  # the folder of user code
     return "".join(ch if ch.isalnum() or ch in "._-" else "_" for ch in model).lstrip(".").rstrip("_") or "model"
 
 
@@ -211,6 +214,14 @@ def shares_components(settings: Mapping[str, Any]) -> bool:
 def remedy_of(error: OutputError) -> str:
     """Return a hint for a failure to write."""
     return _REMEDIES.get(getattr(error.__cause__, "errno", None) or 0, "the same call continues")
+
+
+def _as_spelled(out: Path, name: str) -> Path:
+    """Return the entry of a directory that macOS and Windows take for one of this name; else the path that it would have."""
+    if not files.exists(out / name):
+        with suppress(OSError):
+            return next(path for path in sorted(out.iterdir()) if folded(path.name) == folded(name))
+    return out / name
 
 
 def _create(directory: Path, info: RunInfo, *, sync: bool) -> bool:

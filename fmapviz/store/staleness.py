@@ -22,7 +22,7 @@ def state_of_images(run: Path, units: Iterable[Path]) -> str:
     for unit in units:
         record = read_unit(unit)
         if record and holds_images(record):
-            state.update(os.fsencode(str(unit.relative_to(run))))
+            state.update(os.fsencode(unit.relative_to(run).as_posix()))
             state.update(f"\0{sorted(key_of(record).version.items())}\0".encode())
     return state.hexdigest()
 

@@ -66,7 +66,7 @@ class Unfinished:
             return
         with suppress(OSError), staging_folder(run) as staging:
             files.write(staging / self.name, checksummed_json.dumps({"fmapviz": FORMAT, **asdict(self)}))
-            files.rename(staging / self.name, run / self.name)
+            files.replace(staging / self.name, run / self.name)
 
 
 class CommandRecord:

@@ -94,9 +94,14 @@ def possible_paths(run: Path, key: UnitKey) -> list[Path]:
 
     They are its own name, that name with a hash, and the same at the top of the run, in case another unit is in the way.
     """
-    distinct = distinct_name(key.name, key.path)
-    last = distinct.split("/")[-2 if frames_of(key.path) else -1 :]
-    return [run / name for name in dict.fromkeys((key.name, distinct, "/".join(last)))]
+    return [run / name for name in possible_names(key.name, key.path)]
+
+
+def possible_names(name: str, path: str) -> list[str]:
+    """Return the names of `possible_paths`."""
+    distinct = distinct_name(name, path)
+    last = distinct.split("/")[-2 if frames_of(path) else -1 :]
+    return [*dict.fromkeys((name, distinct, "/".join(last)))]
 
 
 def distinct_name(name: str, path: str) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from fmapviz.core.file_names import folded
 from fmapviz.data import Failure
 from fmapviz.errors import InputError, RequestError, quote
 from fmapviz.images.find import find_images
@@ -41,7 +42,8 @@ def read_probes(given: Inputs, model: Model) -> tuple[list[ImageFile], str]:
     for found in find_images(list(resolve_inputs(given, volumes=preparation.volume))):
         if isinstance(found, Failure):
             raise InputError(found.code, found.message, hint=found.hint)
-        file = replace(found, unit=distinct_name(found.unit, found.path)) if found.unit in probes else found
+        taken = {folded(unit) for unit in probes}
+        file = replace(found, unit=distinct_name(found.unit, found.path)) if folded(found.unit) in taken else found
         if file.unit in probes:
             raise RequestError(f"an image is given twice: {quote(file.unit)}", hint="leave it out once")
         values = read_input(file, preparation).values

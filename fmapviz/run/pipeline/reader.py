@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 
+from fmapviz.core.file_names import folded
 from fmapviz.core.user_code import report_of
 from fmapviz.data import Failure, ImageFile
 from fmapviz.errors import InputError
@@ -19,7 +22,7 @@ from fmapviz.run.kept_passes import ReadImage
 from fmapviz.run.pipeline.scheduler import Preprocessed
 from fmapviz.store.shards.grouping import Failed
 from fmapviz.store.unit import Group, Member, check_only_own_files, find_done, find_own, has_intact_record
-from fmapviz.store.unit_key import distinct_name, image_key
+from fmapviz.store.unit_key import image_key, possible_names
 from fmapviz.store.unit_table import UnitTable
 
 if TYPE_CHECKING:
@@ -38,22 +41,56 @@ if TYPE_CHECKING:
 
 
 class Naming:
-    """Resolves output-name collisions in listing order, whichever image finishes first."""
+    """Resolves output-name collisions in listing order, whichever image finishes first.
+
+    Names that macOS and Windows do not distinguish collide on every platform, so that a run can be copied.
+    """
 
     def __init__(self, run: Path) -> None:
         self._run = run
         self._names: dict[str, str] = {}  # of the units in work, and their images
+        self._listed: set[str] = set()  # directories of the run whose names are known
+        self._spelled: dict[int, int] = {}  # names in them that folding changes; as hashes, since there may be many
 
     def claim(self, item: Item) -> Item:
         """Return the image with a unique name; call it in listing order."""
-        if not isinstance(item, ImageFile) or self._names.setdefault(item.unit, item.path) == item.path:
+        if not isinstance(item, ImageFile):
             return item
-        return item if find_own(self._run, image_key(item)) else replace(item, unit=distinct_name(item.unit, item.path))
+        is_free = not self._is_spelled_otherwise(item.unit)
+        if (is_free and self._names.setdefault(item.unit, item.path) == item.path) or find_own(self._run, image_key(item)):
+            return item
+        names = possible_names(item.unit, item.path)[1:]
+        free = (name for name in names if not self._is_spelled_otherwise(name))
+        return replace(item, unit=next(free, names[-1]))
 
     def release(self, file: ImageFile) -> None:
         """Forget the name of an image whose unit is finished; from then on the unit's record holds the name."""
         if self._names.get(file.unit) == file.path:
             del self._names[file.unit]
+
+    def _is_spelled_otherwise(self, name: str) -> bool:
+        """Return True if macOS and Windows take a name, or a folder in it, for another one of the run; otherwise note it."""
+        above = ""
+        for part in name.split("/"):
+            if above not in self._listed:
+                self._listed.add(above)
+                with suppress(OSError):
+                    for entry in os.listdir(self._run / above):  # noqa: PTH208  a `Path` takes longer to make
+                        self._spell(f"{above}{entry}")
+            if self._spell(f"{above}{part}"):
+                return True
+            above = f"{above}{part}/"
+        return False
+
+    def _spell(self, name: str) -> bool:
+        """Return True if another spelling of a name is in use; otherwise note it, unless it is the folded one."""
+        common = folded(name)
+        if name == common:
+            return hash(name) in self._spelled
+        is_used = hash(common) not in self._spelled and (
+            any(f"{each}/".startswith(f"{common}/") for each in self._names) or os.path.lexists(self._run / common)
+        )
+        return is_used or self._spelled.setdefault(hash(common), hash(name)) != hash(name)
 
 
 def counted(items: Iterable[Item], progress: Progress) -> Iterator[Item]:
