@@ -236,7 +236,7 @@ class DecodeProcess:
         self._received = b""
         self._memory: mmap.mmap | None = None
         self._shared: BinaryIO | None = None
-        self._last: BinaryIO | None = None  # stream whose content was sent
+        self._last: BinaryIO | None = None  # stream of the last request
         self._until = 0.0  # when an answer must be complete
         passes = platforms.PASSES_FILES
         interpreter, variables, group = platforms.program(sys.executable)
@@ -344,8 +344,8 @@ class DecodeProcess:
         self._connection.settimeout(self._until - time.monotonic())
         request = json.dumps([path, sent, *asked]).encode() + b"\n"
         platforms.send_file(self._connection, stream.fileno(), request)
+        self._last = stream
         if sent:
-            self._last = stream
             stream.seek(0)
             with self._connection.makefile("wb") as content:
                 shutil.copyfileobj(stream, content)

@@ -19,6 +19,7 @@ them, because its `tobytes` and `frombytes` take ten times as long as a copy.
 
 from __future__ import annotations
 
+import io
 import json
 import mmap
 import os
@@ -88,6 +89,7 @@ def _serve(connection: socket.socket, shared: mmap.mmap | None) -> None:
     films = Films()
     arrival = getattr(selectors, "PollSelector", selectors.SelectSelector)()  # the default one has a descriptor of its own
     arrival.register(connection, selectors.EVENT_READ)
+    received: BinaryIO = io.BytesIO()  # file that came last over the connection
     _send(connection, "ready")
     while True:
         if not arrival.select(_IDLE_SECONDS):
@@ -98,33 +100,26 @@ def _serve(connection: socket.socket, shared: mmap.mmap | None) -> None:
             return
         path, size, seconds, *request = json.loads(line)
         limit = _Limit(connection, seconds)
-        stream = passed or _open(path, size, requests, films.stream)
+        if not passed and not path and size:
+            received = _receive(size, requests)
+        stream = passed or (Path(path).open("rb") if path else received)  # noqa: SIM115
         memory = shared or bytearray()
         answer = _answer(stream, request, films=films, limit=limit, memory=memory)
         _send(connection, answer)
         if not shared and len(answer) > _OTHER_ANSWERS:
             connection.sendall(memory)
-        if stream is not films.stream:
+        if stream not in {films.stream, received}:
             stream.close()
 
 
-def _open(path: str | None, size: int, requests: BinaryIO, last: BinaryIO | None) -> BinaryIO:
-    """Return the file of a request that came without one.
-
-    Args:
-        path: Its path; None: its content follows the request.
-        size: Bytes that follow; 0: it is the one that was received last.
-        requests: The connection.
-        last: The film that is open.
-    """
-    if path is None and not size and last:
-        return last
-    stream = tempfile.TemporaryFile() if path is None else Path(path).open("rb")  # noqa: SIM115  closed by the caller
+def _receive(size: int, requests: BinaryIO) -> BinaryIO:
+    """Return a temporary file of so many bytes that follow a request."""
+    stream = cast("BinaryIO", tempfile.TemporaryFile())  # noqa: SIM115  the request may be repeated
     while size and (piece := requests.read(min(size, _PIECE_BYTES))):
         stream.write(piece)
         size -= len(piece)
     stream.seek(0)
-    return cast("BinaryIO", stream)
+    return stream
 
 
 # Any: of JSON.

@@ -218,10 +218,11 @@ def remedy_of(error: OutputError) -> str:
 
 def _as_spelled(out: Path, name: str) -> Path:
     """Return the entry of a directory that macOS and Windows take for one of this name; else the path that it would have."""
-    if not files.exists(out / name):
-        with suppress(OSError):
-            return next(path for path in sorted(out.iterdir()) if folded(path.name) == folded(name))
-    return out / name
+    named = out / name
+    with suppress(OSError):  # there is no such directory yet, for example
+        if not files.exists(named):
+            return next((path for path in sorted(out.iterdir()) if folded(path.name) == folded(name)), named)
+    return named
 
 
 def _create(directory: Path, info: RunInfo, *, sync: bool) -> bool:

@@ -1,0 +1,275 @@
+"""The package on a system like Windows; `support/windows/sitecustomize.py` says how far it is one."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from image_files import paint
+from trees import difference, snapshot
+from waiting import PATIENCE
+
+from fmapviz.run.loop import visualize
+
+ROOT = Path(__file__).parents[2]
+WINDOWS = {
+    **os.environ,
+    "PYTHONPATH": str(ROOT / "tests" / "support" / "windows"),
+    "PYTHONIOENCODING": "cp1252",
+    "PYTHONWARNDEFAULTENCODING": "1",
+    "OMP_NUM_THREADS": "1",
+}
+PREPARE = """
+import errno, os, sys, threading, time
+from pathlib import Path
+from fmapviz.core import files, platforms
+here = Path.cwd()
+"""
+COMMANDS = """
+import json, sys
+from fmapviz.cli.app import app
+for arguments in json.loads(sys.argv[1]):
+    try:
+        code = app(arguments, standalone_mode=False) or 0
+    except SystemExit as stop:
+        code = stop.code
+    assert code == 0, (arguments, code)
+"""
+
+
+def python(program, *arguments, cwd, check=True):
+    """Run a program as on Windows; return what it printed."""
+    ended = subprocess.run(
+        [sys.executable, "-c", program, *arguments],
+        env=WINDOWS,
+        cwd=cwd,
+        timeout=PATIENCE,
+        capture_output=True,
+        encoding="cp1252",
+        check=False,
+    )
+    assert not check or ended.returncode == 0, ended.stderr
+    return ended
+
+
+def fmapviz(*commands, cwd, check=True):
+    """Run commands in one process as on Windows."""
+    return python(COMMANDS, json.dumps([list(map(str, command)) for command in commands]), cwd=cwd, check=check)
+
+
+# --- the imitation itself
+
+
+@pytest.mark.parametrize(
+    ("program", "error"),
+    [
+        ("import fcntl", "ModuleNotFoundError"),
+        ("import os; os.fork()", "AttributeError"),
+        ("import os; os.kill(os.getpid(), 0)", "AssertionError"),
+        ("import os; os.open('.', os.O_RDONLY)", "PermissionError"),
+        ("open('a:b', 'w', encoding='utf-8')", r"\[Errno 22\]"),
+        ("import os; os.mkdir('con.x')", r"\[Errno 22\]"),
+        (
+            "from pathlib import Path; Path('a').mkdir(); f = open('a/b', 'w', encoding='utf-8'); Path('a').rename('c')",
+            "is open",
+        ),
+        ("from pathlib import Path; f = open('a', 'w', encoding='utf-8'); Path('a').unlink()", "is open"),
+        ("from pathlib import Path; [Path(each).mkdir() for each in 'ab']; Path('a').rename('b')", "FileExistsError"),
+        ("print(chr(0x2603))", "UnicodeEncodeError"),
+    ],
+)
+@pytest.mark.thorough
+def test_what_windows_refuses_is_refused(program, error, tmp_path):
+    ended = python(program, cwd=tmp_path, check=False)
+    assert ended.returncode
+    assert re.search(error, ended.stderr)
+
+
+# --- files and processes
+
+
+def test_files_are_handled_as_on_other_systems(tmp_path):
+    """Compare what the same program prints here and there."""
+    program = (
+        PREPARE
+        + """
+def tried(function, *arguments):
+    try:
+        return function(*arguments)
+    except OSError as error:
+        return errno.errorcode[error.errno]
+
+for name in ("full", "empty", "new"):
+    (here / name).mkdir()
+(here / "full/x").write_bytes(b"1")
+(here / "new/x").write_bytes(b"2")
+print(tried(files.rename, here / "new", here / "full") in {"EEXIST", "ENOTEMPTY"})
+print(tried(files.rename, here / "new", here / "empty"))
+print(sorted(str(path.relative_to(here)) for path in here.rglob("*")))
+with files.locked(here), files.locked(here / "full"):
+    order = []
+    def wait():
+        with files.locked(here):
+            order.append(2)
+    other = threading.Thread(target=wait)
+    other.start()
+    time.sleep(0.1)
+    order.append(1)
+other.join()
+print(order)
+for number in range(3):
+    files.append(here / "log", b"%d" % number)
+print(files.read(here / "log"), files.read(here / "log", start=-2))
+(here / "link").symlink_to("log")
+print(tried(files.read, here / "link"), tried(files.append, here / "full", b"x") in {"EISDIR", "EACCES"})
+files.sync_folders(here / "full", here)
+files.write_over(here / "log", b"new", sync_too=True)
+scratch = files.Scratch(here)
+scratch.write(b"abc", 5); scratch.write(b"x", 6)
+print(scratch.read(3, 5), files.read(here / "log")); scratch.close()
+print([platforms.is_running(pid) for pid in (os.getpid(), os.getppid(), 2**22 + 1)], platforms.free_space(here)[0] > 0)
+print(sorted(path.name for path in here.iterdir()))
+"""
+    )
+    for name in ("there", "here"):
+        (tmp_path / name).mkdir()
+    there = python(program, cwd=tmp_path / "there").stdout
+    here = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path / "here", check=True, capture_output=True, encoding="utf-8"
+    ).stdout
+    assert there == here
+    assert "[1, 2]" in here
+
+
+@pytest.mark.thorough
+def test_lines_of_several_processes_are_all_there(tmp_path):
+    program = PREPARE + "[files.append(here / 'log', sys.argv[1].encode() * 99) for _ in range(50)]"
+    writers = [subprocess.Popen([sys.executable, "-c", program, letter], cwd=tmp_path, env=WINDOWS) for letter in ("a", "b")]
+    assert [each.wait(PATIENCE) for each in writers] == [0, 0]
+    assert sorted((tmp_path / "log").read_text().split()) == ["a" * 99] * 50 + ["b" * 99] * 50
+
+
+def test_a_decoder_that_crashes_or_hangs_costs_one_image_where_files_cannot_be_passed(tmp_path):
+    paint(tmp_path / "a.png")
+    program = """
+import io, os, shutil, signal, sys, tempfile
+from fmapviz.errors import InputError
+from fmapviz.images import decode_pool
+from fmapviz.images.decode import decode
+
+assert not decode_pool.platforms.PASSES_FILES
+worker = decode_pool.start_worker()
+worker.wait_until_ready()
+with open("a.png", "rb") as stream, tempfile.TemporaryFile() as remote:
+    expected = decode(stream, channels=3)
+    shutil.copyfileobj(open("a.png", "rb"), remote)
+    remote.flush()
+    for each in (stream, remote, stream, remote):
+        image = worker.decode(each, channels=3)
+        assert image.pixels.tobytes() == expected.pixels.tobytes() and worker.is_idle()
+    for number, message in ((9, "crashed"), (signal.SIGSTOP, "did not finish within 0.5")):
+        os.kill(worker._process.pid, number)
+        decode_pool.TIMEOUT_SECONDS = 0.5
+        try:
+            worker.decode(stream, channels=3)
+        except InputError as error:
+            assert error.code == "E_DECODE" and message in str(error), error
+        assert not worker.is_usable
+        worker = decode_pool.start_worker()
+        worker.wait_until_ready()
+print("done")
+os._exit(0)
+"""
+    assert python(program, cwd=tmp_path).stdout == "done\n"
+
+
+# --- commands
+
+
+def test_a_run_is_drawn_finished_and_verified(samples, tmp_path):
+    options = {"weights": "random", "layers": "features.0,features.3*"}
+    flags = [part for name, value in options.items() for part in (f"--{name}", value)]
+    draw = ("squeezenet1_1", samples / "shapes", *flags, "--to", "tensorboard,png,html,stats", "--out", "there")
+    fmapviz(draw, draw, ("verify", "there"), ("runs", "--out", "there"), cwd=tmp_path)
+    visualize("squeezenet1_1", samples / "shapes", **options, to="tensorboard,png,html,stats", out=tmp_path / "here")
+    assert not difference(snapshot(tmp_path / "there"), snapshot(tmp_path / "here"))
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_an_interrupted_run_is_continued(number, tmp_path):
+    for seed in range(12):
+        paint(tmp_path / "in" / f"{seed}.png", seed)
+    draw = ("shapesnet", "in", "--to", "tensorboard,png,html", "--workers", "1", "--out")
+    command = [sys.executable, "-m", "fmapviz", *draw, "there", "--json"]
+    with subprocess.Popen(command, env=WINDOWS, cwd=tmp_path, stdout=subprocess.PIPE, encoding="cp1252") as process:
+        while json.loads(process.stdout.readline()).get("status") != "done":
+            pass
+        process.send_signal(number)
+    assert process.returncode == (-number if number == signal.SIGKILL else 128 + number)
+    fmapviz((*draw, "there"), ("verify", "there"), (*draw, "here"), cwd=tmp_path)
+    assert not difference(snapshot(tmp_path / "there"), snapshot(tmp_path / "here"))
+    assert not [*(tmp_path / "there").rglob(".fmapviz-*")]
+
+
+@pytest.mark.thorough
+def test_a_run_is_repaired_reported_and_removed(samples, tmp_path):
+    draw = ("shapesnet", samples / "shapes", "--to", "tensorboard,png,html", "--out", "runs")
+    fmapviz(draw, (*draw, "--seed", "1", "--name", "other"), cwd=tmp_path)
+    before = snapshot(tmp_path / "runs" / "shapesnet")
+    damaged = next((tmp_path / "runs" / "shapesnet").glob("ring*/*maps.png"))
+    damaged.write_bytes(b"damaged")
+    (damaged.parent.with_name("star.jpg") / "unit.json").unlink()
+    fmapviz((*draw, "--repair"), ("verify", "runs"), (*draw, "--force"), cwd=tmp_path)
+    assert not difference(snapshot(tmp_path / "runs" / "shapesnet"), before)
+    commands = [
+        ("report", "runs/shapesnet"),
+        ("report", "runs/shapesnet", "runs/other"),
+        ("runs", "--json", "--out", "runs"),
+        ("runs", "remove", "shapesnet", "--yes", "--out", "runs"),
+    ]
+    fmapviz(*commands, cwd=tmp_path)
+    assert not (tmp_path / "runs" / "shapesnet").exists()
+    assert (tmp_path / "runs" / "shapesnet-other.html").stat().st_size > 1000
+
+
+@pytest.mark.thorough
+def test_features_work(samples, tmp_path):
+    draw = ("shapesnet", samples / "shapes", "--out", "runs", "--to")
+    commands = [
+        ("layers", "shapesnet"),
+        ("models", "alexnet"),
+        ("guide", "reliability"),
+        (*draw, "png,stats,html", "--view", "maps,gradcam,top"),
+        ("top", "runs/shapesnet", "-k", "2", "--force"),
+        (*draw, "html", "--layers", "features.0", "--single-file"),
+        (*draw, "png,stats", "--shard", "4", "--name", "shards"),
+        ("diff", *draw, "png", "--against", "random"),
+        ("verify", "runs"),
+    ]
+    fmapviz(*commands, cwd=tmp_path)
+    program = """
+import sys, torch
+from torch import nn
+from fmapviz import Watch
+network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU())
+with Watch(network, sys.argv[1], out="training", every=1) as watch:
+    for step in range(3):
+        watch.step(step)
+"""
+    python(program, str(samples / "shapes" / "ring.jpg"), cwd=tmp_path)
+    fmapviz(("verify", "training"), cwd=tmp_path)
+
+
+@pytest.mark.thorough
+def test_names_that_windows_refuses_are_drawn_where_they_can_exist(tmp_path):
+    """The inputs have names that only other systems allow; the run could be written on Windows."""
+    for seed, name in enumerate(["a:b.png", "con.png", "nul. /x?.png", "dots....png", "A.PNG", "a.png", "snow\u2603.png"]):
+        paint(tmp_path / "in" / name, seed)
+    found = fmapviz(("shapesnet", "in", "--to", "png,html,tensorboard", "--out", "runs"), ("verify", "runs"), cwd=tmp_path)
+    assert "snow\\u2603.png" in found.stdout + found.stderr
+    assert "7 images done" in found.stdout + found.stderr
