@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +12,7 @@ import typer
 from fmapviz.cli.printing import is_terminal, print_message
 from fmapviz.core import registry
 from fmapviz.core.file_names import RUN_FILE
+from fmapviz.core.platforms import in_shell
 from fmapviz.core.urls import is_url
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def show_next_step(config: RunConfig, summary: RunSummary, *, first: bool, predi
         print_message(_gray(f"what {summary.failures[0].code} means: fmapviz guide {summary.failures[0].code}"))
     elif first and summary.exit_code == 0 and (step := _step_after(config, predicted=predicted)):
         aim, words = step
-        command = shlex.join(["fmapviz", *words])
+        command = in_shell("fmapviz", *words)
         if len(command) <= _LONGEST and command.isprintable():
             print_message(_gray(f"next, {aim}: {command}"))
 

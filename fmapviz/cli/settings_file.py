@@ -10,6 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fmapviz.core.platforms import user_number
 from fmapviz.errors import RequestError, printable, quote
 
 if TYPE_CHECKING:
@@ -135,12 +136,13 @@ def _check_trusted(owners: set[int], here: Path, shown: str, *, is_open: bool) -
     Raises:
         RequestError: The file is of another user, or every user can write it.
     """
-    if not hasattr(os, "geteuid"):  # Windows
+    user = user_number()
+    if user is None:
         return
     try:
-        trusted = {os.geteuid(), 0, here.stat().st_uid}
+        trusted = {user, 0, here.stat().st_uid}
     except OSError:  # the working directory was removed
-        trusted = {os.geteuid(), 0}
+        trusted = {user, 0}
     if not owners <= trusted:
         hint = f"{_IGNORED}; trusted are yours, those of root, and those of the owner of the working directory"
         raise RequestError(f"the settings file belongs to another user: {quote(shown)}", hint=hint)

@@ -147,7 +147,7 @@ def place_of(shell: str) -> Place:
         ) from error
     if shell == "bash":
         script = home / ".bash_completions" / "fmapviz.sh"
-        return Place(script, home / ".bashrc", f"source {shlex.quote(str(script))}")
+        return Place(script, home / ".bashrc", f"source {shlex.quote(str(script))}")  # noqa: TID251  for bash
     if shell == "zsh":
         startup = Path(os.environ.get("ZDOTDIR") or home) / ".zshrc"
         return Place(home / ".zfunc" / "_fmapviz", startup, "fpath+=~/.zfunc; autoload -Uz compinit; compinit")

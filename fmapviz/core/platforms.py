@@ -197,6 +197,25 @@ def free_space(directory: Path) -> tuple[int, int | None]:
     return status.f_bavail * status.f_frsize, status.f_favail if status.f_files else None
 
 
+def user_number() -> int | None:
+    """Return the number of the user whose rights this process has; None on Windows, where files have no such owner."""
+    return None if sys.platform == "win32" else os.geteuid()
+
+
+def user_caches() -> Path:
+    """Return the directory of the user in which fmapviz may keep what it can compute again.
+
+    Raises:
+        RuntimeError: The user has no home.
+    """
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local") / "fmapviz" / "Cache"
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "fmapviz"
+    given = Path(os.environ.get("XDG_CACHE_HOME", ""))  # a relative path is ignored, as its specification says
+    return (given if given.is_absolute() else Path.home() / ".cache") / "fmapviz"
+
+
 def has_display() -> bool:
     """Return True if a browser of the desktop can be shown."""
     return sys.platform in {"win32", "darwin"} or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))

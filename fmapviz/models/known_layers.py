@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import sys
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fmapviz.core import files, registry
+from fmapviz.core.platforms import user_caches
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -43,12 +43,7 @@ def cache_folder() -> Path | None:
     if own is not None:
         return Path(own) if own else None
     with suppress(RuntimeError):  # no home
-        if sys.platform == "win32":
-            return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local") / "fmapviz" / "Cache"
-        if sys.platform == "darwin":
-            return Path.home() / "Library" / "Caches" / "fmapviz"
-        given = Path(os.environ.get("XDG_CACHE_HOME", ""))  # a relative path is ignored, as its specification says
-        return (given if given.is_absolute() else Path.home() / ".cache") / "fmapviz"
+        return user_caches()
     return None
 
 
