@@ -18,6 +18,7 @@ from typing import NamedTuple, NoReturn
 from urllib.request import urlopen
 
 ROOT = Path(__file__).resolve().parent.parent
+BIN = "Scripts" if sys.platform == "win32" else "bin"  # of a virtual environment
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 PROBE_SECONDS = 4
 OLDEST_UV = (0, 7)  # the first that knows --torch-backend
@@ -55,9 +56,9 @@ def main(folder: Path, extra: str | None, versions: list[str]) -> None:
     """Install the package and what it or the extra needs."""
     uv = find_uv()
     python = make_environment(folder, uv)
-    uv = uv or find_uv(folder / "bin") or fetch_uv(folder, python)
+    uv = uv or find_uv(folder / BIN) or fetch_uv(folder, python)
     parts, options = [EXTRAS[extra]] if extra else [], [*versions]
-    if not extra or not any(folder.glob("lib/python*/site-packages/torch")):
+    if not extra or not any(folder.rglob("site-packages/torch")):
         build, choice = choose_torch(is_uv=uv is not None)
         parts.insert(0, build)
         options += choice
@@ -78,7 +79,7 @@ def find_uv(folder: Path | None = None) -> str | None:
 
 def make_environment(folder: Path, uv: str | None) -> Path:
     """Make the virtual environment unless there is one that works; return its Python."""
-    python = folder / "bin/python"
+    python = folder / BIN / "python"
     if run([python, "-c", ""]).returncode == 0:
         return python
     if uv:
@@ -98,7 +99,7 @@ def make_environment(folder: Path, uv: str | None) -> Path:
 def fetch_uv(folder: Path, python: Path) -> str | None:
     """Install uv into the environment; return None if that fails."""
     run([python, *PIP, "install", "uv"], env={"PIP_RETRIES": "1", **os.environ})
-    return find_uv(folder / "bin")
+    return find_uv(folder / BIN)
 
 
 def choose_torch(*, is_uv: bool) -> tuple[Part, list[str]]:
@@ -122,7 +123,7 @@ def install_with_uv(uv: str, folder: Path, parts: list[Part], extra: str | None,
     settings = pip_settings()
     environment = uv_environment(settings)
     no_index = ["--no-index"] if settings.get("no-index", "").lower() in {"1", "true", "yes", "on"} else []
-    command = [uv, "pip", "install", "--python", str(folder / "bin/python"), *options, *no_index]
+    command = [uv, "pip", "install", "--python", str(folder / BIN / "python"), *options, *no_index]
     requirements = ["--requirements", "pyproject.toml", *(["--extra", extra] if extra else [])]
     failure = ""
     for network in ([], ["--offline"]):
@@ -186,7 +187,7 @@ def install_with_pip(folder: Path, parts: list[Part], extra: str | None, options
     """Install with pip, which downloads all files before it installs the first."""
     announce(parts)
     require_space([(folder, disk(parts)), (Path(tempfile.gettempdir()), download(parts))])
-    command = [str(folder / "bin/python"), *PIP, "install", "--quiet", *options, "--editable", target(extra)]
+    command = [str(folder / BIN / "python"), *PIP, "install", "--quiet", *options, "--editable", target(extra)]
     done = run(command, env={"PIP_RETRIES": "2", **os.environ})  # 5 by default, a minute without a network
     if done.returncode:
         fail_to_fetch(done.stderr)

@@ -1,7 +1,6 @@
 """Fixtures, and settings of a test session; tests/README.md describes them."""
 
 import atexit
-import fcntl
 import gc
 import json
 import os
@@ -20,6 +19,7 @@ from typing import BinaryIO
 import pytest
 from extras import needs, require
 from json_lines import check_lines
+from systems import lacking, lacking_to_import, source_of
 from waiting import PATIENCE, wait_until
 from warm import HEEDING, OFF, Process, ask, start_process
 
@@ -45,11 +45,15 @@ def pytest_configure(config):
     A disk is slow at creating and removing hundreds of thousands of files.
     """
     config.pluginmanager.register(Examples())
-    with suppress(OSError):
+    with suppress(OSError, AttributeError):  # Windows has no statvfs
         may_execute = not os.statvfs(MEMORY).f_flag & os.ST_NOEXEC
         if may_execute and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free >= ROOM_BYTES:
             os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
-    if getattr(config.option, "numprocesses", None) and not {"PYTEST_XDIST_WORKER", WARM} & os.environ.keys():
+    if (
+        sys.platform == "linux"
+        and getattr(config.option, "numprocesses", None)
+        and not {"PYTEST_XDIST_WORKER", WARM} & os.environ.keys()
+    ):
         started = ExitStack()
         os.environ[WARM] = started.enter_context(started_server({**ENVIRONMENT, "OMP_NUM_THREADS": "1"}))
         config.add_cleanup(started.close)
@@ -58,10 +62,21 @@ def pytest_configure(config):
 class Examples:
     """Do not import modules without doctests: timm takes two seconds, and others need an extra."""
 
+    def __init__(self):
+        self.unimportable = {}  # test files that this system cannot import, and what they need
+
     def pytest_ignore_collect(self, collection_path):
+        if sys.platform != "linux" and collection_path.name.startswith("test_") and collection_path.suffix == ".py":
+            if what := lacking_to_import(collection_path.read_text("utf-8")):
+                self.unimportable[collection_path] = what
+                return True
         is_ours = any(collection_path.is_relative_to(ROOT / folder) for folder in ("fmapviz", "tests/support"))
-        has_none = is_ours and collection_path.suffix == ".py" and ">>>" not in collection_path.read_text()
+        has_none = is_ours and collection_path.suffix == ".py" and ">>>" not in collection_path.read_text("utf-8")
         return True if has_none else None
+
+    def pytest_report_collectionfinish(self):
+        """Name the files that are left out."""
+        return [f"left out, needs {what}: {path.relative_to(ROOT)}" for path, what in sorted(self.unimportable.items())]
 
     def pytest_itemcollected(self, item):
         """Skip the example that needs an extra where that is missing."""
@@ -83,6 +98,10 @@ def pytest_collection_modifyitems(items):
 
     Otherwise one worker would still be busy when the others are done.
     """
+    if sys.platform != "linux":
+        for item in items:
+            if hasattr(item, "function") and (what := lacking(source_of(item))):
+                item.add_marker(pytest.mark.skip(reason=f"needs {what}"))
     sampled, seconds = defaultdict(list), Counter()
     recorded = json.loads(DURATIONS.read_text()) if DURATIONS.exists() else {}
     for item in items:
@@ -235,7 +254,7 @@ def folder(tmp_path):
 @pytest.fixture(scope="session")
 def warm():
     """The socket of a server of `warm.py`; `OFF` with FMAPVIZ_TESTS_WARM=0."""
-    if os.environ.get(WARM) == "0":
+    if os.environ.get(WARM) == "0" or sys.platform != "linux":
         yield OFF
         return
     with nullcontext(os.environ[WARM]) if WARM in os.environ else started_server(ENVIRONMENT) as path:
@@ -309,6 +328,8 @@ def begin(tmp_path, warm):
     @contextmanager
     def begun(*args):
         (given, write), (out, told), (err, said) = os.pipe(), os.pipe(), os.pipe()
+        import fcntl
+
         fcntl.fcntl(told, fcntl.F_SETPIPE_SZ, 4096)  # a command whose output is not read soon waits
         arguments = ["-c", HEEDING, *map(str, args)]
         process = start_process(warm, arguments, directory=tmp_path, streams=[given, told, said])

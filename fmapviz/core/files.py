@@ -222,7 +222,7 @@ def rename(source: Path, target: Path) -> None:
     if not platforms.rename_replaces(target):
         with suppress(OSError):
             os.rmdir(target)
-    platforms.persist(os.rename, source, target)
+    platforms.persist(lambda: os.rename(source, target))
 
 
 def replace(source: Path, target: Path) -> None:
@@ -231,7 +231,7 @@ def replace(source: Path, target: Path) -> None:
     Raises:
         OSError: For instance, a directory has the name.
     """
-    platforms.persist(os.replace, source, target)
+    platforms.persist(lambda: os.replace(source, target))
 
 
 def link(source: Path, target: Path) -> None:
@@ -268,7 +268,7 @@ def remove(path: Path) -> None:
     Raises:
         OSError: For instance, it does not exist.
     """
-    platforms.persist(os.unlink, path)
+    platforms.persist(lambda: os.unlink(path))
 
 
 def remove_folder(path: Path) -> None:
@@ -277,7 +277,7 @@ def remove_folder(path: Path) -> None:
     Raises:
         OSError: For instance, it is not empty.
     """
-    platforms.persist(os.rmdir, path)
+    platforms.persist(lambda: os.rmdir(path))
 
 
 def remove_tree(path: Path) -> None:

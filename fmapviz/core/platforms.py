@@ -119,7 +119,7 @@ def try_lock(file: int) -> bool:
     return True
 
 
-def persist(operation: Callable[..., object], *paths: Path) -> None:
+def persist(operation: Callable[[], object]) -> None:
     """Remove, rename or replace a file or directory; on Windows, wait a moment for another program that has it open.
 
     Raises:
@@ -128,7 +128,7 @@ def persist(operation: Callable[..., object], *paths: Path) -> None:
     until = time.monotonic() + _BUSY_SECONDS
     while True:
         try:
-            operation(*paths)
+            operation()
         except PermissionError:
             if sys.platform != "win32" or time.monotonic() > until:
                 raise

@@ -35,7 +35,7 @@ from waiting import PATIENCE
 STREAMS = (0, 1, 2)
 SEARCHED = (*sys.path,)
 OFF = "off"  # no server; OFF.torch, OFF.cli and OFF.decoders are none either
-KIND = (socket.AF_UNIX, socket.SOCK_SEQPACKET)  # keeps the boundaries of messages
+KIND = (getattr(socket, "AF_UNIX", None), getattr(socket, "SOCK_SEQPACKET", None))  # keeps the boundaries of messages
 # A process that a shell starts in the background ignores Ctrl-C, and below nohup the end of a terminal.
 HEEDING = "import signal; [signal.signal(each, signal.SIG_DFL) for each in (signal.SIGINT, signal.SIGHUP)]; "
 HEEDING += "from fmapviz.__main__ import main; main()"

@@ -84,10 +84,12 @@ READING = {
     "fmapviz/cli/app.py",  # standard input
     "fmapviz/cli/printing.py",  # broken standard output becomes /dev/null
     "fmapviz/cli/process.py",  # standard streams that are closed
-    "fmapviz/store/unit.py",  # a directory's handle
+    "fmapviz/cli/settings_file.py",
+    "fmapviz/core/platforms.py",  # locks, and a directory's handle
     "fmapviz/images/decode_pool.py",
 }
 NO_OUTPUT = {
+    "fmapviz/cli/terminal.py",  # the terminal
     "fmapviz/core/files.py",
     "fmapviz/models/weights/download.py",  # weights
     "fmapviz/images/decode_worker.py",  # memory
