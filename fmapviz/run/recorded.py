@@ -152,6 +152,13 @@ def execution_of(record: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def device_of(record: Mapping[str, Any]) -> str:
+    """Return the kind of device that drew a run, or `auto` if there is none of it here."""
+    there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    device = str(execution_of(record).get("device"))
+    return device if there.get(device) else "auto"
+
+
 def _mapping(value: Any) -> dict[str, Any]:  # Any: a record may hold anything
     return value if isinstance(value, dict) else {}
 

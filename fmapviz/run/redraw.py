@@ -29,6 +29,7 @@ from fmapviz.run.pipeline.work import work
 from fmapviz.run.recorded import (
     changed_code,
     config_of,
+    device_of,
     differing_device,
     differing_versions,
     execution_of,
@@ -247,11 +248,10 @@ def load_recorded(record: Mapping[str, Any], run: Path | str, *, out: Path | str
         RefusedError: The network, its weights, code or preprocessing are others than those of the run.
     """
     execution = execution_of(record)
-    device = str(execution.get("device", "auto"))
     workers, batch_size = (execution.get(name) for name in ("workers", "batch_size"))
     with in_recorded_directory(record):
         config = config_of(record, run)
-        session, _ = load_session(replace(config, out=out, device=device, workers=workers, batch_size=batch_size))
+        session, _ = load_session(replace(config, out=out, device=device_of(record), workers=workers, batch_size=batch_size))
         return check_same(record, run, session)
 
 

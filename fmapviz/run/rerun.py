@@ -18,7 +18,7 @@ from fmapviz.images.memory.image import is_in_memory
 from fmapviz.run.estimate import Estimate, estimate
 from fmapviz.run.load import load_session
 from fmapviz.run.loop import run as run_all
-from fmapviz.run.recorded import config_of, differing_versions, execution_of, in_recorded_directory
+from fmapviz.run.recorded import config_of, device_of, differing_versions, execution_of, in_recorded_directory
 from fmapviz.run.redraw import check_same, explanations, threads_of
 from fmapviz.store.digest import Digests
 from fmapviz.store.remote.local_copy import local_copy
@@ -170,7 +170,7 @@ def _prepared(
             inputs=list(map(str, inputs)),
             out=out,
             name=name,
-            device=str(execution.get("device", "auto")),
+            device=device_of(run.record),
             workers=execution.get("workers"),
             batch_size=execution.get("batch_size"),
             on_event=on_event,

@@ -7,6 +7,7 @@ from io import BytesIO
 
 import numpy as np
 import pytest
+from cases import thorough
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
@@ -61,7 +62,7 @@ def test_numbers_in_texts_may_be_rounded(old, new, expected):
     assert bool(is_rounding) == bool(expected)
 
 
-@pytest.mark.parametrize("name", ["a.png", "raw.safetensors", "raw.npz", "stats.parquet", "a.svg", "unknown"])
+@pytest.mark.parametrize("name", ["a.png", *thorough("raw.safetensors", "raw.npz", "stats.parquet", "a.svg", "unknown")])
 @settings(deadline=None, max_examples=40)
 @given(st.binary(max_size=80))
 def test_no_content_makes_the_comparison_fail(name, data):

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from cases import often, thorough
 from image_files import paint
 from PIL import Image
@@ -248,6 +249,18 @@ def test_other_versions_are_named(forged, monkeypatch):
     assert found["b.png"].reason.startswith("drawn again with torch 1.0, not ")
 
 
+@pytest.mark.skipif(torch.backends.mps.is_available(), reason="this machine has the device")
+def test_a_device_that_is_not_here_is_named_where_bytes_differ(forged):
+    record = {name: value for name, value in read_run(forged).items() if name != "sha256"}
+    record["request"]["execution"]["device"] = "mps"
+    (forged / "run.json").write_bytes(checksummed_json.dumps(record))
+    change_picture(forged / "b.png", "00_0.maps.png", 1)
+    found = {each.path.name: each for each in redrawn_with_problems(forged)}
+    assert (found["a.png"].status, found["b.png"].status) == ("same", "rounded")
+    assert found["b.png"].reason == "drawn again with device cpu, not mps"
+
+
+@pytest.mark.thorough
 def test_a_run_that_needs_a_lost_survey_is_not_drawn(place, tmp_path):
     run = draw(place, tmp_path, **KINDS["values of all images"])
     (run / "survey.json").unlink()

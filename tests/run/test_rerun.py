@@ -168,6 +168,7 @@ def test_the_units_name_the_images_of_a_stream(given, tmp_path):
         again(tmp_path / "alone", tmp_path)
 
 
+@pytest.mark.thorough
 def test_comparisons_are_named(given, tmp_path, fmapviz):
     fmapviz("diff", "squeezenet1_1", given / "in/a.png", "--weights", "random", "--against", "random:1", "--layers",
             "classifier.1", "--to", "numbers", "--out", tmp_path / "out")  # fmt: skip
@@ -176,6 +177,7 @@ def test_comparisons_are_named(given, tmp_path, fmapviz):
     assert (done.returncode, "compares two networks" in done.stderr.decode()) == (2, True)
 
 
+@pytest.mark.thorough
 def test_the_plan_is_refused_for_the_same_reasons_and_writes_nothing(own, fmapviz):
     place, run = own
     assert fmapviz("rerun", run, "--plan", "--out", place / "again").returncode == 0
@@ -185,7 +187,7 @@ def test_the_plan_is_refused_for_the_same_reasons_and_writes_nothing(own, fmapvi
     assert not (place / "again").exists()
 
 
-@pytest.mark.parametrize("content", [b"", b"{}", b"[1]", b'{"fmapviz": 99, "fingerprint": "a"}', b"\xff"])
+@pytest.mark.parametrize("content", [b"{}", *thorough(b"", b"[1]", b'{"fmapviz": 99, "fingerprint": "a"}', b"\xff")])
 def test_a_file_that_is_no_record_is_refused(content, tmp_path, fmapviz):
     (tmp_path / "some.json").write_bytes(content)
     done = fmapviz("rerun", tmp_path / "some.json")

@@ -82,6 +82,7 @@ def test_shards_in_parts_have_the_same_digest(runs, tmp_path):
     assert digest_of(tmp_path / "out") == digest_of(runs["shards"])
 
 
+@pytest.mark.thorough
 def test_a_remote_run_has_the_digest_of_a_local_one(bucket, runs, tmp_path):
     options = {"to": ["tensorboard", "png", "stats", "tar"]}
     paint_all(tmp_path / "in")

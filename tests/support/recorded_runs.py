@@ -44,7 +44,7 @@ KINDS = {
     "torchvision": {"model": "squeezenet1_1", "weights": "random:3", "layers": "classifier.1", "to": "png", "size": 64},
     "pages of several images": {"to": "png,stats", "views": "maps,top"},
 }
-OFTEN = ("pictures, values and statistics", "values of all images", "shards")
+OFTEN = ("pictures, values and statistics", "values of all images")
 
 
 def furnish(place):
