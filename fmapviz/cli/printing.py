@@ -8,6 +8,7 @@ import sys
 from contextlib import contextmanager, redirect_stdout, suppress
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
+from fmapviz.core.platforms import interprets_escapes
 from fmapviz.errors import FmapvizError, OutputError, printable
 
 if TYPE_CHECKING:
@@ -37,8 +38,8 @@ _covered: list[TextIO] = []  # the terminal, while it shows a status line
 
 
 def is_terminal(stream: TextIO | None) -> bool:
-    """Return True if a standard stream is open, and a terminal."""
-    return stream is not None and stream.isatty()
+    """Return True if a standard stream is open, and a terminal that can interpret escape sequences."""
+    return stream is not None and stream.isatty() and interprets_escapes(stream)
 
 
 def show_status(text: str) -> None:

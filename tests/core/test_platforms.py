@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from image_files import paint
+from PIL import Image
 from trees import difference, snapshot
 from waiting import PATIENCE
 
@@ -155,11 +156,14 @@ def test_lines_of_several_processes_are_all_there(tmp_path):
 
 def test_a_decoder_that_crashes_or_hangs_costs_one_image_where_files_cannot_be_passed(tmp_path):
     paint(tmp_path / "a.png")
+    frames = [Image.new("RGB", (8, 8), (20 * number, 0, 0)) for number in range(4)]
+    frames[0].save(tmp_path / "film.gif", save_all=True, append_images=frames[1:])
     program = """
 import io, os, shutil, signal, sys, tempfile
 from fmapviz.errors import InputError
 from fmapviz.images import decode_pool
 from fmapviz.images.decode import decode
+from fmapviz.images.decode_worker import Films
 
 assert not decode_pool.platforms.PASSES_FILES
 worker = decode_pool.start_worker()
@@ -171,11 +175,22 @@ with open("a.png", "rb") as stream, tempfile.TemporaryFile() as remote:
     for each in (stream, remote, stream, remote):
         image = worker.decode(each, channels=3)
         assert image.pixels.tobytes() == expected.pixels.tobytes() and worker.is_idle()
+    films = Films()
+    with open("film.gif", "rb") as stream, tempfile.TemporaryFile() as remote:
+        shutil.copyfileobj(stream, remote)
+        remote.flush()
+        for question, number in (("animated", 0), ("has", 4), ("has", 3), ("read", 3), ("read", 1)):
+            expected = films.ask(stream, question, number)[0]
+            for each in (stream, remote):
+                found = worker.ask(each, question, number)[0]
+                same = found.tobytes() == expected.convert("RGB").tobytes() if question == "read" else found == expected
+                assert same, (question, number, each)
     for number, message in ((9, "crashed"), (signal.SIGSTOP, "did not finish within 0.5")):
         os.kill(worker._process.pid, number)
         decode_pool.TIMEOUT_SECONDS = 0.5
         try:
-            worker.decode(stream, channels=3)
+            with open("a.png", "rb") as stream:
+                worker.decode(stream, channels=3)
         except InputError as error:
             assert error.code == "E_DECODE" and message in str(error), error
         assert not worker.is_usable
@@ -193,9 +208,9 @@ os._exit(0)
 def test_a_run_is_drawn_finished_and_verified(samples, tmp_path):
     options = {"weights": "random", "layers": "features.0,features.3*"}
     flags = [part for name, value in options.items() for part in (f"--{name}", value)]
-    draw = ("squeezenet1_1", samples / "shapes", *flags, "--to", "tensorboard,png,html,stats", "--out", "there")
+    draw = ("squeezenet1_1", samples / "shapes", *flags, "--to", "png,html,stats", "--out", "there")
     fmapviz(draw, draw, ("verify", "there"), ("runs", "--out", "there"), cwd=tmp_path)
-    visualize("squeezenet1_1", samples / "shapes", **options, to="tensorboard,png,html,stats", out=tmp_path / "here")
+    visualize("squeezenet1_1", samples / "shapes", **options, to="png,html,stats", out=tmp_path / "here")
     assert not difference(snapshot(tmp_path / "there"), snapshot(tmp_path / "here"))
 
 
@@ -247,7 +262,7 @@ def test_features_work(samples, tmp_path):
         (*draw, "png,stats,html", "--view", "maps,gradcam,top"),
         ("top", "runs/shapesnet", "-k", "2", "--force"),
         (*draw, "html", "--layers", "features.0", "--single-file"),
-        (*draw, "png,stats", "--shard", "4", "--name", "shards"),
+        (*draw, "tar,stats", "--shard", "4", "--name", "shards"),
         ("diff", *draw, "png", "--against", "random"),
         ("verify", "runs"),
     ]
@@ -259,7 +274,7 @@ from fmapviz import Watch
 network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU())
 with Watch(network, sys.argv[1], out="training", every=1) as watch:
     for step in range(3):
-        watch.step(step)
+        watch(step)
 """
     python(program, str(samples / "shapes" / "ring.jpg"), cwd=tmp_path)
     fmapviz(("verify", "training"), cwd=tmp_path)
