@@ -61,8 +61,8 @@ class Redrawn:
 
     Attributes:
         path: Its directory or address; that of the run if nothing of it could be drawn.
-        status: `same` bytes; `rounded`: numbers and pixels differ as little as other processors and versions make them;
-            `differs` by more; or `undrawn`.
+        status: `same` bytes; `rounded`: numbers and pixels differ as little as another processor or version makes them, and
+            it is another; `differs`; or `undrawn`.
         images: Number of its images that belong to the sample.
         differences: The files that differ, each with how much.
         reason: Why it was not drawn, or what may explain the differences; else empty.
@@ -225,10 +225,11 @@ class _RunRedraw:
         listed = tuple(str(each) for each in found)
         if changed := _changed(images_of(record) if (record := read_unit(unit)) else ()):
             return Redrawn(address, "undrawn", images, listed, changed)
-        status: Status = "rounded" if all(each.is_rounding for each in found) else "differs"
-        if status == "rounded" and not reasons:
-            reasons = ["another number of --workers or threads, or a changed pixel or number, may explain it"]
-        return Redrawn(address, status, images, listed, "; ".join(reasons))
+        is_rounding = all(each.is_rounding for each in found)
+        if is_rounding and not reasons:  # the same processor, versions and threads give the same bytes
+            reason = "only another number of --workers in a later command for the run could explain it"
+            return Redrawn(address, "differs", images, listed, reason)
+        return Redrawn(address, "rounded" if is_rounding else "differs", images, listed, "; ".join(reasons))
 
     def _note(self, event: Event) -> None:
         if isinstance(event, Notice) and event.message not in self._notices:
