@@ -1,4 +1,7 @@
-"""What differs between Linux, macOS and Windows: the only module that uses what one of them lacks, except the Ray engine."""
+"""What differs between Linux, macOS and Windows: the only module that uses what one of them lacks, except the Ray engine.
+
+What a Python for POSIX may be built without, such as `fcntl`, may also be missing.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,12 @@ if sys.platform == "win32":
     import _winapi
     import msvcrt
 else:
-    import fcntl
+    try:
+        import fcntl
+
+        _HAS_FCNTL = True
+    except ImportError:
+        _HAS_FCNTL = False
 
 if TYPE_CHECKING:
     import mmap
@@ -36,12 +44,12 @@ _MOMENT_SECONDS = 0.02
 
 def send_to_main_thread(number: int) -> None:
     """Let the main thread handle a signal, from another thread."""
-    if sys.platform == "win32":
-        import _thread
-
-        _thread.interrupt_main(signal.Signals(number))  # unlike pthread_kill, it does not wake a thread that waits
-    else:
+    if sys.platform != "win32" and hasattr(signal, "pthread_kill"):
         signal.pthread_kill(threading.main_thread().ident or 0, number)
+        return
+    import _thread
+
+    _thread.interrupt_main(signal.Signals(number))  # unlike pthread_kill, it does not wake a thread that waits
 
 
 def is_running(pid: int) -> bool:
@@ -105,8 +113,10 @@ def open_lock(path: Path) -> int:
 def try_lock(file: int) -> bool:
     """Lock what a descriptor stands for; return False if another thread or process has the lock.
 
-    A file system without locks grants it to all.
+    A file system or a system without locks grants it to all.
     """
+    if sys.platform != "win32" and not _HAS_FCNTL:
+        return True
     try:
         if sys.platform == "win32":
             msvcrt.locking(file, msvcrt.LK_NBLCK, 1)
@@ -304,13 +314,14 @@ def confine(memory_bytes: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if sys.platform == "win32":
         return
-    import resource
-
     signal.signal(signal.SIGALRM, signal.SIG_DFL)  # the run may be in a process that ignores or blocks signals
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
-    for limit, value in ((resource.RLIMIT_CORE, 0), (resource.RLIMIT_FSIZE, 0), (resource.RLIMIT_AS, memory_bytes)):
-        with suppress(OSError, ValueError):  # a lower limit is set already, or the system has no such limit
-            resource.setrlimit(limit, (value, value))
+    with suppress(ImportError):
+        import resource
+
+        for limit, value in ((resource.RLIMIT_CORE, 0), (resource.RLIMIT_FSIZE, 0), (resource.RLIMIT_AS, memory_bytes)):
+            with suppress(OSError, ValueError):  # a lower limit is set already, or the system has no such limit
+                resource.setrlimit(limit, (value, value))
     if sys.platform == "linux":
         import ctypes
 
@@ -341,7 +352,7 @@ def create_shared_memory(size: int) -> BinaryIO:
     import tempfile
 
     with ExitStack() as on_error:
-        if sys.platform == "linux" and hasattr(os, "memfd_create"):
+        if sys.platform == "linux" and hasattr(os, "memfd_create") and _HAS_FCNTL:
             file: BinaryIO = os.fdopen(os.memfd_create("fmapviz", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING), "r+b", buffering=0)
             on_error.enter_context(file).truncate(size)  # if a worker shortened the file, reading it would crash the run
             fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)

@@ -202,6 +202,30 @@ os._exit(0)
     assert python(program, cwd=tmp_path).stdout == "done\n"
 
 
+# --- a Python for POSIX that lacks modules
+
+LACKING = """
+import os, signal, sys
+for name in ("fcntl", "resource", "pwd", "grp", "termios", "tty"):
+    sys.modules[name] = None
+del os.fork, os.forkpty, os.killpg, signal.SIGHUP, signal.pthread_kill
+"""
+
+
+def test_modules_that_a_python_may_be_built_without_are_not_needed(samples, tmp_path):
+    (tmp_path / "lacking").mkdir()
+    (tmp_path / "lacking" / "sitecustomize.py").write_text(LACKING)
+    environment = {**WINDOWS, "PYTHONPATH": str(tmp_path / "lacking")}
+    draw = ["shapesnet", str(samples / "shapes"), "--to", "tensorboard,png,html", "--out", "there"]
+    commands = json.dumps([draw, draw, ["verify", "there"], ["runs", "--out", "there"], ["report", "there/shapesnet"]])
+    done = subprocess.run(
+        [sys.executable, "-c", COMMANDS, commands], env=environment, cwd=tmp_path, capture_output=True, check=False
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    visualize(*draw[:2], to=draw[3], out=tmp_path / "here")
+    assert not difference(snapshot(tmp_path / "there"), snapshot(tmp_path / "here"))
+
+
 # --- commands
 
 
