@@ -58,7 +58,7 @@ def main(folder: Path, extra: str | None, versions: list[str]) -> None:
     python = make_environment(folder, uv)
     uv = uv or find_uv(folder / BIN) or fetch_uv(folder, python)
     parts, options = [EXTRAS[extra]] if extra else [], [*versions]
-    if not extra or not any(folder.rglob("site-packages/torch")):
+    if not extra or not any(each for lib in ("lib/python*", "Lib") for each in folder.glob(f"{lib}/site-packages/torch")):
         build, choice = choose_torch(is_uv=uv is not None)
         parts.insert(0, build)
         options += choice
