@@ -14,7 +14,7 @@ from fmapviz.cli.process import importing
 from fmapviz.cli.run import JsonOption, ModelArgument, running_option
 from fmapviz.config import InputOptions, RunConfig, split
 from fmapviz.core import registry
-from fmapviz.core.files import format_bytes, write_over, writing_to
+from fmapviz.core.files import format_bytes, make_folders, write_over, writing_to
 from fmapviz.core.urls import is_url
 from fmapviz.errors import RequestError, first_few, printable, quote, suggest
 from fmapviz.models.load import check_name, model_names
@@ -115,7 +115,7 @@ def _write(tables: Mapping[str, str], model: str, folder: Path) -> None:
     from fmapviz.store.run import stem_of
 
     with writing_to(folder):
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folders(folder)
     for form, text in tables.items():
         path = folder / f"{stem_of(model)}.layers.{form}"
         with writing_to(path):
