@@ -296,7 +296,7 @@ class RunInfo:
     config: RunConfig
     code: Mapping[str, str] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict, compare=False)
-    request: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    request: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
     against: Mapping[str, Any] = field(default_factory=dict)
 
     settings: dict[str, Any] = field(init=False, compare=False, repr=False)

@@ -87,7 +87,8 @@ def test_a_workflow_runs_the_targets_of_the_makefile(name):
     targets = {command.split()[1] for command in commands if command.startswith("make ")}
     assert targets
     assert targets <= TARGETS
-    assert all(re.fullmatch(r"(make|git diff|python -m pip install) [^\n]+", command) for command in commands)
+    known = r"(make|git diff|python -m pip install|python -m pytest|fmapviz) [^\n]+"  # Windows has no make
+    assert all(re.fullmatch(known, command) for command in commands)
 
 
 @pytest.mark.parametrize("name", WORKFLOWS)
