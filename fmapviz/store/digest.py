@@ -3,7 +3,8 @@
 It is the SHA-256 of a list like that of `sha256sum`, with a line for `run.json` and one for each `unit.json`, sorted by the
 bytes of their paths. Of `run.json` only the line with the settings counts. Of `unit.json`, which has the checksums of the
 other files, all lines count except those that hold a path, a time, or the checksum of a file with one. So two runs with the
-same settings, inputs and results have the same digest, wherever and whenever they were drawn. The page *reliability* of the
+same settings, inputs and results have the same digest, wherever and whenever they were drawn. What other commands make from
+the units of a run, such as its top images, does not count. The page *reliability* of the
 guide computes it with shell tools.
 """
 
@@ -54,7 +55,7 @@ class Digests:
             return
         if not (is_sound and content):
             self._incomplete.add(run)
-        if content:
+        if content and directory.relative_to(run).as_posix() not in units_of_other_commands():
             record = directory.relative_to(run) / (RUN_FILE if is_run else UNIT_FILE)
             self._lines[run].append(os.fsencode(f"{content}  ./{record.as_posix()}\n"))
 
@@ -118,6 +119,12 @@ def _lines_of_unit(data: bytes, unit: Path, open_file: Callable[[Path], BinaryIO
         if reference:
             with open_file(unit / name) as file:
                 yield f"{load(reference)(file)}  {name}\n".encode()
+
+
+@cache
+def units_of_other_commands() -> frozenset[str]:
+    """Return the names of units that other commands make from those of a run, such as the one of `fmapviz top`."""
+    return frozenset(each.unit for each in registry.aggregates().values() if each.command)
 
 
 @cache
