@@ -35,6 +35,7 @@ from fmapviz.run.recorded import (
     execution_of,
     in_recorded_directory,
 )
+from fmapviz.store.digest import units_of_other_commands
 from fmapviz.store.remote.destination import LocalDestination
 from fmapviz.store.run import differences, is_surveyed, load_run, open_run, shares_values
 from fmapviz.store.unit import Group, Member, discard, image_file, images_of, read_unit
@@ -129,7 +130,8 @@ class _RunRedraw:
         except FmapvizError as error:
             reason = str(error).replace(f"{quote(self._address)} was", "it was", 1)
             yield Redrawn(self._address, "undrawn", number, reason=reason)
-        others = sorted(self._name(unit) for unit in records.keys() - {*of_images, *of_model})
+        of_several = {self._name(unit) for unit in records.keys() - {*of_images, *of_model}}
+        others = sorted(of_several | {name for name in units_of_other_commands() if (self._run / name).is_dir()})
         if others:
             yield Redrawn(self._address, "undrawn", 0, reason=f"pictures of several images: {first_few(others)}")
 
