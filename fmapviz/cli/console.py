@@ -107,7 +107,7 @@ class Console:
             fields |= {"exit_code": summary.exit_code, **opened, "report": next(iter(pages), None)}
             self._print_object("summary", **fields)
             return
-        for line in (summary.directory, *commands.values(), *pages, *summary.highlights):
+        for line in (summary.directory, *commands.values(), *pages, *map(as_typed, summary.highlights)):
             print_line(printable(str(line)))
 
     def _open_commands(self, out: str | Path, *, has_steps: bool) -> dict[str, str]:

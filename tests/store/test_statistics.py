@@ -24,6 +24,7 @@ from torch import nn
 from trees import problems
 
 from fmapviz import load_model
+from fmapviz.cli.options import as_typed
 from fmapviz.config import InputOptions, Style
 from fmapviz.errors import RefusedError, RequestError
 from fmapviz.events import Notice, Outcome
@@ -33,6 +34,7 @@ from fmapviz.store.aggregates.statistics import MOST_LINES, describe_dead, merge
 from fmapviz.store.aggregates.unit_statistics import read_table, statistics_of, write_table
 
 NAN, INF = torch.nan, torch.inf
+HINT = "no activations were examined, and channels die there: types='ReLU' examines those of this type"
 HEADING = [
     "layer_index",
     "layer",
@@ -802,25 +804,52 @@ def test_the_command_reports_the_number_of_dead_channels(fmapviz, tmp_path):
     common = ["run", "net.py:build", *inputs, "--fit", "none", "--to", "stats", "--out", "out", "--weights", "random"]
     done = fmapviz(*common)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.decode().splitlines()[1:] == ["0: 2 of 8 channels are dead"]
+    assert done.stdout.decode().splitlines()[1:] == ["layer 0: 2 of 8 channels are dead: 0, 1", as_typed(HINT)]
     again = fmapviz(*common, "--json")
     summary = json.loads(again.stdout.splitlines()[-1], parse_constant=refuse)
     assert (summary["dead"], summary["skipped"], summary["exit_code"]) == ({"0": [2, 2, 8], "1": [0, 0, 4]}, 3, 0)
 
 
+def described(*maps):
+    """Describe feature maps, each given as name, type, dead ones of its 8 channels, and whose values they are."""
+    names = [layer if of == "output" else f"{layer} ({of}) top1" for layer, _, _, of in maps]
+    lines = [{"layer": layer, "type": kind, "dead": dead, "of": of, "channels": 8} for layer, kind, dead, of in maps]
+    return describe_dead(dict(zip(names, lines, strict=True)))
+
+
 def test_dead_channels_are_reported_by_layer_up_to_a_limit():
-    assert describe_dead({}) == []
-    assert describe_dead({"conv1": (0, 0, 8), "conv2": (0, 0, 4)}) == ["no dead channels in 2 layers"]
-    assert describe_dead({"conv1": (0, 0, 8)}) == ["no dead channels in 1 layer"]
-    of_both = {"conv1": (0, 0, 8), "conv1 (gradient) top1": (0, 0, 8)}
-    assert describe_dead(of_both) == ["no dead channels in 2 feature maps"]
-    assert describe_dead({"conv1": (0, 0, 8), "conv2": (3, 3, 4)}) == ["conv2: 3 of 4 channels are dead"]
-    assert describe_dead({"conv": (1, 3, 4)}) == ["conv: 3 of 4 channels are dead"]
-    many = {f"conv{number}": (1, 1, 8) for number in range(MOST_LINES + 3)}
-    lines = describe_dead(many)
-    assert lines[:2] == ["conv0: 1 of 8 channels is dead", "conv1: 1 of 8 channels is dead"]
+    assert described() == []
+    relus = [("act1", "ReLU", [], "output"), ("act2", "SiLU", [], "output")]
+    assert described(*relus) == ["no dead channels in 2 layers of types ReLU, SiLU"]
+    assert described(relus[0]) == ["no dead channels in 1 layer of type ReLU"]
+    assert described(relus[0], ("act1", "ReLU", [], "gradient")) == ["no dead channels in 2 feature maps of type ReLU"]
+    assert described(relus[0], ("act2", "ReLU", [2, 5, 7], "output")) == ["act2: 3 of 8 channels are dead: 2, 5, 7"]
+    assert described(("act", "ReLU", [*range(6)], "output")) == ["act: 6 of 8 channels are dead: 0, 1, 2, 3 and 2 more"]
+    numbers = [("2", "ReLU", [7], "output"), ("0.1", "ReLU", [3], "gradient")]
+    assert described(*numbers) == [
+        "layer 2: 1 of 8 channels is dead: 7",
+        "layer 0.1 (gradient) top1: 1 of 8 channels is dead: 3",
+    ]
+    lines = described(*((f"act{number}", "ReLU", [1], "output") for number in range(MOST_LINES + 3)))
+    assert lines[:2] == ["act0: 1 of 8 channels is dead: 1", "act1: 1 of 8 channels is dead: 1"]
     assert lines[-1] == "... and 3 more such lines: see stats.csv"
     assert len(lines) == MOST_LINES + 1
+
+
+@pytest.mark.parametrize("kind", ["Conv1d", "Conv2d", "ConvTranspose2d", "LazyConv2d", "Linear", "BatchNorm2d", "LayerNorm"])
+def test_channels_in_front_of_activations_are_no_all_clear(kind):
+    conv, dead, act = ("a", kind, [], "output"), ("b", kind, [1], "output"), ("c", "ReLU", [], "output")
+    assert described(conv) == [f"no dead channels in 1 layer of type {kind}", HINT]
+    assert described(conv, dead) == ["b: 1 of 8 channels is dead: 1", HINT]
+    assert described(conv, act) == [f"no dead channels in 2 layers of types {', '.join(sorted([kind, 'ReLU']))}"]
+    assert described(("a", kind, [], "gradient")) == [f"no dead channels in 1 feature map of type {kind}"]
+
+
+@pytest.mark.parametrize(
+    "kind", ["ReLU", "MaxPool2d", "EncoderBlock", "Conv2dNormActivation", "BasicConv2d", "BatchNormAct2d"]
+)
+def test_layers_that_may_end_with_an_activation_need_no_hint(kind):
+    assert described(("a", kind, [], "output")) == [f"no dead channels in 1 layer of type {kind}"]
 
 
 def test_a_run_without_a_drawn_image_has_no_statistics(look, tmp_path):

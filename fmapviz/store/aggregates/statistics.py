@@ -7,6 +7,7 @@ they are equal to the last digit however a run was divided, interrupted or resum
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from functools import reduce
 from math import isfinite
@@ -17,7 +18,8 @@ import numpy as np
 from fmapviz.core import checksummed_json, files
 from fmapviz.core.channel_table import ChannelTable
 from fmapviz.core.checksummed_json import FORMAT, Json
-from fmapviz.core.words import counted
+from fmapviz.core.words import are, counted, plural
+from fmapviz.errors import first_few
 from fmapviz.store.aggregates.channels import NO_IMAGES, ChannelStatistics, combine
 from fmapviz.store.aggregates.csv_rows import csv_row
 from fmapviz.store.aggregates.unit_statistics import TABLE_FILE, read_image, read_table
@@ -41,6 +43,8 @@ _SUFFIXES = {
     "attention": " (attention)",
 }  # fmt: skip
 MOST_LINES = 20
+# Types whose outputs are hardly ever constant: a channel dies in the activation that follows.
+_BEFORE_ACTIVATIONS = re.compile(r"(Lazy)?(Conv|ConvTranspose)\dd|Linear|\w+Norm(\dd)?")
 
 
 def summarize(unit: Path) -> ChannelStatistics:
@@ -98,29 +102,42 @@ def report(run: Path) -> tuple[dict[str, Any], list[str]]:
         return {"dead": {}}, []
     # The numbers of all channels, which take longest to parse, stand at the end of each line.
     maps = [json.loads(line.partition(_NUMBERS)[0] + b"}") for line in lines if line.startswith(_LINE)]
-    named = ((f"{each['layer']}{_SUFFIXES[each['of']]}{each['target'] or ''}", each) for each in maps)
-    dead = {name: (len(each["constant"]), len(each["dead"]), each["channels"]) for name, each in named}
-    return {"dead": dead}, describe_dead(dead)
+    named = {f"{each['layer']}{_SUFFIXES[each['of']]}{each['target'] or ''}": each for each in maps}
+    dead = {name: (len(each["constant"]), len(each["dead"]), each["channels"]) for name, each in named.items()}
+    return {"dead": dead}, describe_dead(named)
 
 
-def describe_dead(dead: Mapping[str, tuple[int, int, int]]) -> list[str]:
-    """Describe the feature maps that have dead channels, a line for each.
+def describe_dead(maps: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Describe the feature maps that have dead channels, a line for each, or which types have none.
+
+    A last line says so if no output of an activation is among them.
+
+    Args:
+        maps: The lines of `stats.json` by the name of the feature map.
 
     Example:
-        >>> describe_dead({"layer3.2.conv1": (12, 12, 256), "layer4.0.conv1": (0, 0, 512)})
-        ['layer3.2.conv1: 12 of 256 channels are dead']
+        >>> describe_dead({"layer3.2.relu": {"of": "output", "type": "ReLU", "channels": 256, "dead": [3, 17]}})
+        ['layer3.2.relu: 2 of 256 channels are dead: 3, 17']
     """
+    if not maps:
+        return []
     lines = [
-        f"{name}: {flat} of {counted(channels, 'channel')} {'is' if flat == 1 else 'are'} dead"
-        for name, (_, flat, channels) in dead.items()
-        if flat
+        f"{'' if any(map(str.isalpha, each['layer'])) else 'layer '}{name}: "
+        f"{len(dead)} of {counted(each['channels'], 'channel')} {are(len(dead))} dead: {first_few([*map(str, dead)])}"
+        for name, each in maps.items()
+        if (dead := each["dead"])
     ]
-    if dead and not lines:
-        noun = "feature map" if any(" (" in name for name in dead) else "layer"  # a layer may have several feature maps
-        return [f"no dead channels in {len(dead)} {noun}{'s' * (len(dead) > 1)}"]
+    types = sorted({each["type"] for each in maps.values()})
+    of_outputs = [each["type"] for each in maps.values() if each["of"] == "output"]
     hidden = len(lines) - MOST_LINES
-    more = f"... and {hidden} more such line{'s' * (hidden > 1)}: see {_CSV_FILE}"
-    return [*lines[:MOST_LINES], more] if hidden > 0 else lines
+    if hidden > 0:
+        lines[MOST_LINES:] = [f"... and {hidden} more such {plural(hidden, 'line')}: see {_CSV_FILE}"]
+    if not lines:
+        noun = "layer" if len(of_outputs) == len(maps) else "feature map"  # of which a layer may have several
+        lines = [f"no dead channels in {counted(len(maps), noun)} of {plural(len(types), 'type')} {first_few(types)}"]
+    if of_outputs and all(map(_BEFORE_ACTIVATIONS.fullmatch, of_outputs)):
+        lines.append("no activations were examined, and channels die there: types='ReLU' examines those of this type")
+    return lines
 
 
 def _as_csv(known: ChannelStatistics, texts: Mapping[str, Sequence[str]]) -> str:
