@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from fmapviz.core import files
 from fmapviz.core.files import staging_folder, writing_to
+from fmapviz.core.words import plural
 from fmapviz.data import ImageResult, UnitImage
 from fmapviz.errors import NothingToDoError, first_few
 from fmapviz.events import Notice
@@ -93,9 +94,9 @@ def draw_ranking(
         on_event(Notice("top images: none, as each channel has the same value in all images, or no finite one"))
     listed = [winner.file for winner in winners if winner.file and not winner.lost]
     if listed:
-        channels = sum(info.channels for info in ranking.maps)
+        shown_channels = {(info, row) for winner in winners for info, slots in winner.channels.items() for row, _ in slots}
         images = f"{len(listed)} image{'s go' if len(listed) > 1 else ' goes'} through the network again"
-        on_event(Notice(f"top images of {channels:,} channels: {images}"))
+        on_event(Notice(f"top images of {len(shown_channels):,} {plural(len(shown_channels), 'channel')}: {images}"))
     with writing_to(run), staging_folder(run) as staging, closing(TileFile(run, SIDE * session.config.style.scale)) as tiles:
         narrowed = replace(session, layers=[layer for layer in session.layers if layers is None or layer.name in layers])
         second = SecondPass(narrowed, ranking, winners, options, tiles)

@@ -358,6 +358,23 @@ def test_channels_that_do_not_exist_are_refused(pictures, tmp_path):
         top_images(run, channels="999")
 
 
+@pytest.mark.parametrize(
+    ("chosen", "announced"),
+    [
+        ({"channels": "3"}, "1 channel"),
+        ({"channels": "0,3", "layers": "*.3.conv"}, "2 channels"),
+        ({"channels": "0,3", "layers": ["*.2.conv", "*.3.conv"]}, "4 channels"),
+    ],
+)
+def test_the_chosen_channels_are_announced(chosen, announced, pictures, tmp_path):
+    layers = chosen.get("layers", "*.3.conv")
+    run = visualize("shapesnet", pictures, out=tmp_path / "out", to="stats", layers=layers).directory
+    told = []
+    top_images(run, k=1, **chosen, on_event=told.append)
+    (notice,) = [each.message for each in told if isinstance(each, Notice) and "through the network again" in each.message]
+    assert notice.startswith(f"top images of {announced}: ")
+
+
 @pytest.mark.thorough
 def test_pages_have_the_layer_numbers_of_the_run(pictures, tmp_path):
     run = visualize("shapesnet", pictures, out=tmp_path / "out", to="stats").directory
