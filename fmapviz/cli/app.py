@@ -224,6 +224,7 @@ def _usage_error(error: typer.TyperException) -> RequestError:
     """Convert an error of the parser."""
     context = getattr(error, "ctx", None)
     command = context.info_name if context and context.parent else "run"
+    hint = f"see `fmapviz {command} --help`" if context and context.parent else "see `fmapviz --help`"
     option = getattr(error, "option_name", None)
     if option is not None and hasattr(error, "possibilities"):
         if file := next((word for word in sys.argv[1:] if word.startswith("-") and os.path.lexists(word)), None):
@@ -231,40 +232,50 @@ def _usage_error(error: typer.TyperException) -> RequestError:
                 f"the name of a file begins with a dash: {quote(file)}",
                 hint=f"put -- before the files, or type {in_shell(f'./{file}')}; with a glob, ./* instead of *",
             )
-        return RequestError(f"no such option: {quote(option)}", hint=_hint_for_option(option, context, command))
+        return RequestError(f"no such option: {quote(option)}", hint=_hint_for_option(option, context) or hint)
     message = error.format_message().partition(", unable to parse")[0].rstrip(".")
     place = place_of(getattr(getattr(error, "param", None), "name", ""))
-    return RequestError(f"{message[:1].lower()}{message[1:]}{place}", hint=f"see fmapviz {command} --help")
+    if option is not None and (metavar := _metavar(option, context)):
+        hint = f"{option} {metavar}; {hint}"
+    return RequestError(f"{message[:1].lower()}{message[1:]}{place}", hint=hint)
 
 
 # Any: the class of contexts is not public.
-def _hint_for_option(option: str, context: Any, command: str) -> str:
+def _hint_for_option(option: str, context: Any) -> str | None:
     """Return a hint for an unknown option: a similar one, or the option that other tools call so."""
     from fmapviz.cli.synonyms import meant_flag
 
-    if meant := meant_flag(option.lstrip("-"), _options(context)):
+    own, word = _of(context.command, context), option.lstrip("-")
+    if meant := meant_flag(word, own):
         return meant
-    group = context.parent.command if context and context.parent else None
+    group = context.parent.command if context.parent else None
     others = [name for name, each in group.commands.items() if option in _of(each, context)] if group else []
     if others:
         return f"{option} is an option of {', '.join(f'`fmapviz {name}`' for name in others)}"
-    near = nearest(option, _options(context), cutoff=0.7) if option.startswith("--") else []
-    if near:
-        return f"did you mean {', '.join(near)}?"
-    return f"see fmapviz {command} --help"
-
-
-# Any: as above.
-def _options(context: Any) -> list[str]:
-    """Return the options of a command and of its group."""
-    contexts = [each for each in (context, context and context.parent) if each]
-    return [option for each in contexts for option in _of(each.command, each)]
+    # Options of the group are refused behind a model or a command.
+    alone = _of(group, context.parent) if group else []
+    absent = "a model" if context.info_name == "run" else "a command"
+    if option in alone:
+        return f"`fmapviz {option}`, without {absent}"
+    near = nearest(option, own + alone, cutoff=0.7) if option.startswith("--") else []
+    if meant := meant_flag(word, alone):
+        near = [meant.removeprefix("did you mean ").removesuffix("?")]
+    if near and near[0] in alone:
+        return f"did you mean `fmapviz {near[0]}`, without {absent}?"
+    return f"did you mean {', '.join(each for each in near if each in own)}?" if near else None
 
 
 # Any: as above.
 def _of(command: Any, context: Any) -> list[str]:
     parameters = command.get_params(context)
     return [option for parameter in parameters for option in (*parameter.opts, *parameter.secondary_opts)]
+
+
+# Any: as above.
+def _metavar(option: str, context: Any) -> str | None:
+    """Return what an option takes, as its help shows it."""
+    parameters = context.command.get_params(context) if context else ()
+    return next((each.metavar for each in parameters if option in each.opts), None)
 
 
 def _version(*, on: bool) -> None:
@@ -274,7 +285,7 @@ def _version(*, on: bool) -> None:
 
 
 def _generate(context: typer.Context, name: str | None) -> None:
-    if name and not context.resilient_parsing:
+    if name is not None and not context.resilient_parsing:
         from fmapviz.cli.generated import generate
 
         print_line(generate(name, context))

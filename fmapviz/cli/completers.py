@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from fmapviz.cli.commands import commands
 from fmapviz.cli.pages import PAGES, codes_in, rows_of_codes
 from fmapviz.core import files, registry
 from fmapviz.core.user_code import references_in
@@ -89,10 +90,30 @@ def complete_runs(_word: str, values: Values) -> Iterator[Item]:
         yield from ((Path(path).name, text) for path, text in _runs(Path(out)) if Path(path).name not in typed)
 
 
-def complete_page(_word: str, _values: Values) -> Iterator[Item]:
-    """Yield the pages of the guide, and the codes of errors."""
-    yield from ((page, "") for page in PAGES)
-    yield from ((code, "a code") for row in rows_of_codes() for code in codes_in(row))
+def complete_page(_word: str, values: Values) -> Iterator[Item]:
+    """Yield the pages of the guide and the codes of failed inputs; behind `exit` or `code`, the exit codes."""
+    codes = [code for row in rows_of_codes() for code in codes_in(row)]
+    if typed := values.get("page"):
+        exits = " ".join(typed).lower() in {"exit", "code", "exit code"}
+        yield from ((code, "an exit code") for code in codes if exits and code.isdigit())
+    else:
+        yield from ((page, "") for page in PAGES)
+        yield from ((code, "a code") for code in codes if not code.isdigit())
+
+
+def complete_topic(_word: str, values: Values) -> Iterator[Item]:
+    """Yield what `fmapviz help` takes: a command, or what `fmapviz guide` takes."""
+    typed = values.get("words")
+    if not typed:
+        yield from ((name, command.help) for name, command in commands().items())
+    yield from complete_page(_word, {"page": typed})
+
+
+def complete_generated(_word: str, _values: Values) -> Iterator[Item]:
+    """Yield the files that `--generate` prints."""
+    from fmapviz.cli.generated import GENERATORS
+
+    yield from ((name, "") for name in GENERATORS)
 
 
 # By the names of parameters; those of other names complete the words that their options declare.
@@ -107,6 +128,8 @@ COMPLETERS: Mapping[str, Callable[[str, Values], Iterable[Item]]] = {
     "directory": complete_run,
     "runs.words": complete_runs,
     "page": complete_page,
+    "help.words": complete_topic,
+    "generate": complete_generated,
 }
 LISTS = {"layers", "exclude", "types", "target"}  # take several values with commas
 

@@ -68,7 +68,7 @@ def answer(group: Any, words: Sequence[str]) -> None:  # Any: the class of group
         if shell == "bash":
             (_, *words, word), quoted = split_line(os.environ[_LINE])
         kind, found = complete(group, words, word)
-        values = [(value, " ".join(text.split())) for value, text in found if value.isprintable()]
+        values = [(value, " ".join(text.replace("`", "").split())) for value, text in found if value.isprintable()]
         if shell == "bash":
             breaks = "" if quoted else os.environ.get(_BREAKS, "")
             start = max((word.rfind(mark) + 1 for mark in ":=" if mark in breaks), default=0)  # bash replaces what follows
@@ -111,13 +111,17 @@ def complete(group: Any, words: Sequence[str], word: str) -> tuple[Kind, list[It
         Whether files or directories complete it too, and values with their descriptions.
     """
     root = group.context_class(group, info_name="fmapviz", resilient_parsing=True)
+    own = {option: each for each in group.get_params(root) for option in _options_of(each)}
+    is_first = not words or (len(words) == 1 and words[0] in own)
     name, words = group.split_command(root, list(words))
     command = group.commands[name or "run"]
     context = command.context_class(command, info_name=command.name, parent=root, ignore_unknown_options=True)
     options = {option: each for each in command.get_params(context) for option in _options_of(each)}
+    if is_first:
+        options = own | options
     ended = "--" in words
     before = options.get(words[-1]) if words and not ended else None
-    if before is not None and (before.is_flag or before.count):
+    if before is not None and not _takes_value(before):
         before = None
     # Not converted to the types of the parameters, for which Typer would import pydantic: 0.1 s.
     context.params, _, _ = command.make_parser(context).parse_args(args=words[:-1] if before else words)
@@ -128,12 +132,20 @@ def complete(group: Any, words: Sequence[str], word: str) -> tuple[Kind, list[It
         kind, found = _values(options[option], value, context)
         return kind, [(f"{option}={each}", text) for each, text in found]
     if word.startswith("-") and not ended:
-        own = {} if name else {option: each for each in group.get_params(root) for option in _options_of(each)}
-        shown = ((option, each.help or "") for option, each in (own | options).items() if not each.hidden)
+        shown = ((option, each.help or "") for option, each in options.items() if not each.hidden)
         return "words", _starting(word, shown)
-    kind, found = "words", []
-    if not (name or context.params.get("model")):
+    return _argument(command, word, context, named=name is not None)
+
+
+# Any: as above.
+def _argument(command: Any, word: str, context: Any, *, named: bool) -> tuple[Kind, list[Item]]:
+    """Return what completes an argument; the first one may also be a command, unless one was `named` before."""
+    kind: Kind = "words"
+    found: list[Item] = []
+    if not (named or context.params.get("model")):
         found = _starting(word, ((each, command.help) for each, command in commands().items()))
+        if not word:  # among all models, the commands would be lost
+            return kind, found
     for each in command.get_params(context):
         if not isinstance(each, TyperOption) and (each.nargs == -1 or not context.params.get(each.name)):
             kind, more = _values(each, word, context)
@@ -159,6 +171,11 @@ def _values(parameter: Any, word: str, context: Any) -> tuple[Kind, list[Item]]:
 def _starting(word: str, items: Iterable[Item]) -> list[Item]:
     """Return the items that begin with a word, each with the first sentence of its description."""
     return [(value, re.split(r"(?<=\w)\.(?:\s|$)", text)[0]) for value, text in items if value.startswith(word)]
+
+
+# Any: as above.
+def _takes_value(option: Any) -> bool:
+    return not (option.is_flag or option.count)
 
 
 def _options_of(parameter: Any) -> list[str]:  # Any: as above

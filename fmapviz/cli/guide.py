@@ -82,7 +82,6 @@ def show_help(
             metavar="[COMMAND|PAGE]",
             help="A command, or a page of the guide; without it, all commands are listed.",
             show_default=False,
-            autocompletion=lambda incomplete: [name for name in (*commands(), *PAGES) if name.startswith(incomplete)],
         ),
     ] = None,
 ) -> None:

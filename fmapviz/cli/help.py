@@ -51,6 +51,16 @@ class _WithHelp:
             params[-1].callback, params[-1].help = _print_help, "Show this help."
         return [*params[:-1], self._short_help, params[-1]]
 
+    # Any: as above.
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse words; an error names the command that refused them."""
+        try:
+            return super().parse_args(ctx, args)  # type: ignore[misc, no-any-return]  # of the other base
+        except typer.TyperException as error:
+            if getattr(error, "ctx", ctx) is None:  # a value is missing
+                error.ctx = ctx  # type: ignore[attr-defined]
+            raise
+
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write all of the help."""
         formatter.write(_help_of(self, ctx))
@@ -172,6 +182,8 @@ def _shortened(text: str, width: int) -> str:
     Example:
         >>> _shortened("What to draw; view.py:energy is yours.\n\n- maps: Outputs.\n\n- mean: Means.", 24)
         'What to draw: maps, ...'
+        >>> _shortened("What to draw.\n\n- maps: Outputs.\n\n- mean: Means.", 80)
+        'What to draw: maps, mean'
         >>> _shortened("Directory of all runs; or its address, such as s3://BUCKET/DIR.", 40)
         'Directory of all runs'
     """
@@ -179,7 +191,7 @@ def _shortened(text: str, width: int) -> str:
     text = re.split(r"[.;:](?: |$)", text.strip())[0]
     if not items:
         return text
-    values = " ".join(f"{item.partition(':')[0]}," for item in items)
+    values = ", ".join(item.partition(":")[0] for item in items)
     return textwrap.shorten(f"{text}: {values}", width, placeholder=" ...")
 
 

@@ -14,6 +14,7 @@ import pytest
 from cases import thorough
 from waiting import PATIENCE
 
+from fmapviz.cli.commands import commands
 from fmapviz.cli.completers import kind_of
 from fmapviz.cli.completion import complete, split_line
 from fmapviz.cli.shells import SCRIPTS, install_script, place_of
@@ -88,6 +89,11 @@ def values(group):
         ("resnet18 x.png --fit s", ["squash"]),
         ("resnet18 x.png --bat", ["--batch-size"]),
         ("--ver", ["--version", "--verbose"]),
+        ("resnet18 x.png --ver", ["--verbose"]),
+        ("--quiet --gen", []),  # only as the first word
+        ("--generate ", ["man", "complete-bash", "complete-zsh", "complete-fish", "complete-powershell", "schema"]),
+        ("--generate=s", ["--generate=schema"]),
+        ("resnet18 --generate ", []),
         ("--install", []),
         ("resnet18 -- --bat", []),
         ("resnet18 x.png --layers ", ["stem", "blocks", "blocks.*", "odd??31m?name", "white space", "head"]),
@@ -116,6 +122,12 @@ def values(group):
         ("runs --out elsewhere remove ", []),
         ("guide we", ["weights"]),
         ("guide E_DEC", ["E_DECODE"]),
+        ("guide 1", []),  # pages and codes of failures are enough to choose from
+        ("guide exit ", [str(code) for code in (0, 1, 2, 3, 4, 5, 6, 130, 143, 129)]),
+        ("guide exit code 4", ["4"]),
+        ("guide weights ", []),
+        ("help lay", ["layers", "layers-and-views"]),
+        ("help run ", []),
         ("completion f", ["fish"]),
         ("top runs/first --by m", ["max", "mean", "min"]),
         ("no_such_model x.png --layers ", []),
@@ -123,6 +135,28 @@ def values(group):
 )
 def test_tab_completes(place, values, line, expected):
     assert values(line) == expected
+
+
+def test_commands_are_listed_before_a_letter_is_typed(values):
+    assert values("") == values("--quiet ") == [*commands()]
+    assert {"run", "resnet18"} <= {*values("r")}
+    assert "resnet18" in values("run ")
+
+
+@pytest.mark.parametrize(
+    "line", ["", "resnet18 ", "resnet18 x.png ", "-q ", "layers ", "--quiet layers resnet18 ", "--generate man "]
+)
+def test_only_options_that_are_accepted_are_completed(group, values, line):
+    root = group.context_class(group, info_name="fmapviz")
+    name, _ = group.split_command(root, line.split())
+    accepted = [*group.commands[name or "run"].get_params(root), *([] if line else group.get_params(root))]
+    assert {*values(f"{line}-")} <= {option for each in accepted for option in (*each.opts, *each.secondary_opts)}
+
+
+def test_a_description_has_no_backticks(place, fmapviz_at_tab):
+    shown = fmapviz_at_tab(_FMAPVIZ_COMPLETE="zsh", _FMAPVIZ_WORD="").stdout
+    assert b"fmapviz MODEL INPUT... is short for it" in shown
+    assert b"`" not in shown
 
 
 def test_values_have_descriptions(place, group):

@@ -58,7 +58,7 @@ def test_json_has_the_differences(fmapviz, tuned, tmp_path):
     ("words", "error", "hint"),
     [
         (["shapesnet", SHAPES[0]], "the second network or run of the comparison is missing", "--against b.pth"),
-        (["shapesnet"], "missing argument", "see fmapviz diff --help"),
+        (["shapesnet"], "missing argument", "see `fmapviz diff --help`"),
         (["shapesnet", SHAPES[0], "--against", "dtype:float16", "--norm", "run"], "no range over all images", "--norm"),
         (["shapesnet", SHAPES[0], "--agains", "x"], "no such option", "did you mean --against?"),
     ],
