@@ -30,7 +30,7 @@ from fmapviz.models.load import check_name, hint_for, is_model
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-_TEXT_BROWSERS = ("www-browser", "links", "elinks", "lynx", "w3m")  # these would occupy the terminal
+_TEXT_BROWSERS = {"www-browser", "links", "links2", "elinks", "lynx", "w3m"}  # these would occupy the terminal
 
 ModelArgument = Annotated[
     str,
@@ -51,7 +51,11 @@ QuietOption = Annotated[
 ]
 VerboseOption = Annotated[bool, running_option("-v", "--verbose", help="Add a line per image.")]
 ShowOption = Annotated[
-    bool, running_option("--show", help="Show the first pictures here, if the terminal can: as kitty, iTerm2, or in sixels.")
+    bool,
+    running_option(
+        "--show",
+        help="Show the first pictures here, if the terminal can: as kitty, iTerm2, or in sixels, which need the extra show.",
+    ),
 ]
 
 
@@ -88,6 +92,10 @@ def run(
     """
     _check_model(model, inputs or [])
     config = _configure(model, inputs or [], options, null=null, open_report=open_report)
+    if show and not (quiet or json):
+        from fmapviz.cli.show import check_show
+
+        check_show()
 
     are_typed = "-" in (inputs or []) and os.isatty(0)
     if not (quiet or are_typed):  # the terminal would show typed text in the same line
@@ -121,14 +129,15 @@ def run(
 
 
 def open_page(page: Path) -> bool:
-    """Open a page in the browser of the desktop; return False if there is none."""
+    """Open a page in the browser of the desktop, or that of the variable BROWSER; return False if there is none."""
     if not has_display():
         return False
     try:
         browser = webbrowser.get()
     except webbrowser.Error:
         return False
-    return getattr(browser, "name", "") not in _TEXT_BROWSERS and browser.open(page.absolute().as_uri())
+    program, *_ = getattr(browser, "name", "").split() or [""]  # BROWSER may hold a path, and arguments
+    return Path(program).name not in _TEXT_BROWSERS and browser.open(page.absolute().as_uri())
 
 
 def _configure(model: str, inputs: list[str], options: dict[str, Any], *, null: bool, open_report: bool) -> RunConfig:

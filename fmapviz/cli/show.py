@@ -16,7 +16,7 @@ from fmapviz.cli.terminal import find_graphics, window_pixels
 from fmapviz.core import registry
 from fmapviz.core.members import load
 from fmapviz.core.urls import UrlPath
-from fmapviz.errors import printable
+from fmapviz.errors import RequestError, printable
 from fmapviz.store.run_files import find_units
 
 if TYPE_CHECKING:
@@ -30,7 +30,20 @@ if TYPE_CHECKING:
 _MOST = 4  # pictures
 _MOST_PIXELS = 50_000_000  # of a picture: a larger one takes seconds to shrink
 _DEFINITION = re.compile(r"(#\d+);2;\d+;\d+;\d+")  # of a colour in sixels
+_INSTALL = "pip install 'fmapviz[show]'"
 _CHUNK = 4096  # bytes of base64 in one sequence of kitty
+
+
+def check_show() -> None:
+    """Refuse `--show` before a run if this terminal shows pictures in sixels, and the package for them is missing.
+
+    Raises:
+        RequestError: It is missing.
+    """
+    if not _has_sixels() and is_terminal(sys.stdout):
+        graphics = find_graphics(sys.stdout.fileno())
+        if graphics and graphics.protocol == "sixel":
+            raise RequestError("pictures in this terminal need the package textual-image", hint=_INSTALL)
 
 
 def show_pictures(units: Sequence[Path], run: Path) -> None:
@@ -50,7 +63,7 @@ def show_pictures(units: Sequence[Path], run: Path) -> None:
         return print_message("notice: this terminal shows no pictures; kitty, iTerm2, WezTerm and terminals with sixels do")
     if graphics.protocol == "sixel" and not _has_sixels():
         print_message("notice: pictures in this terminal need one more package")
-        return print_message("hint: pip install 'fmapviz[show]'")
+        return print_message(f"hint: {_INSTALL}")
     size = window_pixels(sys.stdout.fileno())
     shown = 0
     for name, png in _first_pictures(units, run):

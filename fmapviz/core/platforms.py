@@ -227,8 +227,8 @@ def user_caches() -> Path:
 
 
 def has_display() -> bool:
-    """Return True if a browser of the desktop can be shown."""
-    return sys.platform in {"win32", "darwin"} or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
+    """Return True if a browser can be shown: on a desktop, or by the program that BROWSER names, as in VS Code and WSL."""
+    return sys.platform in {"win32", "darwin"} or any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")))
 
 
 def interprets_escapes(terminal: TextIO) -> bool:

@@ -30,7 +30,7 @@ def test_the_command_prints_the_path_of_the_page(fmapviz, runs, tmp_path, monkey
         result = fmapviz("report", *arguments)
         assert (result.returncode, result.stdout.decode(), result.stderr) == (0, f"{page}\n", b"")
         assert (tmp_path / page).is_file()
-    for display in ("DISPLAY", "WAYLAND_DISPLAY"):
+    for display in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"):
         monkeypatch.delenv(display, raising=False)
     result = fmapviz("report", "runs/a", "--open")
     assert (result.returncode, result.stdout) == (0, b"runs/a/index.html\n")

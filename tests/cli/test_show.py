@@ -260,11 +260,16 @@ def test_pictures_of_an_event_file_are_those_that_tensorboard_reads(fmapviz, tmp
 
 
 def test_without_the_package_a_terminal_with_sixels_gets_a_hint(warm, tmp_path):
+    """Before the first image, as a format whose package is missing."""
     program = COMMAND.replace("from fmapviz", "import sys; sys.modules['textual_image'] = None; from fmapviz", 1)
-    ended = run_in_terminal(warm, program, *RUN, "--to", "png", place=tmp_path, answer=XTERM, **VARIABLES["xterm"])
-    text = ended.shown.decode()
-    assert "notice: pictures in this terminal need one more package\r\nhint: pip install 'fmapviz[show]'" in text
-    assert pictures_in_sixels(ended.shown) == []
+    diff = ("diff", *RUN, "--against", "random")
+    for words in (RUN, diff, ("top", "none", "--show")):
+        ended = run_in_terminal(warm, program, *words, place=tmp_path, answer=XTERM, **VARIABLES["xterm"])
+        text = ended.shown.decode()
+        message = "error: pictures in this terminal need the package textual-image\r\nhint: pip install 'fmapviz[show]'"
+        assert message in text
+        assert pictures_in_sixels(ended.shown) == []
+        assert not (tmp_path / "out").exists()
 
 
 def test_where_no_terminal_can_be_asked_variables_decide(monkeypatch):

@@ -447,7 +447,9 @@ def test_several_processes_end_with_a_page_of_all_images(warm, tmp_path):
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("formats", [(), ("--to", "png,tensorboard")])
 def test_the_path_of_the_page_is_printed_without_a_display(picture, tmp_path, warm, formats):
-    environment = {name: value for name, value in os.environ.items() if name not in {"DISPLAY", "WAYLAND_DISPLAY"}}
+    environment = {
+        name: value for name, value in os.environ.items() if name not in {"DISPLAY", "WAYLAND_DISPLAY", "BROWSER"}
+    }
     out, err = tmp_path / "out.txt", tmp_path / "err.txt"
     arguments = ["shapesnet", str(picture), "--open", "--predictions", "0", *formats]
     with out.open("wb") as stdout, err.open("wb") as stderr, Path(os.devnull).open("rb") as null:
@@ -462,25 +464,37 @@ def test_the_path_of_the_page_is_printed_without_a_display(picture, tmp_path, wa
     assert ("events.out.tfevents.fmapviz" in names) is bool(formats)
 
 
-@pytest.mark.thorough
-def test_a_browser_opens_the_page_with_a_display(picture, tmp_path):
-    """The browser is a program of this test that records its arguments."""
-    browser = tmp_path / "browser.sh"
-    browser.write_text(f'#!/bin/sh\necho "$1" > {tmp_path}/asked\n')
-    browser.chmod(0o755)
-    environment = {**os.environ, "DISPLAY": ":99", "BROWSER": str(browser)}
+@pytest.mark.parametrize(
+    ("variables", "opens"),
+    [
+        ({"DISPLAY": ":99", "BROWSER": "{place}/browser.sh"}, True),
+        ({"BROWSER": "{place}/browser.sh"}, True),  # of VS Code's terminal in a container, JupyterHub, WSL
+        ({"BROWSER": "{place}/browser.sh %s"}, True),
+        ({"BROWSER": "{place}/none:{place}/browser.sh"}, True),
+        ({"BROWSER": ""}, False),
+        ({}, False),
+        ({"BROWSER": "{place}/lynx"}, False),
+        ({"BROWSER": "{place}/w3m -o x=1 %s"}, False),
+        ({"DISPLAY": ":99", "BROWSER": "{place}/links2"}, False),
+    ],
+)
+def test_a_browser_opens_the_page(variables, opens, tmp_path):
+    """The browser is a program of this test that records its arguments; one in the terminal is not started."""
+    for name in ("browser.sh", "lynx", "w3m", "links2"):
+        browser = tmp_path / name
+        browser.write_text(f'#!/bin/sh\necho "$1" > {tmp_path}/asked\n')
+        browser.chmod(0o755)
+    environment = {name: text for name, text in os.environ.items() if name not in {"DISPLAY", "WAYLAND_DISPLAY", "BROWSER"}}
+    environment |= {name: text.format(place=tmp_path) for name, text in variables.items()}
     program = (
         "import pathlib, sys; from fmapviz.cli.run import open_page; sys.exit(not open_page(pathlib.Path(sys.argv[1])))"
     )
     command = [sys.executable, "-c", program, "a b/index.html"]
     done = subprocess.run(command, env=environment, cwd=tmp_path, check=False, timeout=PATIENCE)
-    assert done.returncode == 0
-    assert (tmp_path / "asked").read_text().strip() == (tmp_path / "a b/index.html").as_uri()
-    environment.pop("DISPLAY")
-    environment.pop("WAYLAND_DISPLAY", None)
-    (tmp_path / "asked").unlink()
-    assert subprocess.run(command, env=environment, cwd=tmp_path, check=False, timeout=PATIENCE).returncode == 1
-    assert not (tmp_path / "asked").exists()
+    assert done.returncode == (0 if opens else 1)
+    if opens:
+        assert (tmp_path / "asked").read_text().strip() == (tmp_path / "a b/index.html").as_uri()
+    assert (tmp_path / "asked").exists() is opens
 
 
 def test_the_page_is_updated_during_a_long_run(folder, look, monkeypatch, tmp_path):

@@ -76,6 +76,10 @@ def diff(
     given = typed[RunConfig]
     check_norm(typed[Style].get("norm", Style().norm), [norm for norm in NORMS if norm not in OF_ONE])
     view = next(name for name, view in registry.views().items() if view.networks == 2)
+    if show and not (quiet or json):
+        from fmapviz.cli.show import check_show
+
+        check_show()
     if not quiet:
         show_status(f"loading {model} ...")
     with importing():

@@ -79,6 +79,10 @@ def top(
 
     Exit codes: as `fmapviz run`; 3 if some of these images can no longer be read, 4 if none can.
     """
+    if show and not json:
+        from fmapviz.cli.show import check_show
+
+        check_show()
     show_status(f"reading {run} ...")
     with importing():
         from fmapviz.features.top.top_images import top_images
