@@ -33,6 +33,8 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 ROOT = Path(__file__).parent.parent
 WARM = "FMAPVIZ_TESTS_WARM"  # 0: no server of `warm.py`; otherwise the socket of the one that all workers share
 os.environ["FMAPVIZ_CACHE"] = ""  # the user's own cache stays as it is; tests of it choose another
+# Programs of this environment are found, such as tensorboard, whether it is active or not.
+os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name != WARM}  # before a test changes it
 MEMORY = Path("/dev/shm")  # files here are in memory, on Linux
 ROOM_BYTES = 6 * 2**30  # three times what all tests write

@@ -60,7 +60,8 @@ def importing() -> Iterator[None]:
         if "torch" in sys.modules and "torchvision" in sys.modules:  # another import failed
             raise
         reason = printable(f"{type(error).__name__}: {error}".partition("\n")[0])
-        hint = "try python -c 'import torch, torchvision'; their versions must match, and memory may be limited"
+        command = platforms.python_in_shell("-c", "import torch, torchvision")
+        hint = f"try {command}; their versions must match, and memory may be limited"
         raise RequestError(f"PyTorch and torchvision cannot be imported: {reason}", hint=hint) from error
     finally:
         _freeze()

@@ -260,6 +260,18 @@ def in_shell(*words: str) -> str:
     return shlex.join(words)
 
 
+def python_in_shell(*words: str) -> str:
+    """Return how this Python is started with words in the system's shell: as `python`, or by its path if that is another.
+
+    The environment of this Python may not be active, or made by pipx or `uv tool`.
+    """
+    import shutil
+
+    found = shutil.which("python")
+    is_same = found and Path(found).parent == Path(sys.executable).parent  # both may be links to one file
+    return in_shell("python" if is_same else sys.executable, *words)
+
+
 # Of the decode workers: `fmapviz.images.decode_pool` starts them, and `fmapviz.images.decode_worker` runs in them.
 
 PASSES_FILES = sys.platform != "win32"  # open files, over a socket; workers share memory with the run, too

@@ -14,6 +14,7 @@ from PIL import Image
 from trees import difference, snapshot
 from waiting import PATIENCE
 
+from fmapviz.core import platforms
 from fmapviz.run.loop import visualize
 
 ROOT = Path(__file__).parents[2]
@@ -312,3 +313,15 @@ def test_names_that_windows_refuses_are_drawn_where_they_can_exist(tmp_path):
     found = fmapviz(("shapesnet", "in", "--to", "png,html,tensorboard", "--out", "runs"), ("verify", "runs"), cwd=tmp_path)
     assert "snow\\u2603.png" in found.stdout + found.stderr
     assert "7 images done" in found.stdout + found.stderr
+
+
+def test_python_is_named_as_the_shell_finds_it(tmp_path, monkeypatch):
+    (tmp_path / "python").symlink_to(sys.executable)  # of another environment, made by the same Python
+    own = Path(sys.executable).parent
+    for path, called in {
+        f"{own}{os.pathsep}{tmp_path}": "python",
+        str(tmp_path): sys.executable,
+        "": sys.executable,
+    }.items():
+        monkeypatch.setenv("PATH", path)
+        assert platforms.python_in_shell("-c", "1 + 1") == f"{called} -c '1 + 1'"

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from torch import hub, nn
 
+from fmapviz.core.platforms import python_in_shell
 from fmapviz.core.user_code import import_module_of, imported_files_beside, parse_reference, split_call
 from fmapviz.errors import RequestError, WeightsError, first_few, quote, suggest
 from fmapviz.models.initialization import NoInitialization, read_seed, seeded
@@ -82,7 +83,7 @@ def _find(full: str) -> tuple[Path, str]:
     folder = next((path for path in folders if (path / "hubconf.py").is_file()), None)
     if folder is None:
         source = f"{owner}/{repository}{f':{reference}' if reference else ''}"
-        command = f"python -c \"import torch; torch.hub.load('{source}', '{entry}')\""
+        command = python_in_shell("-c", f'import torch; torch.hub.load("{source}", "{entry}")')
         raise RequestError(
             f"{quote(source)} is not in torch.hub's cache, {quote(cache)}, and is not downloaded: its code would be run",
             hint=f"if you trust it: {command}",

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import errno
+import json
 import re
 import zipfile
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from fmapviz.core.platforms import python_in_shell
 from fmapviz.errors import WeightsError, printable, quote
 from fmapviz.models.weights.file import DAMAGED
 from fmapviz.models.weights.stand_ins import Inert
@@ -82,10 +84,10 @@ def no_state(path: Path, content: object, ignored: tuple[str, ...]) -> WeightsEr
         ignored: The names of the Python objects in it that were not loaded.
     """
     for model, subscript in _models(content):
-        loading = f"torch.save(torch.load({str(path)!r}, weights_only=False){subscript}.state_dict(), 'weights.pth')"
+        command = _saving(path, f"torch.load({{0}}, weights_only=False){subscript}.state_dict()")
         return WeightsError(
             f"refused: {quote(path)} contains a whole model ({printable(model.spelling)}), which would run code when loaded",
-            hint=f"if you trust the file, type this beside its source code; it runs what is in the file: {loading}",
+            hint=f"if you trust the file, run this beside its source code; it runs what is in the file: {command}",
         )
     if ignored:
         return _python_objects(path, ", ".join(ignored[:4]))
@@ -106,7 +108,20 @@ def _models(content: object, subscript: str = "") -> Iterator[tuple[Inert, str]]
         yield content, subscript
     if isinstance(content, Mapping):
         for nest in (*NESTS, "ema"):
-            yield from _models(content.get(nest), f"{subscript}[{nest!r}]")
+            yield from _models(content.get(nest), f'{subscript}["{nest}"]')
+
+
+def _saving(path: Path, content: str) -> str:
+    """Return a shell command that saves a state dict.
+
+    Args:
+        path: The file.
+        content: An expression that loads it; in the text {0} is its path. Its quotes are double, for the shell.
+    """
+    literal = json.dumps(str(path), ensure_ascii=False)
+    modules = "numpy, torch" if "numpy." in content else "torch"
+    code = f'import {modules}; torch.save({content.format(literal)}, "weights.pth")'
+    return python_in_shell("-c", code)
 
 
 def _keys(content: object) -> Iterator[object]:
@@ -137,7 +152,6 @@ def _kinds(path: Path) -> Iterator[tuple[str, str]]:
             return
         for ends, kind, content in _ARCHIVES:
             if any(name.endswith(ends) for name in names):
-                state = content and f"torch.save({content.format(repr(str(path)))}, 'weights.pth') makes a state dict"
-                yield kind, state or _CONVERT
+                yield kind, f"this makes a state dict: {_saving(path, content)}" if content else _CONVERT
         if names and not any(name.endswith("/data.pkl") for name in names):
             yield "a ZIP archive without a checkpoint of PyTorch", _UNPACK

@@ -111,7 +111,7 @@ def test_changed_code_of_an_entry_is_another_model(cache):
 def test_an_entry_that_is_not_cached_is_an_error_with_the_command_that_caches_it(cache):
     with pytest.raises(RequestError, match=r"is not in torch\.hub's cache") as caught:
         load_model("hub:facebookresearch/dinov2:dinov2_vits14")
-    assert "torch.hub.load('facebookresearch/dinov2', 'dinov2_vits14')" in caught.value.hint
+    assert 'python -c \'import torch; torch.hub.load("facebookresearch/dinov2", "dinov2_vits14")\'' in caught.value.hint
     with pytest.raises(RequestError, match=r"'some/nets:v2' is not in torch\.hub's cache"):
         load_model("hub:some/nets:v2:tiny")
     assert not (cache / "hubconf.py.ran").exists()

@@ -11,6 +11,7 @@ import importlib
 import json
 import os
 import pickle
+import shlex
 import subprocess
 import sys
 import zipfile
@@ -29,7 +30,7 @@ from torch import nn
 from torch.ao.quantization import quantize_dynamic
 from torch.optim.swa_utils import AveragedModel
 
-from fmapviz.errors import WeightsError
+from fmapviz.errors import WeightsError, printable, quote
 from fmapviz.models.weights.file import digesting, find_weights
 from fmapviz.models.weights.read import read_checkpoint
 from fmapviz.models.weights.stand_ins import Inert, load_inertly
@@ -776,30 +777,51 @@ def test_safetensors_are_recognised_under_another_name(tmp_path):
     assert read_checkpoint(tmp_path / "net.safetensors").state["a"].tolist() == [1, 1, 1]
 
 
+ODD_NAMES = (
+    "a b.pt",
+    "it's.pt",
+    '"quoted".pt',
+    "$HOME.pt",
+    "`id`.pt",
+    "back\\slash.pt",
+    "two\nlines.pt",
+    "-ré🙂{0}.pt",
+    "!\udcff.pt",
+)
+
+
+def run_printed(hint):
+    """Run the Python of a command at the end of a hint, as a shell and Python read what is printed."""
+    python, flag, code = shlex.split(printable(hint.partition(": ")[2]))
+    assert (python, flag) == ("python", "-c")
+    exec(code, {})
+
+
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(("make", "name"), [(script, "s.pt"), (export, "e.pt2"), (arrays, "a.npz")])
-def test_the_code_of_a_hint_saves_a_state_dict(make, name, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("make", "name"), [(script, "s.pt"), (export, "e.pt2"), (arrays, "a.npz"), (arrays, "it's.npz")])
+def test_the_command_of_a_hint_saves_a_state_dict(make, name, tmp_path, monkeypatch):
     make(tmp_path / name)
     with pytest.raises(WeightsError) as caught:
         read_checkpoint(tmp_path / name)
     monkeypatch.chdir(tmp_path)
-    exec(caught.value.hint.removesuffix(" makes a state dict"), {"torch": torch, "numpy": np})
+    run_printed(caught.value.hint)
     assert read_checkpoint(tmp_path / "weights.pth").state.keys() in ({"weight", "bias"}, {"a"})
 
 
-@pytest.mark.parametrize(("nest", "how"), [(None, ""), ("model", "['model']"), ("ema", "['ema']")])
-def test_a_whole_model_is_refused_with_the_conversion(nest, how, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("nest", "name"), [(None, "yolo.pt"), ("model", "yolo.pt"), ("ema", "yolo.pt"), *((None, name) for name in ODD_NAMES)]
+)
+def test_a_whole_model_is_refused_with_the_conversion(nest, name, tmp_path, monkeypatch):
     module = network()
-    path = tmp_path / "yolo.pt"
+    path = tmp_path / name
     torch.save(module if nest is None else {"epoch": -1, nest: module, "optimizer": None}, path)
     with pytest.raises(WeightsError) as caught:
         read_checkpoint(path)
-    assert str(caught.value).startswith(f"refused: '{path}' contains a whole model (torch.nn.modules.container.Sequential)")
-    advice, _, line = caught.value.hint.partition(": ")
-    assert "runs what is in the file" in advice
-    assert line == f"torch.save(torch.load('{path}', weights_only=False){how}.state_dict(), 'weights.pth')"
+    of_type = "contains a whole model (torch.nn.modules.container.Sequential)"
+    assert str(caught.value).startswith(f"refused: {quote(path)} {of_type}")
+    assert "runs what is in the file: " in caught.value.hint
     monkeypatch.chdir(tmp_path)
-    exec(line, {"torch": torch})
+    run_printed(caught.value.hint)
     assert_holds_file(tmp_path / "weights.pth", module)
 
 
