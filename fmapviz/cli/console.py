@@ -12,7 +12,6 @@ from fmapviz.cli.printing import align, print_json, print_line, print_message
 from fmapviz.cli.progress import ProgressLine
 from fmapviz.cli.settings import describe_settings
 from fmapviz.core import registry
-from fmapviz.core.platforms import in_shell
 from fmapviz.core.settings_file import settings_file
 from fmapviz.core.urls import is_url
 from fmapviz.core.words import counted
@@ -112,9 +111,9 @@ class Console:
 
     def _open_commands(self, out: str | Path, *, has_steps: bool) -> dict[str, str]:
         """Return the command that opens the results of each format that has one."""
-        forms, shown = {name: registry.form(name) for name in sorted(self._formats)}, in_shell(str(out))
-        commands = {name: form.open_steps_with if has_steps else form.open_with for name, form in forms.items()}
-        return {name: command.format(out=shown) for name, command in commands.items() if command}
+        forms = {name: registry.form(name) for name in sorted(self._formats)}
+        commands = {name: form.open_command(str(out), has_steps=has_steps) for name, form in forms.items()}
+        return {name: command for name, command in commands.items() if command}
 
     def _show_start(self, event: Started) -> None:
         info = event.info

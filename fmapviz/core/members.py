@@ -6,10 +6,13 @@ by a reference, `module:attribute`, and imported on first use: the values are re
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from typing import Any, Literal
+
+from fmapviz.core.platforms import in_shell, python_in_shell
 
 # The data that a format needs.
 Need = Literal["pictures", "measures", "values", "fields"]
@@ -178,6 +181,7 @@ class Format(Requested):
         page: One of the run-level files, which a browser opens; empty: none.
         open_with: The command that opens the results; `{out}` is the directory of all runs.
         open_steps_with: The same where a picture has many steps.
+        open_module: The module that Python runs instead, if the shell does not find the program of these commands.
         crowd: The number of units below `{out}` above which `crowded` must be said of that command; 0: no number.
         crowded: The notice in that case.
         open_writer: Reference of the function that opens a writer.
@@ -198,6 +202,7 @@ class Format(Requested):
     page: str = ""
     open_with: str = ""
     open_steps_with: str = ""
+    open_module: str = ""
     crowd: int = 0
     crowded: str = ""
     open_writer: str
@@ -205,6 +210,19 @@ class Format(Requested):
     publish: str = ""
     write_series: str = ""
     write_film: str = ""
+
+    def open_command(self, out: str, *, has_steps: bool) -> str:
+        """Return the command that opens the results, as it is typed in this shell; empty if there is none.
+
+        Args:
+            out: The directory of all runs.
+            has_steps: Whether a picture has many steps.
+        """
+        command = self.open_steps_with if has_steps else self.open_with
+        program, _, options = command.partition(" ")
+        if program and self.open_module and not shutil.which(program):
+            command = f"{python_in_shell('-m', self.open_module)} {options}"
+        return command.replace("{out}", in_shell(out))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,7 @@ CONTRIBUTION = Contribution(
             # TensorBoard shows ten images of a tag by default, and none of them for 0, which its help calls "all" (2.21,
             # both loaders). How many steps a training will have is unknown; a number that is too large costs nothing.
             open_steps_with="tensorboard --logdir {out} --samples_per_plugin images=1000000",
+            open_module="tensorboard.main",
             crowd=40,  # runs, `maxNamesToEnableByDefault` in TensorBoard's `tf-multi-checkbox.ts`
             crowded="TensorBoard ticks none of more than 40 runs: click TOGGLE ALL RUNS on its page Images",
             open_writer="fmapviz.formats.tensorboard:open_writer",

@@ -2,6 +2,9 @@
 
 import json
 import re
+import shlex
+import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -140,6 +143,20 @@ def test_the_traceback_of_user_code_is_shown_once(capsys):
     assert err.count("Traceback") == 1
     assert err.count('File "net.py", line 3') == 1
     assert err.count("[E_MODEL]") == 2
+
+
+def test_a_format_is_opened_by_this_python_if_its_program_is_not_found(capsys, tmp_path, monkeypatch):
+    """As with pipx, `uv tool`, or an environment that is not active."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    show_run(Console())
+    printed = shlex.split(capsys.readouterr().out.splitlines()[1])
+    assert printed == [sys.executable, "-m", "tensorboard.main", "--logdir", "my runs"]
+    assert find_spec(printed[2])
+    show_run(Console(json=True))
+    assert shlex.split(json.loads(capsys.readouterr().out.splitlines()[-1])["tensorboard"]) == printed
+    (tmp_path / "tensorboard").touch(mode=0o755)
+    show_run(Console())
+    assert capsys.readouterr().out.splitlines()[1] == "tensorboard --logdir 'my runs'"
 
 
 def test_json_is_one_object_per_line_and_ends_with_the_summary(capsys):

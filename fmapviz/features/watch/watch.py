@@ -17,7 +17,6 @@ import torch
 
 from fmapviz.config import RunConfig, Style, check_type, explain_arguments, renamed
 from fmapviz.core import registry
-from fmapviz.core.platforms import in_shell
 from fmapviz.errors import ArgumentError, FmapvizError, RefusedError, RequestError, quote
 from fmapviz.events import Notice
 from fmapviz.features.watch.recorder import Recorder, configure
@@ -336,9 +335,9 @@ def _describe(recorder: Recorder) -> str:
     """Return the target of the pictures, and the command that opens TensorBoard."""
     shown = "an image" if recorder.images == 1 else f"{recorder.images} images"
     folder = recorder.target.folder
-    opened = [form.open_steps_with for form in registry.formats().values() if form.open_steps_with]
-    commands = [f"; all steps: {each.format(out=in_shell(str(folder)))}" for each in opened if folder]
-    return f"drawing {shown} during the training{''.join(commands)}"
+    forms = registry.formats().values() if folder else ()
+    opened = filter(None, (form.open_command(str(folder), has_steps=True) for form in forms))
+    return f"drawing {shown} during the training{''.join(f'; all steps: {command}' for command in opened)}"
 
 
 def _is_other_process() -> bool:

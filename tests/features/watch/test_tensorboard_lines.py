@@ -1,9 +1,11 @@
 """TensorBoard, started with the very line that a training printed, shows every step."""
 
 import shlex
+import sys
 
 import pytest
 import torch
+from cases import thorough
 from extras import needs
 from tensorboard_server import printed_line, serving, steps_shown
 from torch.utils.data import TensorDataset
@@ -68,3 +70,11 @@ def test_the_printed_tensorboard_command_names_the_directory_and_asks_for_all_st
     assert command == ["tensorboard", "--logdir", str(tmp_path / directory)]
     assert flag == "--samples_per_plugin"
     assert int(most.removeprefix("images=")) >= 1000
+
+
+@pytest.mark.parametrize("draw", [watch_into_a_directory, *thorough(watch_into_a_writer)])
+def test_tensorboard_is_started_with_this_python_if_it_is_not_found(draw, tmp_path, capfd, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    draw(tmp_path)
+    printed = capfd.readouterr().err
+    assert f"all steps: {shlex.quote(sys.executable)} -m tensorboard.main --logdir " in printed
