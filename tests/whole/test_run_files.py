@@ -470,7 +470,6 @@ def test_the_path_of_the_page_is_printed_without_a_display(picture, tmp_path, wa
         ({"DISPLAY": ":99", "BROWSER": "{place}/browser.sh"}, True),
         ({"BROWSER": "{place}/browser.sh"}, True),  # of VS Code's terminal in a container, JupyterHub, WSL
         ({"BROWSER": "{place}/browser.sh %s"}, True),
-        ({"BROWSER": "{place}/none:{place}/browser.sh"}, True),
         ({"BROWSER": ""}, False),
         ({}, False),
         ({"BROWSER": "{place}/lynx"}, False),
