@@ -308,7 +308,7 @@ class RunInfo:
         settings = {**named, **({"against": dict(self.against)} if self.against else {}), **self.config.settings}
         settings |= {"code": dict(self.code)} if self.code else {}
         digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
-        object.__setattr__(self, "settings", settings)
+        object.__setattr__(self, "settings", json.loads(json.dumps(settings)))  # equal to those that are read back
         object.__setattr__(self, "fingerprint", digest[:16])
         object.__setattr__(self, "label", f"{self.model} ({self.weights}){self._describe_other()}")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import re
 from contextlib import ExitStack, contextmanager, suppress
@@ -137,7 +136,7 @@ def describe_contents(directory: Path, info: RunInfo) -> str:
     """Return the content of a directory in place of the run with these settings, with the settings that differ."""
     if read_run(directory) is None:
         return "files that fmapviz did not make"
-    different = differences(settings_of(directory), json.loads(json.dumps(info.settings)))
+    different = differences(settings_of(directory), info.settings)
     if not different:  # its record is damaged
         return "a run with other settings"
     more = f"; {len(different) - 3} more" if len(different) > 3 else ""

@@ -7,6 +7,7 @@ import os
 import shutil
 
 import pytest
+import torch
 from cases import often, thorough
 from faults import Net
 from image_files import paint
@@ -15,6 +16,7 @@ from trees import difference, snapshot, stamps
 
 from fmapviz.core import checksummed_json
 from fmapviz.errors import RefusedError, RequestError
+from fmapviz.models.load import load_model
 from fmapviz.run.loop import visualize
 from fmapviz.run.rerun import read_recorded, rerun
 from fmapviz.store.run import read_run
@@ -116,6 +118,18 @@ def test_other_code_is_refused_and_named(own):
     (place / "net.py").unlink()
     with pytest.raises(RequestError, match=r"no such file: 'net.py'"):
         again(run, place / "again")
+
+
+def test_other_weights_are_named_and_nothing_else(own):
+    place, _ = own
+    values = load_model("shapesnet").module.state_dict()
+    torch.save(values, place / "w.pt")
+    layers = {"layers": "features.0.conv,features.2.conv", "exclude": "features.2.conv", "types": "Conv2d"}
+    run = draw(place, place / "out", model="shapesnet", to="png", weights="w.pt", name="second", **layers)
+    torch.save({name: each + 1 for name, each in values.items()}, place / "w.pt")
+    with pytest.raises(RefusedError) as refused:
+        again(run, place / "again")
+    assert str(refused.value).partition("something else: ")[2] == "network: other weights, code, attributes or hooks"
 
 
 def test_other_images_are_refused_and_named(own):

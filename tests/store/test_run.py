@@ -4,6 +4,7 @@ import json
 import os
 import re
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from fmapviz.core.checksummed_json import dumps
 from fmapviz.core.files import staging_folder
 from fmapviz.errors import OutputError, RefusedError, RequestError
 from fmapviz.store.failures import append_failure
-from fmapviz.store.run import check_output, describe_contents, open_run, read_run
+from fmapviz.store.run import check_output, describe_contents, differences, open_run, read_run
 from fmapviz.store.unit import commit
 from fmapviz.store.unit_key import image_key
 from fmapviz.store.verify import verify
@@ -168,6 +169,26 @@ def test_of_many_other_settings_the_first_three_are_named(tmp_path):
         == "a run with other settings (layers: features.*, not all)"
     )
     assert describe_contents(run, changed(other, model="vgg")) == "a run with other settings (model: net, not vgg)"
+
+
+def test_of_all_settings_only_those_that_differ_are_named(tmp_path):
+    options = {
+        "layers": ("0", "1"),
+        "exclude": ("2",),
+        "views": ("maps", "gradcam"),
+        "targets": ("top1", "3"),
+        "to": ("png", "raw"),
+    }
+    given = run_info(types=("Conv2d", "Linear"), sha256="0" * 64, style=Style(norm="fixed:0,1"), **options)
+    info = replace(given, code={"energy": "abc"}, against={"model": "other", "weights": "random", "sha256": None})
+    recorded = read_run(open_run(tmp_path, info))["settings"]
+    assert recorded == info.settings
+    assert differences(recorded, info.settings) == []
+    style = info.settings["style"]
+    changes = [{"style": {**style, name: "another"}} for name in style]
+    changes += [{name: "another"} for name in info.settings.keys() - {"style", "against"}]
+    for change in changes:
+        assert len(differences({**recorded, **change}, info.settings)) == 1, change
 
 
 def test_an_empty_directory_may_be_used(tmp_path):
