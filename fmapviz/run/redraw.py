@@ -9,13 +9,14 @@ import hashlib
 import tempfile
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from fmapviz.core import checksummed_json, files
-from fmapviz.core.file_names import RUN_FILE, SURVEY_FILE, UNIT_FILE, draws_pictures
+from fmapviz.core import checksummed_json, files, registry
+from fmapviz.core.file_names import FILMSTRIP, RUN_FILE, SURVEY_FILE, UNIT_FILE, draws_pictures
 from fmapviz.errors import FmapvizError, RefusedError, RequestError, first_few, quote
 from fmapviz.events import Notice, Outcome
 from fmapviz.images.find import look_again
@@ -37,7 +38,7 @@ from fmapviz.run.recorded import (
 )
 from fmapviz.store.digest import units_of_other_commands
 from fmapviz.store.remote.destination import LocalDestination
-from fmapviz.store.run import differences, is_surveyed, load_run, open_run, shares_values
+from fmapviz.store.run import IN_TRAINING, differences, is_surveyed, load_run, open_run, settings_of, shares_values
 from fmapviz.store.unit import Group, Member, discard, image_file, images_of, read_unit
 from fmapviz.store.unit_key import IMAGE, SHARD, UnitKey, key_of
 
@@ -81,7 +82,7 @@ class Redrawn:
         if self.status == "undrawn":
             return f"not drawn again: {self.reason}{f' ({found})' if found else ''}"
         how = "drawn again, it differs within rounding" if self.status == "rounded" else "drawn again, it is another"
-        return f"{how}: {found}{f'; {self.reason}' if self.reason else ''}"
+        return f"{how}: {'; '.join(filter(None, (found, self.reason)))}"
 
 
 def redraw(copy: LocalCopy, digests: Digests, sample: SampleSize) -> Iterator[Redrawn]:
@@ -118,6 +119,7 @@ class _RunRedraw:
         of_images = [unit for unit, record in records.items() if key_of(record).kind in {IMAGE, SHARD}]
         chosen, number = self._choose(of_images, records, sample, seed=digests.digest(self._run, partial=True) or "")
         of_model = [unit for unit, record in records.items() if key_of(record).kind == MODEL]
+        yield from self._of_others({unit: records[unit] for unit in records.keys() - {*of_images, *of_model}})
         if not chosen and not of_model:
             yield Redrawn(self._address, "undrawn", 0, reason="it holds no image that is finished and undamaged")
             return
@@ -130,10 +132,21 @@ class _RunRedraw:
         except FmapvizError as error:
             reason = str(error).replace(f"{quote(self._address)} was", "it was", 1)
             yield Redrawn(self._address, "undrawn", number, reason=reason)
-        of_several = {self._name(unit) for unit in records.keys() - {*of_images, *of_model}}
-        others = sorted(of_several | {name for name in units_of_other_commands() if (self._run / name).is_dir()})
+
+    def _of_others(self, records: Mapping[Path, Mapping[str, Any]]) -> Iterator[Redrawn]:
+        """Yield the units that are of no single image, shard or model; one that the run cannot have counts as an image."""
+        others = {name for name in units_of_other_commands() if (self._run / name).is_dir()}
+        settings = settings_of(self._run)
+        for unit, record in sorted(records.items()):
+            kind = key_of(record).kind
+            if unit.name == f"_{kind}" and _is_of_several(record, settings):
+                others.add(self._name(unit))
+            else:
+                reason = f"its record says that it is of the kind {quote(kind)}, and the run has no such unit of this name"
+                yield Redrawn(self._copy.address_of(unit), "undrawn", reason=reason)
         if others:
-            yield Redrawn(self._address, "undrawn", 0, reason=f"pictures of several images: {first_few(others)}")
+            reason = f"pictures of several images: {first_few(sorted(others))}"
+            yield Redrawn(self._address, "undrawn", 0, reason=reason)
 
     def _choose(
         self, units: Sequence[Path], records: Mapping[Path, Mapping[str, Any]], sample: SampleSize, *, seed: str
@@ -182,7 +195,12 @@ class _RunRedraw:
         if units:
             draw_model(session, self._note)
         for unit in units:
-            yield self._compare(unit, session.directory / self._name(unit), known, images=0)
+            again = session.directory / self._name(unit)
+            if (again / UNIT_FILE).is_file():
+                yield self._compare(unit, again, known, images=0)
+            else:
+                reason = f"its record says that it is of the kind {quote(MODEL)}, and the network draws no such unit"
+                yield Redrawn(self._copy.address_of(unit), "differs", reason=reason)
 
     def _of_images(
         self, session: Session, units: Sequence[Path], records: Mapping[Path, Mapping[str, Any]], known: Sequence[str]
@@ -307,6 +325,16 @@ def threads_of(count: int | None) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def _is_of_several(record: Mapping[str, Any], settings: Mapping[str, Any]) -> bool:
+    """Return True for a unit of films or filmstrips if a run with these settings draws some."""
+    if settings.get("weights") == IN_TRAINING:
+        return key_of(record).kind == FILMSTRIP
+    formats = settings.get("formats")  # Any: a record may hold anything
+    known = [form for form in registry.formats().values() if isinstance(formats, list) and form.name in formats]
+    films = [pattern for form in known if form.write_film for pattern in form.unit_files]
+    return bool(films) and all(any(fnmatch(each["name"], film) for film in films) for each in record["files"])
 
 
 def _members(record: Mapping[str, Any]) -> list[ImageFile]:

@@ -171,6 +171,48 @@ def test_forged_values_events_and_records_are_found(forged):
     assert "1 number differs" in found["a.png"].differences[0]
 
 
+def rename_kind(unit, kind):
+    """Let the record of a unit say that it is of another kind; its checksum is right."""
+    record = json.loads((unit / "unit.json").read_bytes())
+    del record["sha256"]
+    record["unit"]["kind"] = kind
+    (unit / "unit.json").write_bytes(checksummed_json.dumps(record))
+
+
+@pytest.mark.parametrize("kinds", ["film x model", *thorough("top page filmstrip", "step _ IMAGE", "frames  diff")])
+def test_an_image_is_not_hidden_by_another_kind(kinds, forged):
+    names = dict(zip(("a.png", "b.png", "more/c.png"), kinds.split(" "), strict=True))
+    for name, kind in names.items():
+        rename_kind(forged / name, kind)
+    found = {each.path.relative_to(forged).as_posix(): each for each in redrawn_with_problems(forged) if each.path != forged}
+    assert found.keys() == names.keys()
+    for name, kind in names.items():
+        assert (found[name].status, found[name].images) == ("differs" if kind == "model" else "undrawn", 1)
+        assert f"its record says that it is of the kind '{kind}', and the " in found[name].describe()
+
+
+def test_an_image_of_another_kind_is_an_error_of_each_sample(forged, fmapviz):
+    rename_kind(forged / "a.png", "film")
+    done = fmapviz("verify", forged, "--redraw", "2")
+    assert (done.returncode, done.stdout.count(b"of the kind 'film', and the run has no such unit of this name")) == (3, 1)
+
+
+@pytest.mark.thorough
+def test_films_of_a_run_are_named_and_no_error(place, tmp_path):
+    run = draw(place, tmp_path, to="gif", layers="0")
+    found = run_again(run)
+    assert [(each.status, each.reason) for each in found if not each.images] == [
+        ("undrawn", "pictures of several images: _film")
+    ]  # fmt: skip
+    shutil.copy(run / "a.png/00_0.maps.png", run / "_film")
+    record = json.loads((run / "_film/unit.json").read_bytes())
+    del record["sha256"]
+    record["files"].append({"name": "00_0.maps.png", "size": 0, "sha256": ""})
+    (run / "_film/unit.json").write_bytes(checksummed_json.dumps(record))
+    forge(run / "_film", "00_0.maps.png", (run / "a.png/00_0.maps.png").read_bytes())
+    assert ("_film", "undrawn", 1) in [(each.path.name, each.status, each.images) for each in run_again(run)]
+
+
 def test_the_command_says_which_picture_and_how_much(forged, fmapviz):
     assert fmapviz("verify", forged).returncode == 0
     change_picture(forged / "b.png", "00_0.maps.png", 90)
