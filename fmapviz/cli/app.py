@@ -253,7 +253,7 @@ def _hint_for_option(option: str, context: Any) -> str | None:
     if others:
         return f"{option} is an option of {', '.join(f'`fmapviz {name}`' for name in others)}"
     # Options of the group are refused behind a model or a command.
-    alone = _of(group, context.parent) if group else []
+    alone = [each for each in _of(group, context.parent) if each not in own] if group else []
     absent = "a model" if context.info_name == "run" else "a command"
     if option in alone:
         return f"`fmapviz {option}`, without {absent}"

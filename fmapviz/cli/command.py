@@ -38,6 +38,8 @@ class Command(HelpCommand):
         if not ctx.resilient_parsing:
             for option, (first, *_, last) in self._repeated(ctx, words):
                 raise _refusal(option, first, last, others=[name for each in self.params for name in each.opts])
+            if ctx.params.get("quiet") and ctx.params.get("verbose"):  # of a typed one, a file has no opposite
+                raise RequestError("--quiet and --verbose exclude each other", hint="pass one of them")
             if not ctx.params.get("quiet"):
                 print_settings()
         return rest

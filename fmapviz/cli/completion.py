@@ -15,7 +15,7 @@ from fmapviz.cli.commands import COMPLETING, commands
 from fmapviz.cli.completers import COMPLETERS, LISTS, kind_of
 from fmapviz.cli.printing import print_line
 from fmapviz.cli.shells import SCRIPTS, current_shell, install_script
-from fmapviz.errors import RequestError, printable, quote, suggest
+from fmapviz.errors import RequestError, printable, quote
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -48,7 +48,7 @@ def print_script(shell: str | None = None, *, install: bool = False) -> None:
     name = shell or current_shell()
     if name not in SCRIPTS:
         problem = f"no completion for the shell {quote(name)}" if name else "the current shell is unknown"
-        raise RequestError(problem, hint=suggest(name or "", SCRIPTS) or f"there are: {', '.join(SCRIPTS)}")
+        raise RequestError(problem, hint=f"there are: {', '.join(SCRIPTS)}")
     if install:
         print_line("\n".join(map(printable, install_script(name))))
     else:

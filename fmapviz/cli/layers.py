@@ -132,6 +132,7 @@ def list_models(
     names = model_names(pattern)
     if not names:
         source = pattern.removesuffix(":")
-        hint = f"fmapviz models '{source}:*'" if source in registry.sources() else suggest(pattern, model_names())
+        hint = f"`fmapviz models '{source}:*'`" if source in registry.sources() else suggest(pattern, model_names())
+        hint = hint or "`fmapviz models` lists all names"
         raise RequestError(f"no model name matches {quote(pattern)}", hint=hint)
     print_line("\n".join(names))

@@ -33,9 +33,9 @@ def report(
     its name exists that fmapviz did not make.
     """
     if len(runs) > 2:
-        raise RequestError(f"a page shows two runs, not {len(runs)}", hint="fmapviz report RUN RUN")
+        raise RequestError(f"a page shows two runs, not {len(runs)}", hint="`fmapviz report RUN RUN`")
     if len(runs) == 1 and out is not None:
-        raise RequestError("--out is for a page of two runs", hint="fmapviz report RUN RUN --out FILE")
+        raise RequestError("--out is for a page of two runs", hint="`fmapviz report RUN RUN --out FILE`")
     show_status(f"reading {' and '.join(runs)} ...")
     from fmapviz.formats.html.two_runs import find_report, write_two_runs
 

@@ -33,7 +33,7 @@ def rerun(
     It is refused if the code, the weights, the images or the versions are others than those that drew RUN. The code that RUN
     names is run. A copy of run.json is enough where the inputs still are; then there is no digest to compare with.
 
-    Exit codes: as `fmapviz run`; 3 also if the digest is another one, 6 if something is another one.
+    Exit codes: as `fmapviz run`; 3 also if the digest differs; 6 also if the code, weights, images or versions differ.
     """
     if out == "":
         raise RequestError("--out is empty", hint="--out . is the current directory")

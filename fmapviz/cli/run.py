@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 import webbrowser
 from contextlib import suppress
 from dataclasses import replace
@@ -173,11 +174,16 @@ def _check_model(spec: str, inputs: list[str]) -> None:
     except RequestError as error:
         from fmapviz.images.find import is_input
 
+        if spec == "fmapviz" and inputs:
+            words = sys.argv[1:]
+            words.remove(spec)
+            hint = f"fmapviz is the command itself: `{in_shell('fmapviz', *words)}`"
+            raise RequestError(f"no such command or model: {quote(spec)}", hint=hint) from error
         if is_input(spec):
             model = next(filter(is_model, inputs), "MODEL")
             first = [model, spec, *(path for path in inputs if path != model)]
             raise RequestError(
-                f"no such command or model: {quote(spec)}", hint=f"the model comes first: {in_shell('fmapviz', *first)}"
+                f"no such command or model: {quote(spec)}", hint=f"the model comes first: `{in_shell('fmapviz', *first)}`"
             ) from error
         if re.fullmatch(r"[\w-]+", spec) and not Path(f"{spec}.py").is_file():
             raise _unknown_word(spec, alone=not inputs) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import time
 from dataclasses import asdict
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fmapviz.cli.printing import align, erase_status, print_json, print_line, print_message, show_status
+from fmapviz.cli.printing import align, erase_status, is_terminal, print_json, print_line, print_message, show_status
 from fmapviz.cli.run import JsonOption  # noqa: TC001  Typer reads it
 from fmapviz.core.files import format_bytes
 from fmapviz.core.words import counted
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 REMOVE = "remove"
 _HEADER = ("run", "model", "weights", "images", "failed", "size", "age", "formats", "state", "settings")
 _RIGHT = {3, 4, 5, 6}  # columns of numbers
+_LEAST = 24  # characters of the last column
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400  # seconds
 
 
@@ -44,7 +46,7 @@ def runs(
     """List the runs in DIR: contents, sizes, and the settings in which runs of one model differ.
 
     `fmapviz runs remove NAME...` removes runs. It asks first, and refuses a run that holds a file that fmapviz did not make.
-    A directory called remove is ./remove.
+    A directory called remove is ./remove. In a terminal, settings are shortened to its width; a pipe and --json have all.
 
     Exit codes: 0 done; 2 wrong request, such as no run of that name; 5 could not be removed; 6 refused, nothing was removed.
     """
@@ -86,7 +88,10 @@ def _list(directory: str, *, json: bool) -> None:
     references = {run.first for run in listed if run.first is not None}
     rows = ((*_cells(run), _settings(run, references)) for run in listed)
     shown = len(_HEADER) if references else -1  # runs of different models have nothing to compare
-    print_line("\n".join(align([each[:shown] for each in (_HEADER, *rows)], right=_RIGHT)))
+    table = align([each[:shown] for each in (_HEADER, *rows)], right=_RIGHT)
+    if is_terminal(sys.stdout):
+        table = _fit(table, shutil.get_terminal_size().columns)
+    print_line("\n".join(table))
     print_message(f"{counted(len(listed), 'run')}: {_describe(images, size)}")
 
 
@@ -161,6 +166,17 @@ def _settings(run: ListedRun, references: Collection[str]) -> str:
     if run.first is None:
         return "reference" if run.name in references else ""
     return "; ".join(run.differences) or f"as {printable(run.first)}"
+
+
+def _fit(table: Sequence[str], columns: int) -> list[str]:
+    """Shorten the last column of a table to the width of a terminal, but to no less than a few words.
+
+    Example:
+        >>> _fit(["size  settings", "9 MB  norm: layer, not channel; columns: 3, not 8"], 30)
+        ['size  settings', '9 MB  norm: layer, not chan...']
+    """
+    most = max(columns, table[0].rindex(" ") + 1 + _LEAST)
+    return [line if len(line) <= most else f"{line[: most - 3]}..." for line in table]
 
 
 def _describe(images: int, size: int) -> str:

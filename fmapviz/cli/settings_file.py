@@ -53,7 +53,7 @@ def find_settings() -> SettingsFile | None:
     A `pyproject.toml` without a table `[tool.fmapviz]` does not count.
 
     Raises:
-        RequestError: The nearest one cannot be read, is no TOML, or is of another user.
+        RequestError: The nearest one cannot be read, is not valid TOML, or is of another user.
     """
     try:
         here = Path.cwd()
@@ -166,7 +166,7 @@ def _parse(data: bytes, shown: str) -> tuple[str, Any]:  # Any: values of TOML
         reason, _, position = str(error).partition(" (at ")
         found = re.match(r"line (\d+)", position)
         line = int(found[1]) if found else data.count(b"\n") + 1 if position else None
-    raise RequestError(f"the settings file is no TOML: {printable(reason)} ({_place(shown, line)})", hint=_IGNORED)
+    raise RequestError(f"the settings file is not valid TOML: {printable(reason)} ({_place(shown, line)})", hint=_IGNORED)
 
 
 def _place(shown: str, line: int | None) -> str:

@@ -137,7 +137,7 @@ def place_of(shell: str) -> Place:
     """Return where the script of a shell belongs: for bash, zsh and fish where Typer's option has put it.
 
     Raises:
-        OutputError: The user has no home directory, or PowerShell does not name its profile.
+        OutputError: The user has no home directory, or PowerShell is missing or names no profile.
     """
     try:
         home = Path.home()
@@ -195,4 +195,5 @@ def _profile() -> Path:
             found = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)  # noqa: S603  no user text
             if found.stdout.strip():
                 return Path(found.stdout.strip())
-    raise OutputError("PowerShell does not name its profile", hint="`fmapviz completion powershell` prints the script")
+    problem = "PowerShell is not installed here, or names no profile"
+    raise OutputError(problem, hint="`fmapviz completion powershell` prints the script")

@@ -15,7 +15,7 @@ from torch import export, jit, nn
 from fmapviz.config import check_type, split
 from fmapviz.core.words import are, counted
 from fmapviz.data import Layer, Model
-from fmapviz.errors import RequestError, first_few, quote, suggest
+from fmapviz.errors import RequestError, first_few, nearest, quote, suggest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -369,12 +369,21 @@ def _hint_for_names(pattern: str, layers: Sequence[Layer], typed: Sequence[Layer
     meant = next((layer.type for layer in layers if layer.type.lower() == pattern.lower() or is_type(layer, pattern)), "")
     if meant:
         return f"this is a type, no name: types={(pattern if pattern.lower() != meant.lower() else meant)!r}"
-    near = suggest(pattern, names)
+    near = _near_names(pattern, names) or suggest(pattern, names)
     if near or len(names) > _FEW:
         usual = len(names) == len([layer for layer in layers if any(is_type(layer, each) for each in default_types(layers))])
         what = "model" if usual else "model, types='Module'"
         return near or f"there are: {first_few(names)}; fmapviz.list_layers({what}) lists all"
     return f"there are: {', '.join(names)}"
+
+
+def _near_names(pattern: str, names: Sequence[str]) -> str | None:
+    """Return a hint with similar names as deep in the network as the wanted one; those of blocks are globs."""
+    level = pattern.count(".") + 1
+    at_level = {".".join(name.split(".")[:level]) for name in names if name.count(".") >= level - 1}
+    near = nearest(pattern, sorted(at_level), cutoff=0.8)
+    shown = ", ".join(quote(name if name in names else f"{name}.*") for name in near)
+    return f"did you mean {shown}?" if near else None
 
 
 def _check_glob(layers: Sequence[Layer], typed: Sequence[Layer], pattern: str, types: Sequence[str]) -> None:

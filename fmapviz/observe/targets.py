@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from fmapviz.errors import RequestError, quote, suggest
+from fmapviz.errors import RequestError, printable, quote, suggest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,6 +33,7 @@ class TargetChoice:
 
 TOP1 = TargetChoice("top1", rank=1, index=None)
 _RANKS = re.compile(r"top(\d{1,4})", re.IGNORECASE)
+_FEW = 20  # names of classes that fit into a hint
 INDEX = re.compile(r"-?\d{1,9}")  # of a class; a negative one is refused
 
 
@@ -109,7 +110,8 @@ def _named(name: str, classes: Sequence[str]) -> TargetChoice:
         raise RequestError(f"no such class: {quote(name)}; class names are unknown", hint="use an index, or top1")
     indices = _called(name, classes)
     if not indices:
-        hint = suggest(name, classes) or f"a name, a number from 0 to {len(classes) - 1}, or top1"
+        names = f"there are: {', '.join(map(printable, classes))}; or" if len(classes) <= _FEW else "a name,"
+        hint = suggest(name, classes) or f"{names} a number from 0 to {len(classes) - 1}, or top1"
         raise RequestError(f"no such class: {quote(name)}", hint=hint)
     if len(indices) > 1:
         raise RequestError(

@@ -61,6 +61,9 @@ if TYPE_CHECKING:
     from fmapviz.formats.base import OpenWriter
     from fmapviz.run.plan import Plan
 
+# What other tools call the devices of torch.
+_DEVICES = {"gpu": "cuda", "nvidia": "cuda", "rocm": "cuda", "metal": "mps"}
+
 
 def load_session(config: RunConfig, *, pair: bool = False) -> tuple[Session, list[str]]:
     """Load the model and select its layers.
@@ -354,7 +357,9 @@ def find_device(config: RunConfig, given: nn.Module | None = None) -> torch.devi
         device = torch.device(name)
         torch.empty(1, device=device).cpu()  # the meta device holds no values
     except Exception as error:  # each backend raises its own kind
-        hint = "device='auto' uses what is available; names are torch's, such as cpu, cuda, cuda:1 or mps"
+        kind, colon, number = (f"gpu:{name}" if name.isdigit() else name.lower()).partition(":")
+        likely = f"did you mean device='{_DEVICES[kind]}{colon}{number}'? " if kind in _DEVICES else ""
+        hint = f"{likely}device='auto' uses what is available; names are torch's, such as cpu, cuda, cuda:1 or mps"
         raise RequestError(f"no such device here: {quote(name)}", hint=hint) from error
     return device
 

@@ -360,7 +360,9 @@ def draw_all(session: Session, found: Items, on_event: Callable[[Event], None], 
     left_out = publisher.publish()
     if left_out:
         named = f"{quote(session.output.address_of(left_out[0]))}{' and others' if left_out[1:] else ''}"
-        on_event(Notice(f"left out of the results over all images: {named}: damaged, or of another run; see fmapviz verify"))
+        on_event(
+            Notice(f"left out of the results over all images: {named}: damaged, or of another run; see `fmapviz verify`")
+        )
     if stale := describe_stale(session.directory, session.output.address_of(session.directory)):
         on_event(Notice(stale))
     results, highlights = publisher.report()

@@ -125,7 +125,7 @@ def _several_runs(runs: Sequence[str], options: Mapping[str, str | None]) -> Req
     given = [word for option, value in options.items() if value is not None for word in (option, value)]
     return RequestError(
         f"{len(runs)} runs have the image {quote(options['--image'])}: {first_few(runs)}",
-        hint=f"name one of them: {in_shell('fmapviz', 'extract', runs[0], *given)}",
+        hint=f"name one of them: `{in_shell('fmapviz', 'extract', runs[0], *given)}`",
     )
 
 
@@ -187,7 +187,7 @@ def _read(copy: LocalCopy, shard: Path, row: dict[str, Any]) -> bytes:
 
 
 def _damaged(path: Path) -> DamagedError:
-    return DamagedError(f"damaged: {quote(path)}", hint="fmapviz verify reports the remedy")
+    return DamagedError(f"damaged: {quote(path)}", hint="`fmapviz verify` reports the remedy")
 
 
 def _name(row: dict[str, Any], shards: Iterable[Path]) -> str:

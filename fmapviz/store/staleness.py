@@ -39,5 +39,5 @@ def describe_stale(run: Path, where: object) -> str | None:
     """Return a notice of the stale files of a run at an address, and the command that draws them; None without any."""
     if not (stale := stale_files(run)):
         return None
-    commands = " and ".join(f"fmapviz {command} {where}" for command in dict.fromkeys(stale.values()))
+    commands = " and ".join(f"`fmapviz {command} {where}`" for command in dict.fromkeys(stale.values()))
     return f"{', '.join(stale)} and their pages show fewer or other images: {commands} draws them again"

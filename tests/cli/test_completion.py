@@ -313,7 +313,7 @@ def test_what_cannot_be_installed_is_an_error(home, monkeypatch):
     with pytest.raises(OutputError, match=r"cannot write to '.*/.bash_completions/fmapviz.sh'"):
         install_script("bash")
     monkeypatch.setenv("PATH", str(home))
-    with pytest.raises(OutputError, match="PowerShell does not name its profile"):
+    with pytest.raises(OutputError, match="PowerShell is not installed here, or names no profile"):
         install_script("powershell")
     monkeypatch.setattr(Path, "home", lambda: (_ for _ in ()).throw(RuntimeError))
     with pytest.raises(OutputError, match="no home directory"):
@@ -340,7 +340,7 @@ def test_an_installed_script_completes(home, place, program, shell, monkeypatch)
     ("words", "code", "message"),
     [
         (["fish"], 0, ""),
-        (["zhs"], 2, "error: no completion for the shell 'zhs'\nhint: did you mean 'zsh'?\n"),
+        (["zhs"], 2, "error: no completion for the shell 'zhs'\nhint: there are: bash, zsh, fish, powershell\n"),
         (["nu"], 2, "error: no completion for the shell 'nu'\nhint: there are: bash, zsh, fish, powershell\n"),
     ],
 )

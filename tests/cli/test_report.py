@@ -49,11 +49,11 @@ def test_the_command_prints_the_path_of_the_page(fmapviz, runs, tmp_path, monkey
         (["runs/a", "runs/b", "--out", "s3://b/x.html"], "not a local file: 's3://b/x.html'", "--out takes"),
         (["runs/a", "runs/b", "--out", ""], "not a local file: ''", "--out takes"),
         (["runs/a", "runs/b", "--out", "runs/a"], "the page would lie in a run", "--out takes"),
-        (["runs/a", "runs/b", "runs/a"], "a page shows two runs, not 3", "fmapviz report RUN RUN"),
+        (["runs/a", "runs/b", "runs/a"], "a page shows two runs, not 3", "`fmapviz report RUN RUN`"),
         (["runs/a", "--out", "x.html"], "--out is for a page of two runs", "RUN RUN --out FILE"),
-        (["runs/a", "plain"], "no report in 'plain'", "hint: fmapviz MODEL INPUT... --to html writes one"),
-        (["plain"], "no report in 'plain'", "hint: fmapviz MODEL INPUT... --to html writes one"),
-        ([], "missing argument 'RUN [RUN]'", "fmapviz report --help"),
+        (["runs/a", "plain"], "no report in 'plain'", "hint: `fmapviz MODEL INPUT... --to html` writes one"),
+        (["plain"], "no report in 'plain'", "hint: `fmapviz MODEL INPUT... --to html` writes one"),
+        ([], "missing argument 'RUN [RUN]'", "`fmapviz report --help`"),
     ],
 )
 def test_runs_that_cannot_be_shown_are_an_error(fmapviz, runs, tmp_path, arguments, error, hint):  # noqa: PLR0917  a table

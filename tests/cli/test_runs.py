@@ -8,6 +8,7 @@ import select
 import time
 
 import pytest
+from fake_terminal import COMMAND, PLAIN, run_in_terminal
 from run_infos import changed, run_info
 from waiting import PATIENCE
 from warm import HEEDING, start_process
@@ -133,6 +134,22 @@ def test_many_runs_have_one_line_each_with_their_differences_from_common_setting
     assert first.endswith("  norm: signed, not channel; columns: 3, not default; scale: 1, not 2")
     ends = [line[header.index("settings") :] for line in others]
     assert [ends[0], ends[1], ends[2], ends[3]] == ["scale: 3, not 2", "reference", "as b1", "scale: 3, not 2"]
+
+
+def test_in_a_terminal_the_settings_are_shortened_to_its_width(tmp_path, fmapviz, warm):
+    open_run(tmp_path / "runs", INFO, name="a")
+    open_run(tmp_path / "runs", changed(INFO, style=Style(norm="signed", columns=3, scale=2, colormap="gray")), name="b")
+    whole = lines(fmapviz("runs").stdout)
+    ended = run_in_terminal(warm, COMMAND, "runs", place=tmp_path, answer=PLAIN, TERM="xterm", COLUMNS="110")
+    shown = [
+        line
+        for line in re.sub(r"\x1b\[K|\r", "\n", ended.shown.decode()).splitlines()
+        if line.startswith(("run ", "a ", "b "))
+    ]
+    assert len(whole[2]) > 110 == len(shown[2])
+    assert shown[2].endswith("...")
+    assert whole[2].startswith(shown[2][:-3])
+    assert shown[:2] == whole[:2]
 
 
 def test_runs_of_different_networks_have_no_column_of_settings(tmp_path, fmapviz):

@@ -278,14 +278,14 @@ WRONG = {
     "engine = 'spark'": "no such engine: 'spark' (fmapviz.toml:1)",
 }
 NO_TOML = {
-    b"columns": "the settings file is no TOML: Expected '=' after a key in a key/value pair (fmapviz.toml:1)",
-    b"\n\ncolumns = 1\ncolumns = 2": "the settings file is no TOML: Cannot overwrite a value (fmapviz.toml:4)",
-    b"to = 'p\xff'": "the settings file is no TOML: it is not UTF-8 (fmapviz.toml:1)",
-    b"\n\nto = 'p\xff'": "the settings file is no TOML: it is not UTF-8 (fmapviz.toml:3)",
-    "to = 'png'".encode("utf-16"): "the settings file is no TOML: it is not UTF-8 (fmapviz.toml:1)",
-    b"to = " + b"[" * 9999: "the settings file is no TOML: its values are nested too deeply (fmapviz.toml)",
-    b"columns = " + b"1" * 9999: "the settings file is no TOML: Exceeds the limit",
-    b"\0": "the settings file is no TOML: Invalid statement (fmapviz.toml:1)",
+    b"columns": "the settings file is not valid TOML: Expected '=' after a key in a key/value pair (fmapviz.toml:1)",
+    b"\n\ncolumns = 1\ncolumns = 2": "the settings file is not valid TOML: Cannot overwrite a value (fmapviz.toml:4)",
+    b"to = 'p\xff'": "the settings file is not valid TOML: it is not UTF-8 (fmapviz.toml:1)",
+    b"\n\nto = 'p\xff'": "the settings file is not valid TOML: it is not UTF-8 (fmapviz.toml:3)",
+    "to = 'png'".encode("utf-16"): "the settings file is not valid TOML: it is not UTF-8 (fmapviz.toml:1)",
+    b"to = " + b"[" * 9999: "the settings file is not valid TOML: its values are nested too deeply (fmapviz.toml)",
+    b"columns = " + b"1" * 9999: "the settings file is not valid TOML: Exceeds the limit",
+    b"\0": "the settings file is not valid TOML: Invalid statement (fmapviz.toml:1)",
     b"\0" * 2**21: "the settings file is larger than 1 MiB: 'fmapviz.toml'",
 }
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import warnings
 from functools import cache
 
@@ -206,6 +207,20 @@ def test_a_glob_without_a_match_is_refused_with_the_nearest_name():
     with pytest.raises(RequestError, match=r"no layer matches 'layer1\.0\.conv3'") as caught:
         chosen(resnet18(), include=["conv1", "layer1.0.conv3"])
     assert "layer1.0.conv2" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("wanted", "near"),
+    [("layer5", "'layer4.*'"), ("layer1.2", "'layer1.1.*'"), ("layer9.1.conv1", "'layer4.1.conv1'"), ("conv2", "'conv1'")],
+)
+def test_the_nearest_name_is_as_deep_as_the_wanted_one(wanted, near):
+    with pytest.raises(RequestError) as caught:
+        chosen(resnet18(), include=[wanted])
+    assert near in caught.value.hint
+    named = re.findall("'(.*?)'", caught.value.hint)
+    assert {name.removesuffix(".*").count(".") for name in named} == {wanted.count(".")}
+    for name in named:
+        assert chosen(resnet18(), include=[name])
 
 
 def test_a_word_that_is_near_no_name_is_refused_with_the_names():

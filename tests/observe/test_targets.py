@@ -92,23 +92,37 @@ def test_no_two_classes_share_a_label():
     ("texts", "message", "hint"),
     [
         (["squere"], "no such class: 'squere'", "did you mean 'square'?"),
-        (["circle,xyz"], "no such class: 'xyz'", "a name, a number from 0 to 10, or top1"),
+        (["circle,xyz"], "no such class: 'xyz'", f"there are: {', '.join(CLASSES)}; or a number from 0 to 10, or top1"),
         (["STAR"], "several classes are named 'STAR': 2, 4", "choose an index"),
         (["crane"], "several classes are named 'crane': 6, 7", "choose an index"),
         (["11"], "no such class: '11'", "from 0 to 10"),
         (["-1"], "no such class: '-1'", "from 0 to 10"),
         (["top0"], "no such class: 'top0'", "ranks begin at top1"),
         (["top-1"], "no such class: 'top-1'", "did you mean 'top1'?"),
-        (["99999999999"], "no such class: '99999999999'", "a name, a number from 0 to 10, or top1"),
+        (
+            ["99999999999"],
+            "no such class: '99999999999'",
+            f"there are: {', '.join(CLASSES)}; or a number from 0 to 10, or top1",
+        ),
         ([], "no class in the list: ''", "for example top1, or an index"),
         ([" ", ","], "no class in the list: ' ,,'", "for example top1, or an index"),
-        (["a\x1b[31m"], r"no such class: 'a\x1b[31m'", "a name, a number from 0 to 10, or top1"),
+        (
+            ["a\x1b[31m"],
+            r"no such class: 'a\x1b[31m'",
+            f"there are: {', '.join(CLASSES)}; or a number from 0 to 10, or top1",
+        ),
     ],
 )
 def test_a_value_that_is_no_class_is_an_error(texts, message, hint):
     with pytest.raises(RequestError) as caught:
         parse(texts, CLASSES)
     assert (str(caught.value), caught.value.hint) == (message, hint)
+
+
+def test_a_hint_names_no_thousand_classes():
+    with pytest.raises(RequestError) as caught:
+        parse(["xyz"], [f"{number}" for number in range(1000)])
+    assert caught.value.hint == "a name, a number from 0 to 999, or top1"
 
 
 def test_networks_without_class_names_refuse_only_names():

@@ -731,6 +731,13 @@ def test_a_wrong_request_writes_nothing(wrong, message, pictures, look, tmp_path
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize(("word", "meant"), [("gpu", "cuda"), ("GPU:1", "cuda:1"), ("0", "cuda:0"), ("metal", "mps")])
+def test_a_word_of_other_tools_for_a_device_has_a_hint(word, meant, pictures, look):
+    with pytest.raises(RequestError, match="no such device here") as caught:
+        look(pictures, device=word)
+    assert caught.value.hint.startswith(f"did you mean device='{meant}'? device='auto' uses what is available")
+
+
 def test_missing_weights_are_an_error(pictures, look, tmp_path):
     with pytest.raises(WeightsError, match=r"/nowhere/weights\.pth"):
         look(pictures, "alexnet", **NOT_THERE)

@@ -644,7 +644,7 @@ def test_of_several_runs_with_an_image_the_hint_names_one(inputs, tmp_path, fmap
     assert refused.returncode == 2
     error, hint = refused.stderr.decode().splitlines()
     assert error == "error: 2 runs have the image '1.png': all runs/one, all runs/two words"
-    command = shlex.split(hint.removeprefix("hint: name one of them: "))
+    command = shlex.split(hint.removeprefix("hint: name one of them: ").strip("`"))
     assert command[:3] == ["fmapviz", "extract", "all runs/one"]
     assert fmapviz(*command[1:]).returncode == 0
 

@@ -46,7 +46,7 @@ def test_top_images_of_fewer_images_are_reported_as_out_of_date(change, shard, t
     else:
         paint(inputs / "2.png", 20, size=(24, 24))
     summary = draw(inputs, out=tmp_path / "out", **options)
-    assert any("top.csv" in notice and f"fmapviz top {run} draws them again" in notice for notice in summary.notices)
+    assert any("top.csv" in notice and f"`fmapviz top {run}` draws them again" in notice for notice in summary.notices)
     assert ("top.csv", "top") in problems(run)
     fmapviz.top_images(run, k=9, model=Net(), to="png")
     assert problems(run) == []

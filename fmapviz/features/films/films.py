@@ -98,7 +98,7 @@ class FilmStage(Stage):
                 unit = finish_unit(session, staging, key, {"rate": [rate.numerator, rate.denominator]})
             if damaged:
                 left_out = f"{counted(damaged, 'picture')} {are(damaged)} damaged, and not in {quote(unit)}"
-                on_event(Notice(f"{left_out}: see fmapviz verify"))
+                on_event(Notice(f"{left_out}: see `fmapviz verify`"))
         return 0
 
 

@@ -129,7 +129,7 @@ def _read(run: str | Path) -> _Run:
 
 
 def _no_report(run: str | Path) -> RequestError:
-    return RequestError(f"no report in {quote(run)}", hint="fmapviz MODEL INPUT... to='html' writes one")
+    return RequestError(f"no report in {quote(run)}", hint="`fmapviz MODEL INPUT... --to html` writes one")
 
 
 def _choose_page(runs: Sequence[Path], out: str | Path | None) -> Path:
