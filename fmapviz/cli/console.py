@@ -190,7 +190,9 @@ def show_sample_failure(event: Event) -> None:
 def show_estimate(estimate: Estimate, *, json: bool) -> None:
     """Show what a run would write and how long it would take."""
     if json:
-        print_json({"event": "plan", **asdict(estimate), "fits": estimate.fits, "config": settings_file.get() or None})
+        fields = asdict(estimate)
+        del fields["is_done"]
+        print_json({"event": "plan", **fields, "fits": estimate.fits, "config": settings_file.get() or None})
         print_json({"event": "summary", "exit_code": 0 if estimate.fits else 6})
         return
     for line in estimate.lines():
@@ -235,6 +237,8 @@ def _short(path: str) -> str:
 
 def _sentence(summary: RunSummary) -> str:
     if not summary.found:
+        if summary.model_pictures and not summary.pictures:
+            return f"pictures of the model already done in {summary.seconds:.1f} s"
         return f"{counted(summary.pictures, 'picture')} of the model in {summary.seconds:.1f} s"
     unread = sum(each.code == "E_WEIGHTS" for each in summary.failures)  # checkpoints, not images
     counts = {"done": summary.done, "already done": summary.skipped, "failed": summary.failed - unread}

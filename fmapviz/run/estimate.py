@@ -26,6 +26,7 @@ from fmapviz.run.loop import no_image, require_one, run
 from fmapviz.store.remote.destination import open_destination
 from fmapviz.store.run import check_name, is_surveyed
 from fmapviz.store.run_files import find_units
+from fmapviz.store.unfinished import read_unfinished, state_of
 from fmapviz.store.unit import holds_images, images_of, read_unit
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ class Estimate:
     Attributes:
         directory: The run directory, which may not exist yet.
         model: Name and weights.
-        images: Inputs found.
+        images: Inputs found; 0 if the run draws the model only.
         to_draw: Those of them that are not finished.
         failing: Share of images of the sample that failed, 0..1.
         sampled: Images drawn for this estimate.
@@ -59,6 +60,7 @@ class Estimate:
         seconds: On this machine.
         free: Free bytes; None if unknown.
         free_files: Free inodes; None if unknown.
+        is_done: Whether a finished run has all of it; the sizes are 0 then.
     """
 
     directory: Path
@@ -73,6 +75,7 @@ class Estimate:
     seconds: float
     free: int | None
     free_files: int | None
+    is_done: bool = False
 
     @property
     def all_bytes(self) -> int:
@@ -88,10 +91,13 @@ class Estimate:
     def lines(self) -> list[str]:
         """Format the estimate as text."""
         there = self.images - self.to_draw
+        what = f"{self.images:,} {plural(self.images, 'image')}" if self.images else "pictures of the model"
+        target = f"{printable(self.model)} into {printable(str(self.directory))}"
+        if self.is_done:
+            return [f"{what}, already done: nothing to draw", target]
         lines = [
-            f"{self.images:,} {plural(self.images, 'image')}"
-            f"{f', {there:,} of them finished already or in other parts' if there else ''}",
-            f"{printable(self.model)} into {printable(str(self.directory))}",
+            f"{what}{f', {there:,} of them finished already or in other parts' if there else ''}",
+            target,
             f"{self.pictures:,} {plural(self.pictures, 'picture')} in {self.files:,} files and directories",
             *(f"  {form:<12}{format_bytes(size):>10}" for form, size in self.bytes.items()),
             f"  {'in all':<12}{format_bytes(self.all_bytes):>10}",
@@ -102,11 +108,10 @@ class Estimate:
             lines.append(f"only {self.free_files:,} more files fit on that disk: --shard N puts N images into a few files")
         if self.failing:
             lines.append(f"{self.failing:.0%} of the sample could not be drawn")
-        rate = self.to_draw / self.seconds if self.seconds else 0.0
-        lines.append(f"about {_format_time(self.seconds)} on this machine, {rate:.3g} images/s")
-        lines.append(
-            f"from {counted(self.sampled, 'image')} drawn into a temporary directory; nothing was written to the one above"
-        )
+        rate = f", {self.to_draw / self.seconds:.3g} images/s" if self.to_draw and self.seconds else ""
+        lines.append(f"about {_format_time(self.seconds)} on this machine{rate}")
+        sample = counted(self.sampled, "image") if self.images else what
+        lines.append(f"from {sample} drawn into a temporary directory; nothing was written to the one above")
         return lines
 
 
@@ -125,14 +130,17 @@ def estimate(config: RunConfig) -> Estimate:
 
 
 def _estimate(config: RunConfig, inputs: Sequence[str | Path], destination: Destination) -> Estimate:
-    check_readable(inputs)
     start, stop = config.frame_range
     choice = FrameChoice(start, stop, config.every)
-    found = require_one(find_images(inputs, avoid=destination.address), inputs)
-    # A single frame takes as long as a clip, and as much space.
-    sample, images = _sample(list_frames(found, choice, decode=False), config.style.start)
-    if not sample:
-        raise no_image(inputs)
+    sample: list[ImageFile] = []
+    images = 0
+    if config.needs_images:
+        check_readable(inputs)
+        found = require_one(find_images(inputs, avoid=destination.address), inputs)
+        # A single frame takes as long as a clip, and as much space.
+        sample, images = _sample(list_frames(found, choice, decode=False), config.style.start)
+        if not sample:
+            raise no_image(inputs)
     shard, parts = config.shard, config.part.count if config.part else 1
     clock = _Clock(config.on_event)
     with tempfile.TemporaryDirectory(prefix="fmapviz-plan-") as directory:
@@ -161,18 +169,19 @@ def _estimate(config: RunConfig, inputs: Sequence[str | Path], destination: Dest
     info = replace(clock.info, config=replace(clock.info.config, shard=shard))
     run_directory = destination.find_run(info, name=config.name)
     choice = replace(choice, clip=clip_length(info.preparation))
-    if choice.clip > 1:
+    if images and choice.clip > 1:
         images = sum(1 for _ in list_frames(find_images(inputs, avoid=destination.address), choice, decode=False))
-    to_draw = images
-    if run_directory.exists() and not config.force:
+    to_draw, is_begun = images, run_directory.exists() and not config.force
+    if images and is_begun:
         found = find_images(inputs, avoid=destination.address)
         images, to_draw = count_unfinished(
             list_frames(found, choice, decode=False), run_directory, info.fingerprint, shards=shard is not None
         )
     to_draw = -(-to_draw // parts)
-    succeeding = summary.done / max(1, summary.found)
+    each = clock.seconds_each(summary.seconds, surveyed=is_surveyed(info.settings))
+    succeeding = summary.done / summary.found if summary.found else 1.0
     free, free_files = free_space(destination.directory) if destination.is_local else (None, None)
-    return Estimate(
+    expected = Estimate(
         directory=destination.address_of(run_directory),
         model=info.label,
         images=images,
@@ -185,10 +194,19 @@ def _estimate(config: RunConfig, inputs: Sequence[str | Path], destination: Dest
             for form in bytes_each | bytes_once
         },
         files=round(files_each * to_draw * succeeding) + files_once,
-        seconds=clock.seconds_each(summary.seconds, surveyed=is_surveyed(info.settings)) * to_draw + clock.seconds_after,
+        seconds=each * to_draw + clock.seconds_after if images else summary.seconds,
         free=free,
         free_files=free_files,
     )
+    if is_begun and not to_draw and not config.repair and _is_finished(run_directory):
+        nothing = dict.fromkeys(expected.bytes, 0)
+        return replace(expected, failing=0.0, pictures=0, bytes=nothing, files=0, seconds=0.0, is_done=True)
+    return expected
+
+
+def _is_finished(run: Path) -> bool:
+    """Return True if no command is writing to a run, or was interrupted."""
+    return state_of(run, read_unfinished(run))[0] == "finished"
 
 
 class _Clock:

@@ -4,6 +4,7 @@ import json
 import re
 import shlex
 import sys
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -242,7 +243,11 @@ def test_a_run_without_images_counts_its_pictures(capsys):
     ended = summary(found=0, done=0, failed=0, pictures=8, model_pictures=True, not_executed=(), undrawn={})
     with Console() as console:
         console.show_summary(ended, Path("out"))
-    assert capsys.readouterr().err == "8 pictures of the model in 1.5 s\n"
+        console.show_summary(replace(ended, pictures=0), Path("out"))
+    assert capsys.readouterr().err.splitlines() == [
+        "8 pictures of the model in 1.5 s",
+        "pictures of the model already done in 1.5 s",
+    ]
     assert ended.exit_code == 0
 
 

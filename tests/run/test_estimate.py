@@ -8,6 +8,7 @@ from dataclasses import replace
 from threading import Event
 
 import pytest
+from cases import thorough
 from extras import needs
 from faults import Net
 from image_files import paint
@@ -21,6 +22,7 @@ from fmapviz.images.find import find_images
 from fmapviz.run import disk_space, estimate
 from fmapviz.run.load import load_session
 from fmapviz.run.loop import visualize
+from fmapviz.store.unfinished import Unfinished
 
 
 @pytest.fixture
@@ -92,6 +94,25 @@ def test_finished_images_are_not_counted(inputs, tmp_path):
     draw([inputs / f"{number}.png" for number in range(15)], tmp_path / "out")
     found = plan(inputs, tmp_path / "out")
     assert (found.to_draw, found.pictures) == (5, 15)
+
+
+@pytest.mark.parametrize("views", [["maps"], ["kernels"], *thorough(["maps", "kernels", "top"])])
+def test_nothing_is_left_to_draw_of_a_finished_run(views, inputs, tmp_path):
+    """A run of `kernels` has no images; pages and pictures of the model are drawn once."""
+    first = plan(inputs, tmp_path / "out", views=views)
+    summary = draw(inputs, tmp_path / "out", views=views)
+    assert (first.is_done, first.failing, first.pictures) == (False, 0.0, summary.pictures)
+    assert not any("nothing to draw" in line or "could not be drawn" in line for line in first.lines())
+    found = plan(inputs, tmp_path / "out", views=views)
+    assert (found.to_draw, found.pictures, found.all_bytes, found.files, found.seconds) == (0, 0, 0, 0, 0)
+    what = "pictures of the model" if views == ["kernels"] else "20 images"
+    assert found.lines() == [f"{what}, already done: nothing to draw", f"{found.model} into {summary.directory}"]
+    assert not plan(inputs, tmp_path / "out", views=views, force=True).is_done
+
+
+def test_an_interrupted_run_is_not_called_done(inputs, tmp_path):
+    Unfinished("some inputs").write(draw(inputs, tmp_path / "out", views=["kernels"]).directory)
+    assert not plan(inputs, tmp_path / "out", views=["kernels"]).is_done
 
 
 @pytest.mark.thorough
