@@ -12,7 +12,7 @@ from fmapviz.core.file_names import RUN_FILE
 from fmapviz.core.urls import is_url, join
 from fmapviz.core.words import counted
 from fmapviz.errors import RefusedError, RequestError, first_few, quote
-from fmapviz.events import Notice
+from fmapviz.events import Notice, Outcome, Started
 from fmapviz.images.find import look_again
 from fmapviz.images.memory.image import is_in_memory
 from fmapviz.run.estimate import Estimate, estimate
@@ -98,10 +98,12 @@ def _listed(unit: Mapping[str, Any] | None) -> list[ImageFile]:
 
 def plan_rerun(run: RecordedRun, *, out: str | Path, name: str | None = None, allow_versions: bool = False) -> Estimate:
     """Estimate the size and duration of `rerun`, which would be refused for the same reasons."""
+    shown = _paths_below(out)
     with _prepared(run, out=out, name=name, on_event=None) as (config, images):
         session, _ = load_session(config)
         _check(run, session, allow_versions=allow_versions)
-        return estimate(replace(config, inputs=[image.path for image in images]) if images else config)
+        expected = estimate(replace(config, inputs=[image.path for image in images]) if images else config)
+        return replace(expected, directory=shown(expected.directory))
 
 
 def rerun(
@@ -129,7 +131,7 @@ def rerun(
         RefusedError: The code, the weights, the images or the versions are others.
         FmapvizError: As in `fmapviz.run.loop.run`.
     """
-    known: list[str] = []
+    known, shown = list[str](), _paths_below(out)
 
     def open_session(config: RunConfig) -> tuple[Session, list[str]]:
         session, notices = load_session(config)
@@ -137,9 +139,28 @@ def rerun(
         known.extend(explanations(run.record, session))
         return session, notices
 
-    with _prepared(run, out=out, name=name, on_event=on_event) as (config, images):
+    def report(event: Event) -> None:
+        if isinstance(event, Started):
+            event = replace(event, directory=shown(event.directory))
+        elif isinstance(event, Outcome) and event.unit:
+            event = replace(event, unit=shown(event.unit))
+        if on_event:
+            on_event(event)
+
+    with _prepared(run, out=out, name=name, on_event=report) as (config, images):
         summary = run_all(config, open_session=open_session, images=images or None)
-        return _compared(run, summary, known, on_event or bool)
+    left_out, units = tuple(map(shown, summary.left_out)), tuple(map(shown, summary.units))
+    summary = replace(summary, directory=shown(summary.directory), left_out=left_out, units=units)
+    return _compared(run, summary, known, report)
+
+
+def _paths_below(out: str | Path) -> Callable[[Path], Path]:
+    """Return a function that makes paths in the directory of all runs relative, if that is typed so.
+
+    It holds for the working directory of now.
+    """
+    absolute = Path(out).absolute()
+    return lambda path: path if is_url(str(out)) else Path(out) / path.relative_to(absolute)
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -16,9 +17,10 @@ from trees import difference, snapshot, stamps
 
 from fmapviz.core import checksummed_json
 from fmapviz.errors import RefusedError, RequestError
+from fmapviz.events import Outcome, Started
 from fmapviz.models.load import load_model
 from fmapviz.run.loop import visualize
-from fmapviz.run.rerun import read_recorded, rerun
+from fmapviz.run.rerun import plan_rerun, read_recorded, rerun
 from fmapviz.store.run import read_run
 
 
@@ -57,6 +59,27 @@ def test_a_run_is_drawn_again_with_the_same_files(kind, given, tmp_path):
     assert stamps(run) == before
     assert (summary.directory / "run.json").read_bytes() == (run / "run.json").read_bytes()
     assert summary.results["digest"] == digest_of(run)
+
+
+@pytest.mark.parametrize("out", ["more", "../more", "."])
+def test_paths_are_relative_if_the_directory_of_all_runs_is(out, own, monkeypatch):
+    """Although the command works in the directory in which the run was drawn."""
+    place, _ = own
+    (place / "here").mkdir()
+    monkeypatch.chdir(place / "here")
+    recorded, events = read_recorded("../out/first"), []
+    summary = rerun(recorded, out=out, on_event=events.append)
+    assert summary.same
+    run = Path(out) / "first-rerun"
+    assert (summary.directory, summary.units[0]) == (run, run / "a.png")
+    assert [event.directory for event in events if isinstance(event, Started)] == [run]
+    assert {event.unit for event in events if isinstance(event, Outcome)} == {
+        run / "a.png",
+        run / "b.png",
+        run / "more/c.png",
+    }
+    assert all(event.unit.is_dir() for event in events if isinstance(event, Outcome))
+    assert plan_rerun(recorded, out=out).directory == run
 
 
 def test_the_record_alone_is_enough_where_the_inputs_are(own, tmp_path_factory, fmapviz):
