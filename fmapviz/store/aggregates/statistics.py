@@ -116,8 +116,9 @@ def describe_dead(maps: Mapping[str, Mapping[str, Any]]) -> list[str]:
         maps: The lines of `stats.json` by the name of the feature map.
 
     Example:
-        >>> describe_dead({"layer3.2.relu": {"of": "output", "type": "ReLU", "channels": 256, "dead": [3, 17]}})
-        ['layer3.2.relu: 2 of 256 channels are dead: 3, 17']
+        >>> described = {"layer": "0.relu", "of": "output", "type": "ReLU", "channels": 256, "dead": [3, 17]}
+        >>> describe_dead({"0.relu": described})
+        ['0.relu: 2 of 256 channels are dead: 3, 17']
     """
     if not maps:
         return []
