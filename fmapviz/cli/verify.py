@@ -82,6 +82,7 @@ class _Output:
     def __init__(self, *, quiet: bool, json: bool) -> None:
         self._quiet, self._json = quiet, json
         self._counts = Counter[str]()
+        self._problems = Counter[str]()  # directories by their worst problem
         self._redrawn: Counter[str] | None = None
         self._statuses = set[str]()
         self._needed = set[str]()
@@ -89,7 +90,9 @@ class _Output:
 
     def note(self, checked: Verified) -> None:
         """Print the problems of a unit or run."""
-        self._counts.update(directories=1, files=checked.files, damaged=int(checked.is_damaged), hidden=checked.hidden)
+        self._counts.update(directories=1, files=checked.files, hidden=checked.hidden)
+        if checked.worst:
+            self._problems[checked.worst] += 1
         if checked.state != "finished":
             self._unfinished[str(checked.directory)] = checked.state
         for problem in checked.problems:
@@ -120,22 +123,21 @@ class _Output:
     def finish(self, digests: Mapping[str, str | None]) -> int:
         """Print the summary; return the exit code."""
         counts, redrawn = self._counts, self._redrawn
-        code = 3 if counts["damaged"] or "differs" in self._statuses else 0
+        code = 3 if self._problems or "differs" in self._statuses else 0
         if redrawn is not None and not code:
             is_proven = self._statuses - {"undrawn"}
             code = 4 if not is_proven else 3 if redrawn["undrawn"] else 0
         if self._json:
-            fields: dict[str, Any] = {name: counts[name] for name in ("directories", "files", "damaged")}
-            fields |= {"unfinished": len(self._unfinished), "hidden": counts["hidden"]}
+            fields: dict[str, Any] = {name: counts[name] for name in ("directories", "files")}
+            fields |= {"damaged": self._problems.total(), "unfinished": len(self._unfinished), "hidden": counts["hidden"]}
             known = {run: digest for run, digest in digests.items() if digest}
             digest = next(iter(digests.values())) if len(digests) == 1 else None
             again = None if redrawn is None else {name: redrawn[name] for name in ("images", *_STATUSES)}
             fields |= {"digest": digest, "digests": known, "redrawn": again, "exit_code": code}
             print_json({"event": "summary", **fields})
             return code
-        if counts["damaged"]:
-            verb = "is" if counts["damaged"] == 1 else "are"
-            print_message(f"{counts['damaged']} of {counted(counts['directories'], 'directory')} {verb} damaged")
+        if self._problems:
+            print_message(_describe_problems(self._problems, counts["directories"]))
         elif not self._quiet:
             checked = f"{counted(counts['directories'], 'directory')}, {counted(counts['files'], 'file')}: "
             print_line(checked + ("all finished ones are unchanged" if self._unfinished else "all complete and unchanged"))
@@ -155,10 +157,27 @@ class _Output:
     def _hints(self) -> list[str]:
         from fmapviz.store.verify import hints_of
 
-        hints = hints_of(self._needed) if self._counts["damaged"] else []
+        hints = hints_of(self._needed) if self._problems else []
         if "differs" in self._statuses:
             hints.append("pictures that differ: run the original command with --force, if its results are right")
         return hints
+
+
+def _describe_problems(problems: Mapping[str, int], directories: int) -> str:
+    """Return a sentence on the numbers of directories by their worst problem.
+
+    Example:
+        >>> _describe_problems({"damaged": 2, "foreign": 1}, 8)
+        '2 of 8 directories are damaged, 1 holds files that fmapviz did not make'
+    """
+    words = {
+        "damaged": ("is damaged", "are damaged"),
+        "stale": ("has run-level files that are out of date", "have run-level files that are out of date"),
+        "foreign": ("holds files that fmapviz did not make", "hold files that fmapviz did not make"),
+    }
+    first, *others = [(number, words[kind][number > 1]) for kind in words if (number := problems.get(kind, 0))]
+    of = f"{first[0]} of {counted(directories, 'directory')} {first[1]}"
+    return ", ".join([of, *(f"{number} {verb}" for number, verb in others)])
 
 
 def _describe_redrawn(redrawn: Counter[str]) -> str:

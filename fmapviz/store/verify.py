@@ -55,6 +55,7 @@ _REMEDIES: Mapping[str, str] = {
     "remove": "foreign files: remove them, or move them away",
 }
 
+_FOREIGN, _STALE = "not made by fmapviz", "out of date"
 _MOMENT_SECONDS = 0.2  # in which a command replaces a unit
 _AHEAD = 64  # directories that are checked while one waits for its turn
 
@@ -74,6 +75,13 @@ class Problem:
     path: Path
     message: str
     remedy: str
+
+    @property
+    def kind(self) -> str:
+        """Return `foreign` for what fmapviz did not make, `stale` for what is out of date, and `damaged` otherwise."""
+        if self.message == _FOREIGN:
+            return "foreign"
+        return "stale" if self.message.startswith(_STALE) else "damaged"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +106,10 @@ class Verified:
     content: str = ""
 
     @property
-    def is_damaged(self) -> bool:
-        """True if there is a problem besides that the run is not finished."""
-        return any(problem.remedy != "finish" for problem in self.problems)
+    def worst(self) -> str:
+        """The worst of its problems: `damaged`, `stale` or `foreign`; empty if there is none but an unfinished run."""
+        kinds = {problem.kind for problem in self.problems if problem.remedy != "finish"}
+        return next((kind for kind in ("damaged", "stale", "foreign") if kind in kinds), "")
 
 
 def verify(directory: Path | str, *, hashed: bool = True) -> Iterator[Verified]:
@@ -141,7 +150,7 @@ def verify_copy(copy: LocalCopy, *, hashed: bool = True, digests: Digests | None
             hidden=each.hidden + copy.orphans.get(each.directory, 0),
         )
     for path in copy.uncopied:
-        yield Verified(path, 0, (Problem(path, "not made by fmapviz", "remove"),))
+        yield Verified(path, 0, (Problem(path, _FOREIGN, "remove"),))
 
 
 def _is_run(checked: Verified) -> bool:
@@ -176,10 +185,10 @@ def _verify(copy: LocalCopy, *, hashed: bool) -> Iterator[Verified]:
         if not run_files.is_up_to_date(run):
             state, _ = state_of(run, read_unfinished(run))
             remedy = "again" if state == "finished" else "finish"
-            problem = Problem(run / RUN_FILES_RECORD, "out of date: units were added, changed or removed", remedy)
+            problem = Problem(run / RUN_FILES_RECORD, f"{_STALE}: units were added, changed or removed", remedy)
             yield Verified(run, 0, (problem,), state=state)
         elif stale := stale_files(run):
-            why = "out of date: images were added, changed or removed"
+            why = f"{_STALE}: images were added, changed or removed"
             yield Verified(run, 0, tuple(Problem(run / name, why, command) for name, command in sorted(stale.items())))
 
 
@@ -420,4 +429,4 @@ def _file_problems(
 
 
 def _foreign(directory: Path, names: AbstractSet[str]) -> Iterator[Problem]:
-    return (Problem(directory / name, "not made by fmapviz", "remove") for name in sorted(names))
+    return (Problem(directory / name, _FOREIGN, "remove") for name in sorted(names))

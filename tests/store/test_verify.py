@@ -349,6 +349,28 @@ def test_foreign_files_are_named(out, unit):
     ]
 
 
+def test_a_foreign_file_is_not_called_damage(out, unit, fmapviz):
+    for path in (unit / "notes.txt", unit / "more.txt", out / "net/notes.txt"):
+        path.write_text("mine")
+    done = fmapviz("verify", out)
+    places = len({place.directory for place in verify(out)})
+    assert done.returncode == 3
+    assert done.stderr.decode().splitlines() == [
+        f"2 of {places} directories hold files that fmapviz did not make",
+        "hint: foreign files: remove them, or move them away",
+    ]
+    *_, summary = map(json.loads, fmapviz("verify", out, "--json").stdout.splitlines())
+    assert (summary["damaged"], summary["exit_code"]) == (2, 3)
+
+
+def test_the_worst_problem_of_a_directory_counts(out, unit):
+    (unit / "notes.txt").write_text("mine")
+    assert [place.worst for place in verify(out) if place.problems] == ["foreign"]
+    (unit / "00_conv.maps.png").unlink()
+    assert [place.worst for place in verify(out) if place.problems] == ["damaged"]
+    assert {place.worst for place in verify(out) if not place.problems} == {""}
+
+
 def test_an_unknown_record_in_a_run_does_not_hide_its_units(out, unit):
     (out / "net/unit.json").write_bytes(dumps({"unit": json.loads(KEY), "files": []}))
     (unit / "00_conv.maps.png").unlink()

@@ -1031,7 +1031,7 @@ def test_later_changes_are_found_and_redrawn(option, house):
     assert [each["remedy"] for each in problems] == ["repair", "repair", "repair", "remove"]
     assert (summary["damaged"], summary["exit_code"]) == (4, 3)
     assert found.told == [
-        "4 of 5 directories are damaged",
+        "3 of 5 directories are damaged, 1 holds files that fmapviz did not make",
         "hint: run the original command with --repair",
         "hint: foreign files: remove them, or move them away",
     ]
