@@ -163,7 +163,7 @@ def unit_name(relative: str, path: str) -> str:
         ('new_line.png~cf83a0c0', '_con.png~3387deda')
     """
     safe = "/".join(map(_make_safe, relative.split("/")))
-    if len(safe.encode("utf-16-le")) > 2 * _LONGEST_NAME:
+    if len(safe) + sum(character > "\uffff" for character in safe) > _LONGEST_NAME:
         safe = safe.rpartition("/")[2]
     looks_altered = re.search(r"~[0-9a-f]{8}$", relative)
     return f"{safe}~{path_hash(path)}" if safe != relative or looks_altered else safe

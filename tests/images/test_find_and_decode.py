@@ -767,7 +767,8 @@ def test_a_deep_tree_is_listed(tmp_path, monkeypatch):
         os.chdir("d")
     try:
         touch(Path("x.png"))
-        assert units(tmp_path) == ["d/" * 1200 + "x.png"]
+        (name,) = units(tmp_path)
+        assert re.fullmatch(r"x\.png~[0-9a-f]{8}", name)  # Windows has no paths of this length
     finally:
         subprocess.run(["rm", "-r", tmp_path / "d"], check=True)  # pytest could not: shutil.rmtree calls itself
 

@@ -681,6 +681,8 @@ def words_for(command, parameter, value):
         "top": {"run": ["out"]},
         "diff": {"model": ["net.py:build"], "inputs": ["a.png"]},
         "report": {"runs": ["out"]},
+        "completion": {"shell": ["bash"]},
+        "help": {"words": ["run"]},
     }[command]
     required = {"extract": ["--image=a.png", "--layer=0"]}.get(command, [])
     if parameter.param_type_name == "argument":
@@ -698,6 +700,7 @@ def words_for(command, parameter, value):
 def test_any_command_line_is_answered(command, parameter, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setenv("HOME", str(tmp_path))  # for fmapviz completion --install
     (tmp_path / "net.py").write_text(CODE)
     paint(tmp_path / "a.png", 0)
 

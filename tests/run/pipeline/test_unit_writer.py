@@ -114,6 +114,8 @@ def content(out):
                 if "tfevents" in entry["name"]:
                     del entry["sha256"]
             files[name] = record
+        elif path.name == "run.json":
+            files[name] = json.loads(path.read_bytes())["settings"]  # the request names the inputs
         else:
             files[name] = path.read_bytes()
     return files
