@@ -142,6 +142,9 @@ def suggest(word: str, known: Iterable[str]) -> str | None:
     return f"did you mean {', '.join(map(quote, near))}?" if near else None
 
 
+SAMPLES = "sample_images"  # the pictures of the guide's examples
+
+
 def suggest_file(path: str, is_wanted: Callable[[str], bool] = bool) -> str:
     """Return a hint for a path that does not exist: similar folders and names, or the last folder that exists."""
     typed = Path(path)
@@ -150,10 +153,20 @@ def suggest_file(path: str, is_wanted: Callable[[str], bool] = bool) -> str:
         near = [quote(typed.with_name(name)) for name in nearest(typed.name, names, cutoff=0.7)]
         if near:
             return f"did you mean {', '.join(near)}?"
+    if _is_sample(typed):
+        return f"{SAMPLES} is a folder of fmapviz's repository, and not in the package: take any photo of yours"
     with suppress(OSError, ValueError):
         existing = next(folder for folder in (typed / "_").absolute().parents if folder.is_dir())
         return f"no similar name in {quote(existing)}"
     return "the working directory was removed"
+
+
+def _is_sample(path: Path) -> bool:
+    """Return True for a path of the guide's examples, in a directory without their pictures."""
+    folder = next((folder for folder in (path, *path.parents) if folder.name == SAMPLES), None)
+    with suppress(OSError, ValueError):
+        return folder is not None and not folder.exists()
+    return False
 
 
 def nearest(word: str, known: Iterable[str], *, cutoff: float = 0.5) -> list[str]:

@@ -27,7 +27,7 @@ from fmapviz.cli.pages import (
     rows_of_codes,
 )
 from fmapviz.cli.printing import is_terminal, print_line, print_message
-from fmapviz.errors import RequestError, nearest, quote
+from fmapviz.errors import SAMPLES, RequestError, nearest, quote
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -62,6 +62,7 @@ def guide(
     if not page:
         print_line(_list_pages(width=_columns() if is_terminal(sys.stdout) else None))
         print_message("`fmapviz guide PAGE` shows one of them")
+        print_message(f"{SAMPLES} in examples is a folder of the repository: or take any photo")
         return
     words = " ".join(page)
     if words.startswith("-"):

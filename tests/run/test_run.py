@@ -659,19 +659,31 @@ def test_a_finished_run_ends_before_the_model_is_loaded(tmp_path, look):
     assert not (tmp_path / "out").exists()
 
 
+NOT_IN_PACKAGE = "sample_images is a folder of fmapviz's repository, and not in the package: take any photo of yours"
+
+
 @pytest.mark.parametrize(
     ("names", "message", "hint"),
     [
         (["phoot.png"], "no such file: '{}/phoot.png'", "did you mean '{}/photo.png'?"),
         (["imgaes"], "no such file: '{}/imgaes'", "did you mean '{}/images'?"),
         (["zzz", "none/x.png"], "none of the 2 inputs exists: {0}/zzz, {0}/none/x.png", "no similar name in '{}'"),
+        (["sample_images/shapes"], "no such file: '{}/sample_images/shapes'", NOT_IN_PACKAGE),
+        (["sample_images"], "no such file: '{}/sample_images'", NOT_IN_PACKAGE),
+        (["images/sample_images/more/x.jpg"], "no such file: '{}/images/sample_images/more/x.jpg'", NOT_IN_PACKAGE),
+        (
+            ["own/sample_images/x.jpg"],
+            "no such file: '{}/own/sample_images/x.jpg'",
+            "no similar name in '{}/own/sample_images'",
+        ),
     ],
 )
 @pytest.mark.parametrize("dry", [False, True])
 @pytest.mark.parametrize("as_typed", [list, iter])
 def test_inputs_that_do_not_exist_are_refused_before_the_model_is_loaded(*, tmp_path, names, message, hint, as_typed, dry):
     paint(tmp_path / "photo.png")
-    (tmp_path / "images").mkdir()
+    for folder in ("images", "own/sample_images"):
+        (tmp_path / folder).mkdir(parents=True)
     paths = as_typed([tmp_path / name for name in names])
     config = RunConfig("alexnet", paths, out=tmp_path / "out", **NOT_THERE)
     with pytest.raises(NothingToDoError) as caught:
