@@ -190,9 +190,7 @@ def show_sample_failure(event: Event) -> None:
 def show_estimate(estimate: Estimate, *, json: bool) -> None:
     """Show what a run would write and how long it would take."""
     if json:
-        fields = asdict(estimate)
-        del fields["is_done"]
-        print_json({"event": "plan", **fields, "fits": estimate.fits, "config": settings_file.get() or None})
+        print_json({"event": "plan", **asdict(estimate), "fits": estimate.fits, "config": settings_file.get() or None})
         print_json({"event": "summary", "exit_code": 0 if estimate.fits else 6})
         return
     for line in estimate.lines():

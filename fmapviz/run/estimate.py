@@ -60,7 +60,6 @@ class Estimate:
         seconds: On this machine.
         free: Free bytes; None if unknown.
         free_files: Free inodes; None if unknown.
-        is_done: Whether a finished run has all of it; the sizes are 0 then.
     """
 
     directory: Path
@@ -75,7 +74,11 @@ class Estimate:
     seconds: float
     free: int | None
     free_files: int | None
-    is_done: bool = False
+
+    @property
+    def is_done(self) -> bool:
+        """True if nothing is left to draw."""
+        return not self.to_draw and not self.files
 
     @property
     def all_bytes(self) -> int:
@@ -200,7 +203,7 @@ def _estimate(config: RunConfig, inputs: Sequence[str | Path], destination: Dest
     )
     if is_begun and not to_draw and not config.repair and _is_finished(run_directory):
         nothing = dict.fromkeys(expected.bytes, 0)
-        return replace(expected, failing=0.0, pictures=0, bytes=nothing, files=0, seconds=0.0, is_done=True)
+        return replace(expected, failing=0.0, pictures=0, bytes=nothing, files=0, seconds=0.0)
     return expected
 
 
