@@ -20,12 +20,22 @@ from pathlib import Path
 from traceback import StackSummary, TracebackException, walk_tb
 from typing import TYPE_CHECKING, Any
 
-from fmapviz.errors import FmapvizError, RequestError, UserCodeError, first_few, printable, quote, suggest, suggest_file
+from fmapviz.core.recorded_code import (
+    FromSource,
+    check_called,
+    check_import,
+    existing_file,
+    is_library,
+    located,
+    packages_above,
+)
+from fmapviz.errors import FmapvizError, RequestError, UserCodeError, first_few, printable, quote, suggest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from types import ModuleType
 
+_imported: dict[Path, set[Path]] = {}  # by the file of a reference: what it has imported in this process
 _OWN_FILES = (str(Path(__file__).parents[1]), "<frozen importlib")
 _LIBRARIES = (*_OWN_FILES, *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib")))
 _MODULE_CALL = str(Path("torch", "nn", "modules", "module.py"))  # calls a module's forward
@@ -89,10 +99,10 @@ def check_reference(text: str) -> None:
         RequestError: It is malformed, or the file or package does not exist.
     """
     if text.endswith(".py"):
-        _existing_file(text)
+        existing_file(text)
     reference = parse_reference(text)
     if reference.is_file:
-        _existing_file(reference.module)
+        existing_file(reference.module)
         return
     package = reference.module.partition(".")[0]
     if PathFinder.find_spec(package, [""]) is None and importlib.util.find_spec(package) is None:
@@ -148,17 +158,16 @@ def import_module_of(reference: CodeReference) -> ModuleType:
 
     Raises:
         RequestError: The file or module does not exist.
+        RefusedError: It may not be run for a record; see `fmapviz.core.recorded_code`.
         UserCodeError: It raises an exception.
     """
+    check_import(reference.module)
     if not reference.is_file:
-        with _on_path(Path.cwd()), _without_arguments(reference.module):
+        with _on_path(Path.cwd()), _without_arguments(reference.module), _noting_imports(reference.module):
             return _import(reference.module)
-    path = _existing_file(reference.module).resolve()
-    folder, parts = path.parent, [path.stem]
-    while (folder / "__init__.py").is_file() and folder.name.isidentifier():
-        parts.insert(0, folder.name)
-        folder = folder.parent
-    with _on_path(folder), _without_arguments(str(path)):
+    path = existing_file(reference.module).resolve()
+    folder, parts = packages_above(path)
+    with _on_path(folder), _without_arguments(str(path)), _noting_imports(reference.module):
         return _import(".".join(parts)) if len(parts) > 1 else _run(path)
 
 
@@ -217,6 +226,7 @@ def find_in(home: ModuleType, reference: CodeReference, known: Sequence[str]) ->
 
     Raises:
         RequestError: It does not exist.
+        RefusedError: It may not be called for a record; see `fmapviz.core.recorded_code`.
     """
     # Any: an attribute of the user's module.
     found: Any = home
@@ -227,6 +237,7 @@ def find_in(home: ModuleType, reference: CodeReference, known: Sequence[str]) ->
                 hint=suggest(reference.attribute, known) or f"there are: {', '.join(known) or 'no functions or classes'}",
             )
         found = getattr(found, part)
+    check_called(reference.module, reference.name, found)
     return found
 
 
@@ -242,6 +253,24 @@ def references_in(file: str) -> Iterator[str]:
         for each in ast.parse(Path(file).read_bytes()).body:
             if isinstance(each, ast.FunctionDef | ast.ClassDef) and not each.name.startswith("_"):
                 yield f"{file}:{each.name}"
+
+
+def imported_files(module: str) -> list[Path]:
+    """Return the source files of the user's code that a module of a reference has imported, wherever they are.
+
+    Args:
+        module: The module; it was imported by `import_module_of`.
+    """
+    try:
+        file, root = located(module)
+    except FmapvizError:  # it is gone meanwhile, or of the standard library
+        return []
+    if is_library(file):
+        return []
+    prefix = str(root).rstrip(os.sep) + os.sep
+    known = {str(getattr(imported, "__file__", None) or "") for imported in list(sys.modules.values())}
+    paths = {Path(name).resolve() for name in known if name.startswith(prefix)} | _imported.get(file, set())
+    return sorted(path for path in paths if path.is_file() and not is_library(path))
 
 
 def imported_files_beside(module: ModuleType) -> list[Path]:
@@ -295,14 +324,6 @@ def one_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}".removesuffix(": ")
 
 
-def _existing_file(name: str) -> Path:
-    path = Path(name)
-    with suppress(OSError):  # the name is too long
-        if path.is_file():
-            return path
-    raise RequestError(f"no such file: {quote(name)}", hint=suggest_file(name, lambda name: name.endswith(".py")))
-
-
 def _literal(keyword: ast.keyword) -> Any:
     # Any: as above.
     try:
@@ -333,7 +354,7 @@ def _run(path: Path) -> ModuleType:
     taken = sys.modules.get(name)
     if not name.isidentifier() or (taken is not None and getattr(taken, "__file__", None) != str(path)):
         name = f"{name}_{hashlib.sha256(str(path).encode('utf-8', 'surrogateescape')).hexdigest()[:8]}"
-    spec = importlib.util.spec_from_file_location(name, path)
+    spec = importlib.util.spec_from_file_location(name, path, loader=FromSource(name, str(path)))
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -345,6 +366,17 @@ def _run(path: Path) -> ModuleType:
         del sys.modules[name]
         raise
     return module
+
+
+@contextmanager
+def _noting_imports(module: str) -> Iterator[None]:
+    """Note which files are imported for a module; what it imports lies anywhere."""
+    before = {*sys.modules}
+    yield
+    named = [sys.modules[name] for name in sys.modules.keys() - before]
+    files = {str(getattr(each, "__file__", None) or "") for each in named} - {""}
+    with suppress(FmapvizError):  # of the standard library, which is no user code
+        _imported.setdefault(located(module)[0], set()).update(Path(file).resolve() for file in files)
 
 
 @contextmanager

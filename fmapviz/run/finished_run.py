@@ -5,21 +5,21 @@ from __future__ import annotations
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fmapviz.core.urls import UrlPath, check_address, is_url, join, split
 from fmapviz.errors import RefusedError, RequestError, quote
 from fmapviz.run.load import load_session, moved
-from fmapviz.run.recorded import config_of
+from fmapviz.run.recorded import config_of, only_recorded_code
 from fmapviz.store.remote.destination import open_destination
 from fmapviz.store.run import describe_contents, load_run, marked
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from torch import nn
 
-    from fmapviz.config import InputOptions, RunConfig
+    from fmapviz.config import InputOptions
     from fmapviz.data import Model, Weights
     from fmapviz.run.session import Session
 
@@ -54,8 +54,8 @@ def open_finished_run(
     with open_destination(out) as destination:
         directory = destination.join_run(name)
         record = load_run(directory)
-        config = config_of(record, run, model=model, weights=weights, preprocessing=preprocessing)
-        with _explaining(config):
+        with _explaining(record, model, weights), only_recorded_code(record, run, model=model):
+            config = config_of(record, run, model=model, weights=weights, preprocessing=preprocessing)
             session, _ = load_session(replace(config, out=out, name=name, device=device, workers=workers))
         known = [session.info]
         if session.info.sha256 is not None:  # the same weights may lie in a file of another name by now
@@ -79,13 +79,17 @@ def open_finished_run(
 
 
 @contextmanager
-def _explaining(config: RunConfig) -> Iterator[None]:
+def _explaining(record: Mapping[str, Any], model: object, weights: object) -> Iterator[None]:
     """Explain a missing file of a network or of weights that the run names by a relative path."""
     try:
         yield
     except RequestError as error:
-        model = config.model.partition(":")[0] if isinstance(config.model, str) else ""
-        for name in (model, config.weights if isinstance(config.weights, str) else ""):
+        settings, request = record.get("settings") or {}, record.get("request") or {}
+        model = settings.get("model") if model is None else model
+        weights = request.get("weights") if weights is None else weights
+        for name in (str(model).partition(":")[0], weights):
+            if not isinstance(name, str):
+                continue
             if Path(name).suffix and not Path(name).is_absolute() and not Path(name).exists():
                 error.hint = f"the run names {quote(name)} relative to the directory where it was made: run it there"
         raise

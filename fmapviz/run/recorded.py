@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 import re
-import sys
 from collections.abc import Sequence
 from contextlib import chdir, contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
@@ -17,9 +16,10 @@ import torch
 from fmapviz.config import InputOptions, RunConfig, Style
 from fmapviz.core.file_names import RUN_FILE
 from fmapviz.core.own import OwnName
+from fmapviz.core.recorded_code import located, only_recorded
 from fmapviz.core.urls import expand_home, is_url
-from fmapviz.core.user_code import imported_files_beside, parse_reference
-from fmapviz.errors import RequestError, printable, quote
+from fmapviz.core.user_code import imported_files, parse_reference
+from fmapviz.errors import RefusedError, RequestError, printable, quote
 from fmapviz.images.memory.image import MemoryImage
 from fmapviz.models.load import is_code
 from fmapviz.models.weights.file import sha256_of
@@ -47,7 +47,7 @@ def request_of(session: Session, config: RunConfig, inputs: Iterable[str | Path 
         inputs: Its inputs as they were typed.
     """
     model = session.info.request.get("model")  # None of a network given in Python, or of finished runs
-    own = [each.reference for each in (*config.views, *config.to) if isinstance(each, OwnName)]
+    own = [each.reference for each in (*config.views, *config.to) if isinstance(each, OwnName) and each.reference]
     names = [each for each in (model, config.weights, *own) if isinstance(each, str) and each]
     return {
         **session.info.request,
@@ -57,7 +57,7 @@ def request_of(session: Session, config: RunConfig, inputs: Iterable[str | Path 
         "every": config.every,
         "frames": config.frames,
         **({"directory": os.getcwd()} if any(map(_is_relative, names)) else {}),  # noqa: PTH109  as it is
-        **({"code": code} if isinstance(model, str) and (code := code_files(model)) else {}),
+        **({"code": code} if (code := code_files([*_code_of_model(model), *own])) else {}),
         "execution": _execution(session, config),
     }
 
@@ -74,6 +74,10 @@ def _addresses(inputs: Iterable[str | Path | MemoryImage]) -> list[str] | None:
     return None
 
 
+def _code_of_model(model: object) -> list[str]:
+    return [model] if isinstance(model, str) and is_code(model) else []
+
+
 def _is_relative(name: str) -> bool:
     """Return True for the name of a file, or a reference to code in one, that depends on the working directory."""
     path = name.partition(".py:")[0] + ".py" if ".py:" in name else name
@@ -82,19 +86,18 @@ def _is_relative(name: str) -> bool:
     return False
 
 
-def code_files(model: str) -> dict[str, str]:
-    """Return the SHA-256 of the imported files of a network in user code, by their paths below its folder."""
-    if not is_code(model):
-        return {}
-    reference = parse_reference(model)
-    path = str(Path(reference.module).resolve())
-    homes = [each for each in list(sys.modules.values()) if getattr(each, "__file__", None) == path]
-    home = homes[0] if reference.is_file and homes else sys.modules.get(reference.module)
-    if home is None or home.__file__ is None:
-        return {}
-    folder = Path(home.__file__).resolve().parent
-    files = {path for path in imported_files_beside(home) if path.is_file()}
-    return {path.relative_to(folder).as_posix(): sha256_of(path) for path in sorted(files)}
+def code_files(references: Iterable[str]) -> dict[str, dict[str, str]]:
+    """Return the SHA-256 of the files of user code, by the modules of references, and by their paths below its folder.
+
+    Args:
+        references: Of code that was imported: its files and those that it has imported.
+    """
+    found: dict[str, dict[str, str]] = {}
+    for module in dict.fromkeys(parse_reference(each).module for each in references):
+        if files := imported_files(module):
+            _, folder = located(module)
+            found[module] = {Path(os.path.relpath(path, folder)).as_posix(): sha256_of(path) for path in files}
+    return found
 
 
 def _execution(session: Session, config: RunConfig) -> dict[str, Any]:
@@ -163,17 +166,32 @@ def _mapping(value: Any) -> dict[str, Any]:  # Any: a record may hold anything
     return value if isinstance(value, dict) else {}
 
 
-def changed_code(record: Mapping[str, Any]) -> list[str]:
-    """Return the files of a network in user code that differ from those that drew a run; the network is loaded."""
+@contextmanager
+def only_recorded_code(record: Mapping[str, Any], run: str | Path, *, model: object = None) -> Iterator[None]:
+    """Run no other user code in this thread than that of a run, unchanged; see `fmapviz.core.recorded_code`.
+
+    Args:
+        record: The content of the run's `run.json`.
+        run: Its path or address.
+        model: A network that was given, whose code may be run.
+
+    Raises:
+        RequestError: A file or module does not exist.
+        RefusedError: A file has changed, or it is of the standard library. Nothing was run.
+    """
+    typed = [parse_reference(each).module for each in _code_of_model(model)]
     request = _mapping(record.get("request"))
-    there, here = _mapping(request.get("code")), code_files(str(request.get("model")))
-    if not there or not here:
-        return []
-    words = {True: "has changed", False: "is gone"}
-    names = [name for name in there if here.get(name) != there[name]]
-    found = [f"{printable(name)} {words[name in here]}" for name in names]
-    found += [f"{printable(name)} is new" for name in here if name not in there]
-    return found or ["its weights, or values that its code reads, differ; its files are the same"]
+    code = _mapping(request.get("code"))
+    if model is not None:  # that of the run is not run
+        used = [parse_reference(str(each)).module for each in _mapping(request.get("own")).values() if each]
+        code = {module: files for module, files in code.items() if module in used}
+    with only_recorded(code, typed=typed) as changed:
+        if changed:
+            raise RefusedError(
+                f"{quote(run)} was drawn with something else: {'; '.join(changed)}",
+                hint="it needs the network, the weights and the preprocessing that it was drawn with",
+            )
+        yield
 
 
 @contextmanager

@@ -28,13 +28,13 @@ from fmapviz.run.model_views import draw_model
 from fmapviz.run.pipeline.progress import Progress
 from fmapviz.run.pipeline.work import work
 from fmapviz.run.recorded import (
-    changed_code,
     config_of,
     device_of,
     differing_device,
     differing_versions,
     execution_of,
     in_recorded_directory,
+    only_recorded_code,
 )
 from fmapviz.store.digest import units_of_other_commands
 from fmapviz.store.remote.destination import LocalDestination
@@ -270,7 +270,7 @@ def load_recorded(record: Mapping[str, Any], run: Path | str, *, out: Path | str
     """
     execution = execution_of(record)
     workers, batch_size = (execution.get(name) for name in ("workers", "batch_size"))
-    with in_recorded_directory(record):
+    with in_recorded_directory(record), only_recorded_code(record, run):
         config = config_of(record, run)
         session, _ = load_session(replace(config, out=out, device=device_of(record), workers=workers, batch_size=batch_size))
         return check_same(record, run, session)
@@ -292,7 +292,7 @@ def check_same(record: Mapping[str, Any], run: Path | str, session: Session) -> 
         known.append(replace(session.info, weights=str(record["settings"]["weights"])))
     info = next((each for each in known if each.fingerprint == record.get("fingerprint")), None)
     if info is None:
-        changed = changed_code(record) or differences(record.get("settings"), session.info.settings)
+        changed = differences(record.get("settings"), session.info.settings)
         raise RefusedError(
             f"{quote(run)} was drawn with something else: {'; '.join(changed) or 'its settings are damaged'}",
             hint="it needs the network, the weights and the preprocessing that it was drawn with",

@@ -18,7 +18,14 @@ from fmapviz.images.memory.image import is_in_memory
 from fmapviz.run.estimate import Estimate, estimate
 from fmapviz.run.load import load_session
 from fmapviz.run.loop import run as run_all
-from fmapviz.run.recorded import config_of, device_of, differing_versions, execution_of, in_recorded_directory
+from fmapviz.run.recorded import (
+    config_of,
+    device_of,
+    differing_versions,
+    execution_of,
+    in_recorded_directory,
+    only_recorded_code,
+)
 from fmapviz.run.redraw import check_same, explanations, threads_of
 from fmapviz.store.digest import Digests
 from fmapviz.store.remote.local_copy import local_copy
@@ -100,7 +107,8 @@ def plan_rerun(run: RecordedRun, *, out: str | Path, name: str | None = None, al
     """Estimate the size and duration of `rerun`, which would be refused for the same reasons."""
     shown = _paths_below(out)
     with _prepared(run, out=out, name=name, on_event=None) as (config, images):
-        session, _ = load_session(config)
+        with only_recorded_code(run.record, run.place):
+            session, _ = load_session(config)
         _check(run, session, allow_versions=allow_versions)
         expected = estimate(replace(config, inputs=[image.path for image in images]) if images else config)
         return replace(expected, directory=shown(expected.directory))
@@ -134,7 +142,8 @@ def rerun(
     known, shown = list[str](), _paths_below(out)
 
     def open_session(config: RunConfig) -> tuple[Session, list[str]]:
-        session, notices = load_session(config)
+        with only_recorded_code(run.record, run.place):
+            session, notices = load_session(config)
         session = _check(run, session, allow_versions=allow_versions)
         known.extend(explanations(run.record, session))
         return session, notices
@@ -178,7 +187,8 @@ def _prepared(
         raise RequestError(f"{quote(run.place)} is the run itself", hint="choose another name= or out=")
     images = _images_now(run)
     with in_recorded_directory(run.record), threads_of(execution.get("threads")):
-        config = config_of(run.record, run.place)
+        with only_recorded_code(run.record, run.place):
+            config = config_of(run.record, run.place)
         inputs = request.get("inputs")
         inputs = inputs if isinstance(inputs, list) else [image.path for image in images]
         if config.needs_images and not (inputs or images):

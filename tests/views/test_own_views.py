@@ -371,7 +371,7 @@ def test_all_formats_and_readers_of_runs_accept_own_views(place):
         assert [view.name for view in map(registry.view, session.config.views)] == ["average", "Signs"]
     (place / "views.py").write_text(VIEWS.replace("mean", "amax"))
     with (
-        pytest.raises(RefusedError, match="was drawn with something else: code"),
+        pytest.raises(RefusedError, match=r"was drawn with something else: views\.py has changed"),
         open_finished_run(summary.directory),
     ):
         pass

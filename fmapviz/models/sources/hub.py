@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import sys
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from torch import hub, nn
 
 from fmapviz.core.platforms import python_in_shell
+from fmapviz.core.recorded_code import allowing, check_called
 from fmapviz.core.user_code import import_module_of, imported_files_beside, parse_reference, split_call
 from fmapviz.errors import RequestError, WeightsError, first_few, quote, suggest
 from fmapviz.models.initialization import NoInitialization, read_seed, seeded
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
 
 _FORM = re.compile(r"(\w[\w-]*)/(\w[\w.-]*)(?::(\w[\w./-]*))?:([^\W\d]\w*)")
 _BRANCHES = ("main", "master")
-_LIBRARIES = {"torch", "torchvision", "typing", "pathlib", "functools", "collections", "__future__"}
+_LIBRARIES = {"torch", "torchvision", *sys.stdlib_module_names}
 
 
 def model_names() -> list[str]:
@@ -109,9 +111,10 @@ def _build(
         pretrained: Passed unless the user passes it or the function has no such argument; None: not passed.
     """
     reference = parse_reference(f"{folder / 'hubconf.py'}:{entry}")
-    with _offline(name):
+    with _offline(name), allowing(folder):
         home = import_module_of(reference)
         build = getattr(home, entry, None)
+        check_called(reference.module, f"hub:{name}", build)
         given = dict(arguments)
         if pretrained is not None and callable(build):
             with suppress(TypeError, ValueError):  # C code
