@@ -34,7 +34,7 @@ from fmapviz.store.aggregates.statistics import MOST_LINES, describe_dead, merge
 from fmapviz.store.aggregates.unit_statistics import read_table, statistics_of, write_table
 
 NAN, INF = torch.nan, torch.inf
-HINT = "no activations were examined, and channels die there: types='ReLU' examines those of this type"
+HINT = "channels die behind activations, which were not examined: types='ReLU' examines ReLU layers"
 HEADING = [
     "layer_index",
     "layer",

@@ -137,7 +137,7 @@ def describe_dead(maps: Mapping[str, Mapping[str, Any]]) -> list[str]:
         noun = "layer" if len(of_outputs) == len(maps) else "feature map"  # of which a layer may have several
         lines = [f"no dead channels in {counted(len(maps), noun)} of {plural(len(types), 'type')} {first_few(types)}"]
     if of_outputs and all(map(_BEFORE_ACTIVATIONS.fullmatch, of_outputs)):
-        lines.append("no activations were examined, and channels die there: types='ReLU' examines those of this type")
+        lines.append("channels die behind activations, which were not examined: types='ReLU' examines ReLU layers")
     return lines
 
 
