@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 from zipfile import ZipFile, ZipInfo
 
 import numpy as np
@@ -13,12 +13,14 @@ from fmapviz.formats import base
 from fmapviz.formats.raw_values import collect
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
+
+    from numpy.typing import NDArray
 
     from fmapviz.data import Picture, UnitImage
 
-_FILE = "raw.npz"
+_FILE, METADATA = "raw.npz", "__metadata__"
 
 
 def _write(directory: Path, image: UnitImage, _pictures: Iterable[Picture]) -> None:
@@ -27,9 +29,14 @@ def _write(directory: Path, image: UnitImage, _pictures: Iterable[Picture]) -> N
     What safetensors has as metadata is an array `__metadata__` here, a single text in JSON.
     """
     arrays, metadata = collect(image)
-    # `numpy.savez` takes names as keyword arguments, and reserves some.
-    with files.create(directory / _FILE) as file, ZipFile(file, "w") as archive:
-        for name, values in ("__metadata__", np.array(json.dumps(metadata))), *arrays.items():
+    with files.create(directory / _FILE) as file:
+        write_arrays(file, {METADATA: np.array(json.dumps(metadata)), **arrays})
+
+
+def write_arrays(file: IO[bytes], arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Write arrays to a NumPy archive. `numpy.savez` takes names as keyword arguments, and reserves some."""
+    with ZipFile(file, "w") as archive:
+        for name, values in arrays.items():
             with archive.open(ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
                 np.lib.format.write_array(member, values, allow_pickle=False)
 

@@ -63,13 +63,18 @@ class TarArchive:
         return stored
 
     def _append(self, name: str, data: bytes) -> StoredAt:
-        header = TarInfo(name)
-        header.size = len(data)
         stored = StoredAt(_FILE, self._archive.offset + BLOCKSIZE)
-        self._archive.addfile(header, BytesIO(data))
+        append(self._archive, name, data)
         self._archive.getmembers().clear()  # else the headers of all files of a shard stay in memory
         self.members[_FILE] += 1
         return stored
+
+
+def append(archive: TarFile, name: str, data: bytes) -> None:
+    """Append a file to an archive, without an owner or a time."""
+    header = TarInfo(name)
+    header.size = len(data)
+    archive.addfile(header, BytesIO(data))
 
 
 @contextmanager
