@@ -2,35 +2,37 @@
 
 from __future__ import annotations
 
-import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from io import BytesIO
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import safetensors.numpy
-from PIL import Image as PillowImage
 
-from fmapviz.core.file_names import UNIT_FILE
+from fmapviz.core import checksummed_json
+from fmapviz.core.file_names import RUN_FILE, UNIT_FILE
 from fmapviz.core.members import load
 from fmapviz.core.words import counted
 from fmapviz.errors import printable
+from fmapviz.run.file_contents import Floats, Pixels, Text, content_of, record_of
 from fmapviz.store.digest import lasting_files
 from fmapviz.store.unit import read_unit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
     from pathlib import Path
+    from typing import BinaryIO
 
-    from numpy.typing import NDArray
+    from fmapviz.run.file_contents import Tree
+
+    Pairs = frozenset[tuple[str, str]]
 
 # What rounding changes at most: a grey level, which is several levels of a colour in a colour map; digits of a number.
-_GREY, _COLOUR, _RELATIVE, _ABSOLUTE = 1, 8, 1e-3, 1e-4
-_PNG = re.compile(rb"\x89PNG\r\n\x1a\n.*?IEND\xaeB`\x82", re.DOTALL)
-_NUMBER = re.compile(r"(-?\d+(?:\.\d*)?(?:e[-+]?\d+)?)")
-_NOT_COMPARED = ("files", "sha256")  # of a record: its files are compared one by one
+_GREY, _COLOUR, _RELATIVE = 1, 8, 1e-3
+_NUMBER = re.compile(r"(?<![\w.+-])(-?\d+(?:\.\d+)?(?:e[+-]\d+)?)(?!\w|\.\w)")
+_POINT = re.compile(r"[.e]")  # of a number that is no integer
+_FIXED = re.compile(r"-?\d\.\d{3}")  # a cosine
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +42,12 @@ class FileDifference:
     Attributes:
         name: Its name.
         message: How much.
-        is_rounding: Whether rounding may explain it; None: unknown, so that the other files of the unit decide.
+        is_rounding: Whether rounding may explain it.
     """
 
     name: str
     message: str
-    is_rounding: bool | None = False
+    is_rounding: bool = False
 
     def __str__(self) -> str:
         return f"{printable(self.name)}: {self.message}"
@@ -59,10 +61,19 @@ def compare_units(unit: Path, again: Path, open_file: Callable[[Path], BinaryIO]
         again: The other one, in a local directory.
         open_file: Opens a file of the unit.
     """
-    mine, theirs = read_unit(unit), read_unit(again)
-    if mine is None or theirs is None:
+    records = read_unit(unit), read_unit(again)
+    if records[0] is None or records[1] is None:
         return [FileDifference(UNIT_FILE, "damaged")]
-    before, after = ({entry["name"]: entry["sha256"] for entry in record["files"]} for record in (mine, theirs))
+
+    def read(name: str) -> bytes:
+        with open_file(unit / name) as file:
+            return file.read()
+
+    def read_again(name: str) -> bytes:
+        return (again / name).read_bytes()
+
+    versions = _versions(unit, again)
+    before, after = ({entry["name"]: entry["sha256"] for entry in record["files"]} for record in records if record)
     found: list[FileDifference] = []
     for name in sorted(before.keys() | after.keys()):
         if name not in before or name not in after:
@@ -70,120 +81,157 @@ def compare_units(unit: Path, again: Path, open_file: Callable[[Path], BinaryIO]
                 FileDifference(name, "only the network draws it" if name not in before else "the network draws none")
             )
         elif before[name] != after[name]:
-            with open_file(unit / name) as file:
-                found += compare_files(name, file.read(), (again / name).read_bytes())
-    records = ({name: value for name, value in record.items() if name not in _NOT_COMPARED} for record in (mine, theirs))
-    old, new = (json.dumps(record, indent=0) for record in records)
-    if old != new:
-        found.append(_compare_texts(UNIT_FILE, old, new))
-    if any(each.is_rounding is False for each in found) or not any(each.is_rounding for each in found):
-        return found
-    return [each if each.is_rounding else FileDifference(each.name, each.message, is_rounding=True) for each in found]
+            found += compare_files(name, read, read_again, versions=versions)
+    kept = [checksummed_json.read(each / UNIT_FILE) for each in (unit, again)]
+    return found + list(_compare_contents(UNIT_FILE, lambda: (record_of(kept[0]), record_of(kept[1])), versions))
 
 
-def compare_files(name: str, old: bytes, new: bytes) -> Iterator[FileDifference]:
-    """Yield the differences of two files of a name, whatever they hold."""
-    lasting = lasting_files().get(name)
+def _versions(unit: Path, again: Path) -> Pairs:
+    """Return the texts by which the versions that drew two units are named in them, each with that of the other unit."""
+    runs = [
+        next(filter(None, (checksummed_json.load(path / RUN_FILE) for path in each.parents)), {}) for each in (unit, again)
+    ]
+    there, here = (found if isinstance(found := run.get("versions"), dict) else {} for run in runs)
+    pairs = {(old, new) for name, new in here.items() if isinstance(old := there.get(name), str)}
+    return frozenset({*pairs, *((f"fmapviz {old}", f"fmapviz {new}") for old, new in pairs)})
+
+
+def compare_files(
+    name: str, read: Callable[[str], bytes], read_again: Callable[[str], bytes], *, versions: Pairs = frozenset()
+) -> Iterator[FileDifference]:
+    """Yield the differences of two files of a name, whatever they hold.
+
+    Only numbers that a network computes, and pixels that are drawn of them, may be rounded. All else must be the same.
+
+    Args:
+        name: The name.
+        read: Returns the bytes of a file of the unit.
+        read_again: Returns the bytes of a file of the unit that was drawn again.
+        versions: Texts in the one that may stand for others in the other one.
+    """
+    old, new = read(name), read_again(name)
     if old == new:
         return
-    if lasting and load(lasting)(BytesIO(old)) == load(lasting)(BytesIO(new)):
-        return  # times alone differ
+    found = list(_compare_contents(name, lambda: (content_of(name, old, read), content_of(name, new, read_again)), versions))
+    lasting = lasting_files().get(name)
+    if not found and not (lasting and load(lasting)(BytesIO(old)) == load(lasting)(BytesIO(new))):  # not times alone
+        found.append(FileDifference(name, "the same content in other bytes", is_rounding=True))
+    yield from found
+
+
+def _compare_contents(name: str, parse: Callable[[], tuple[Tree, Tree]], versions: Pairs) -> Iterator[FileDifference]:
     try:
-        if pictures := _compare_pictures(name, old, new):
-            yield from pictures
-        elif name.endswith((".safetensors", ".npz", ".parquet")):
-            yield _compare_arrays(name, _arrays_in(name, old), _arrays_in(name, new))
-        else:
-            yield _compare_texts(name, old.decode("latin-1"), new.decode("latin-1"), unknown=True)
+        comparison = _Comparison(name, versions)
+        comparison.compare(*parse(), "")
+        yield from comparison.differences()
     except Exception as error:  # noqa: BLE001  of a decoder; the file may be forged
         yield FileDifference(name, f"cannot be compared: {type(error).__name__}")
 
 
-def _compare_pictures(name: str, old: bytes, new: bytes) -> list[FileDifference]:
-    """Compare the pictures in two files; nothing if there is none, or the pictures are equal."""
-    pairs = list(zip_longest(_PNG.findall(old), _PNG.findall(new)))
-    if name.endswith(".js"):  # the report's copies of pictures, which are not written as they are
-        return []
-    named = [name if len(pairs) == 1 else f"{name}, picture {number}" for number in range(1, len(pairs) + 1)]
-    found = (
-        FileDifference(place, "one picture more or less") if None in pair else _compare_png(place, *pair)
-        for place, pair in zip(named, pairs, strict=True)
-        if pair[0] != pair[1]
-    )
-    return list(found)
+@dataclass(slots=True)
+class _Comparison:
+    """Collects the differences of two contents of a file."""
+
+    name: str
+    versions: Pairs
+    pictures: list[FileDifference] = field(default_factory=list)
+    others: list[FileDifference] = field(default_factory=list)
+    numbers: int = 0
+    worst: tuple[bool, float, str] = (False, 0.0, "")  # whether it is too far, relative to the largest, and where
+
+    def differences(self) -> Iterator[FileDifference]:
+        yield from self.pictures
+        yield from self.others[:1]
+        is_far, ratio, place = self.worst
+        if self.numbers:
+            verb = "differs" if self.numbers == 1 else "differ"
+            of = f" in {printable(place)}" if place else ""
+            message = f"{counted(self.numbers, 'number')} {verb}, by up to {ratio:.1e} of the largest{of}"
+            yield FileDifference(self.name, message, is_rounding=not is_far)
+
+    def compare(self, old: Tree, new: Tree, place: str) -> None:
+        """Compare two trees at a place."""
+        if type(old) is not type(new):
+            self._differ(old, new, place)
+        elif isinstance(old, dict):
+            if list(old) != list(new):
+                self._differ(", ".join(map(str, old)), ", ".join(map(str, new)), place)
+                return
+            for key in old:
+                self.compare(old[key], new[key], f"{place}.{key}".lstrip("."))
+        elif isinstance(old, list | tuple):
+            if len(old) != len(new):
+                self._differ(f"{len(old)} entries", len(new), place)
+                return
+            for one, other in zip(old, new, strict=True):
+                self.compare(one, other, place)
+        elif isinstance(old, Pixels):
+            self._compare_pixels(old, new, place)
+        elif isinstance(old, Floats):
+            self._compare_numbers(old, new, place)
+        elif isinstance(old, Text):
+            self._compare_texts(old, new, place)
+        elif old != new and not (isinstance(old, str) and (old, new) in self.versions):
+            self._differ(old, new, place)
+
+    def _differ(self, old: Any, new: Any, place: str) -> None:  # Any: of any type
+        words = [printable(str(each))[:60] for each in (old, new) if not isinstance(each, bytes)]
+        shown = ", not ".join(words) if words else "other bytes"
+        self.others.append(FileDifference(self.name, f"{f'{printable(place)}: ' if place else ''}{shown}"))
+
+    def _compare_pixels(self, one: Pixels, other: Pixels, place: str) -> None:
+        old, new = (each.values.astype(np.int16) for each in (one, other))
+        if old.shape != new.shape:
+            return  # the header differs, too
+        apart = np.abs(old - new)
+        is_grey = apart.ndim == 2
+        pixels = int((apart if is_grey else apart.max(2)).astype(bool).sum())
+        if not pixels:
+            return
+        most = int(apart.max())
+        levels = f"{'grey ' if is_grey else ''}level{'' if most == 1 else 's'}"
+        in_all, verb = apart.shape[0] * apart.shape[1], "differs" if pixels == 1 else "differ"
+        message = f"{pixels:,} of {counted(in_all, 'pixel')} {verb}, by up to {most} {levels}"
+        name = f"{self.name}, {place.removesuffix('.pixels')}" if place != "pixels" else self.name
+        self.pictures.append(FileDifference(name, message, is_rounding=most <= (_GREY if is_grey else _COLOUR)))
+
+    def _compare_numbers(self, old: Floats, new: Floats, place: str) -> None:
+        before, after = (np.asarray(each.values, np.float64) for each in (old, new))
+        finite = np.isfinite(after)
+        if before.shape != after.shape or not np.array_equal(before[~finite], after[~finite], equal_nan=True):
+            self._differ("other numbers", "those", place)
+            return
+        before, after = before[finite], after[finite]
+        scale = np.broadcast_to(new.scale, finite.shape)[finite]
+        with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+            apart = np.abs(before - after)
+            ratio = np.where(apart > 0, apart / scale, 0)
+        is_near = apart <= np.maximum(_RELATIVE * scale, new.absolute)  # False for NaN
+        self._count(int((before != after).sum()), is_far=not is_near.all(), ratio=float(ratio.max(initial=0)), place=place)
+
+    def _compare_texts(self, old: Text, new: Text, place: str) -> None:
+        mine, theirs = _NUMBER.split(old.text), _NUMBER.split(new.text)
+        if mine[::2] != theirs[::2]:
+            self._differ(old.text, new.text, place)
+            return
+        scale = max((abs(float(each)) for each in _NUMBER.findall(new.scale or new.text) if not each.isdigit()), default=0.0)
+        for one, other, behind in zip_longest(mine[1::2], theirs[1::2], theirs[2::2]):
+            if one != other:
+                is_percent = behind.startswith(" %")
+                are_computed = all(_is_computed(each, is_percent=is_percent) for each in (one, other))
+                if other in new.names or not are_computed or not (_POINT.search(one) or _POINT.search(other)):
+                    self._differ(old.text, new.text, place)
+                    return
+                apart = abs(float(one) - float(other))
+                unit = 0.1 if is_percent else 1e-3 if _FIXED.fullmatch(other) else 0.0
+                is_near = apart <= max(_RELATIVE * scale, unit) * 1.001
+                self._count(1, is_far=not is_near, ratio=apart / scale if scale else float("inf"), place=place)
+
+    def _count(self, numbers: int, *, is_far: bool, ratio: float, place: str) -> None:
+        self.numbers += numbers
+        self.worst = max(self.worst, (is_far, ratio, place))
 
 
-def _compare_png(name: str, old: bytes, new: bytes) -> FileDifference:
-    first, second = (PillowImage.open(BytesIO(data)) for data in (old, new))
-    texts = [json.dumps(getattr(picture, "text", {})) for picture in (first, second)]
-    is_grey = first.mode == second.mode == "L"
-    mine, theirs = (np.asarray(picture.convert("L" if is_grey else "RGBA"), np.int16) for picture in (first, second))
-    if mine.shape != theirs.shape:
-        sizes = [f"{pixels.shape[1]} x {pixels.shape[0]}" for pixels in (mine, theirs)]
-        return FileDifference(name, f"{sizes[0]} pixels, not {sizes[1]}")
-    apart = np.abs(mine - theirs)
-    pixels = int((apart if is_grey else apart.max(2)).astype(bool).sum())
-    if not pixels:
-        return _compare_texts(name, *texts, what="the facts in it")
-    most = int(apart.max())
-    levels = f"{'grey ' if is_grey else ''}level{'' if most == 1 else 's'}"
-    in_all = apart.shape[0] * apart.shape[1]
-    message = f"{pixels:,} of {counted(in_all, 'pixel')} {'differs' if pixels == 1 else 'differ'}, by up to {most} {levels}"
-    return FileDifference(name, message, is_rounding=most <= (_GREY if is_grey else _COLOUR))
-
-
-def _arrays_in(name: str, data: bytes) -> dict[str, NDArray[Any]]:  # Any: of several types
-    """Return the arrays of numbers in a file by name."""
-    if name.endswith(".safetensors"):
-        return dict(safetensors.numpy.load(data))
-    if name.endswith(".npz"):
-        with np.load(BytesIO(data)) as arrays:
-            return {each: arrays[each] for each in arrays.files}
-    import pyarrow.parquet  # noqa: PLC0415  of an extra, which only shards need
-
-    table = pyarrow.parquet.read_table(BytesIO(data))
-    return {each: table.column(each).to_numpy() for each in table.column_names}
-
-
-def _compare_arrays(name: str, old: Mapping[str, NDArray[Any]], new: Mapping[str, NDArray[Any]]) -> FileDifference:
-    if old.keys() != new.keys() or any(old[key].shape != new[key].shape for key in old):
-        return FileDifference(name, "other arrays")
-    unequal = [key for key in old if old[key].tobytes() != new[key].tobytes()]
-    if any(old[key].dtype.kind not in "fiu" for key in unequal):
-        unequal = [key for key in unequal if old[key].tolist() != new[key].tolist()]
-    if not unequal:
-        return FileDifference(name, "the facts in it", is_rounding=None)
-    if any(old[key].dtype.kind not in "fiu" for key in unequal):
-        return FileDifference(name, f"other values of {printable(unequal[0])}")
-    apart = {key: _distance(old[key].astype(np.float64), new[key].astype(np.float64)) for key in unequal}
-    key = max(apart, key=apart.__getitem__)
-    numbers = int(sum((old[each] != new[each]).sum() for each in unequal))
-    verb = "differs" if numbers == 1 else "differ"
-    message = f"{counted(numbers, 'number')} {verb}, by up to {apart[key]:.1e} of the largest in {printable(key)}"
-    return FileDifference(name, message, is_rounding=apart[key] <= _RELATIVE)
-
-
-def _distance(old: NDArray[np.float64], new: NDArray[np.float64]) -> float:
-    """Return the largest difference, relative to the largest finite number."""
-    finite = np.isfinite(old) & np.isfinite(new)
-    if not np.array_equal(old[~finite], new[~finite], equal_nan=True):
-        return float("inf")
-    old, new = old[finite], new[finite]
-    return float(np.abs(old - new).max(initial=0) / (np.abs(old).max(initial=0) or 1))
-
-
-def _compare_texts(name: str, old: str, new: str, *, what: str = "", unknown: bool = False) -> FileDifference:
-    """Compare texts with numbers in them; `unknown`: other words may follow from other files."""
-    mine, theirs = _NUMBER.split(old), _NUMBER.split(new)
-    if mine[::2] != theirs[::2]:
-        line = next((each for each, other in zip_longest(old.splitlines(), new.splitlines()) if each != other), None)
-        shown = f": {printable(line[:60])}" if line and not unknown else ""
-        return FileDifference(name, f"{what or 'another text'}{shown}", is_rounding=None if unknown else False)
-    pairs = [(float(one), float(other)) for one, other in zip(mine[1::2], theirs[1::2], strict=True) if one != other]
-    if not pairs:
-        return FileDifference(name, "the same content in other bytes", is_rounding=True)
-    far = [abs(one - other) > max(_ABSOLUTE, _RELATIVE * max(abs(one), abs(other))) for one, other in pairs]
-    verb = "differs" if len(pairs) == 1 else "differ"
-    one, other = next((pair for pair, is_far in zip(pairs, far, strict=True) if is_far), pairs[0])
-    message = f"{f'{what}: ' if what else ''}{counted(len(pairs), 'number')} {verb}: {one:g}, not {other:g}"
-    return FileDifference(name, message, is_rounding=not any(far))
+def _is_computed(text: str, *, is_percent: bool) -> bool:
+    """Return True for a number with the digits that computed numbers are written with; a name may be 2.10."""
+    return is_percent or any(f"{float(text):.{digits}g}" == text for digits in (4, 9)) or bool(_FIXED.fullmatch(text))
