@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -18,7 +19,7 @@ from fmapviz.cli.shells import SCRIPTS, current_shell, install_script
 from fmapviz.errors import RequestError, printable, quote
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Container, Iterable, Iterator, Sequence
 
     from fmapviz.cli.completers import Item, Kind
 
@@ -63,39 +64,91 @@ def answer(group: Any, words: Sequence[str]) -> None:  # Any: the class of group
         words: The words before; bash passes its line instead.
     """
     with suppress(Exception):  # a message would appear in the middle of the user's line
-        shell, quoted = os.environ[COMPLETING], False
-        word = os.environ.get(_WORD, "").lstrip("'\"")
-        if shell == "bash":
-            (_, *words, word), quoted = split_line(os.environ[_LINE])
-        kind, found = complete(group, words, word)
+        shell = os.environ[COMPLETING]
+        is_bash = shell == "bash"
+        typed = split_line(os.environ.get(_LINE if is_bash else _WORD, ""), os.environ.get(_BREAKS, ""), shell=shell)
+        word = typed.words[-1]
+        kind, found = complete(group, typed.words[1:-1] if is_bash else words, word)
+        if is_bash and kind != "words" and found:  # without values, bash completes paths itself
+            found += _paths(word, {value.rstrip("/") for value, _ in found}, only_folders=kind == "directories")
         values = [(value, " ".join(text.replace("`", "").split())) for value, text in found if value.isprintable()]
-        if shell == "bash":
-            breaks = "" if quoted else os.environ.get(_BREAKS, "")
-            start = max((word.rfind(mark) + 1 for mark in ":=" if mark in breaks), default=0)  # bash replaces what follows
-            keeps = quoted or kind != "words"  # bash escapes names of files itself
-            values = [(value[start:] if keeps else _escape(value[start:]), text) for value, text in values]
+        if is_bash:
+            texts = quote_for_bash([value[typed.kept :] for value, _ in values], typed.quote)
+            values = [(text, description) for text, (_, description) in zip(texts, values, strict=True)]
         print_line("\n".join((kind, *("\t".join(each) for each in values))))
 
 
-def split_line(line: str) -> tuple[list[str], bool]:
+@dataclass(frozen=True, slots=True)
+class Typed:
+    """The line of a shell up to the cursor.
+
+    Attributes:
+        words: Its words, the last one being that at the cursor.
+        quote: The quotation mark that is open, or "".
+        kept: Number of characters of the last word that bash keeps: those before the open quotation or the last break.
+    """
+
+    words: list[str]
+    quote: str
+    kept: int
+
+
+def split_line(line: str, breaks: str = "", *, shell: str = "bash") -> Typed:
     """Split the line of a shell up to the cursor.
 
-    Returns:
-        Its words, the last one being that at the cursor, and whether a quotation is open.
+    Args:
+        line: The line.
+        breaks: Characters behind which bash replaces a word; quoted ones do not count.
+        shell: Name of the shell.
 
     Example:
-        >>> split_line("fmapviz alexnet --layers 'feat"), split_line("fmapviz ")
-        ((['fmapviz', 'alexnet', '--layers', 'feat'], True), (['fmapviz', ''], False))
+        >>> split_line("fmapviz alexnet --layers='feat")
+        Typed(words=['fmapviz', 'alexnet', '--layers=feat'], quote="'", kept=9)
     """
-    lexer = shlex.shlex(line, posix=True, punctuation_chars=False)
-    lexer.whitespace_split, lexer.commenters = True, ""
-    words: list[str] = []
-    try:
-        words.extend(lexer)
-    except ValueError:  # a quotation is open, or a backslash is the last character
-        return [*words, lexer.token], not line.endswith("\\")
-    ended = line[-1:].isspace() and not line.endswith("\\ ")
-    return ([*words, ""] if ended or not words else words), False
+    escapes = {"'": "'\\" if shell == "fish" else "", '"': '"$`\\'}  # in a quotation other backslashes are kept
+    words, quote, opened, broken, is_word = [""], "", 0, 0, False
+    characters = iter(line)
+    for each in characters:
+        if each.isspace() and not quote:
+            words += [""] * is_word
+            broken, is_word = 0, False
+            continue
+        is_word = True
+        if each == "\\" and (not quote or escapes[quote]):
+            escaped = next(characters, "")
+            words[-1] += escaped if not quote or escaped in escapes[quote] else f"\\{escaped}"
+        elif each == quote:
+            quote = ""
+        elif each in {"'", '"'} and not quote:
+            quote, opened = each, len(words[-1])
+        else:
+            words[-1] += each
+            broken = len(words[-1]) if each in breaks and not quote else broken
+    return Typed(words, quote, opened if quote else broken)
+
+
+def quote_for_bash(texts: Sequence[str], quote: str) -> list[str]:
+    r"""Return what stands for texts in a line of bash, without a character that bash interprets.
+
+    Bash inserts what they have in common at the beginning: it does not end within an escape.
+
+    Args:
+        texts: Different texts.
+        quote: The quotation mark that is open before them, or "".
+
+    Example:
+        >>> print(*quote_for_bash(["layer4.*"], ""), *quote_for_bash(["a$", "a`"], '"'))
+        layer4.\* a"'$'" a\`
+    """
+    common = _common(texts)
+    quoted = [_quoted(text, quote) for text in texts]
+    if _common(quoted) != _quoted(common, quote):  # a backslash too many
+        first, position = texts[0], len(common)
+        mark = '"' if first[position] == "'" else "'"
+        alone = f"{quote}{mark}{first[position]}{mark}{quote}"
+        quoted[0] = f"{_quoted(common, quote)}{alone}{_quoted(first[position + 1 :], quote)}"
+    # Bash removes one of two quotation marks behind each other, even if the second one closes the quotation.
+    return [f"{quote}{text}" if quote and text.startswith(quote) else text for text in quoted]
 
 
 # Any: as above.
@@ -182,11 +235,26 @@ def _options_of(parameter: Any) -> list[str]:  # Any: as above
     return [*parameter.opts, *parameter.secondary_opts] if isinstance(parameter, TyperOption) else []
 
 
-def _escape(text: str) -> str:
-    r"""Escape what bash would interpret.
+def _common(texts: Sequence[str]) -> str:
+    return os.path.commonprefix(texts)  # noqa: RUF071  of texts, not of paths
 
-    Example:
-        >>> print(_escape("layer4.*"))
-        layer4.\*
-    """
+
+def _quoted(text: str, quote: str) -> str:
+    """Quote a text for bash inside an open quotation, or outside of any."""
+    if quote == "'":
+        return text.replace("'", r"'\''")
+    if quote:
+        return re.sub(r'[$`"\\]', r"\\\g<0>", text).replace("!", "\"'!'\"")  # bash keeps a backslash before this one
     return re.sub(r"([^\w@%+=:,./-])", r"\\\1", text)
+
+
+def _paths(word: str, known: Container[str], *, only_folders: bool) -> Iterator[Item]:
+    """Yield files and directories that begin with a word, or with the value of an option, besides `known` ones."""
+    option, equals, start = word.partition("=") if word.startswith("--") else ("", "", word)
+    folder, slash, name = start.rpartition("/")
+    with suppress(OSError, ValueError):
+        for path in sorted(Path(f"{folder}{slash}").iterdir()):
+            found = f"{option}{equals}{folder}{slash}{path.name}"
+            is_hidden = path.name.startswith(".") and not name
+            if path.name.startswith(name) and found not in known and not is_hidden and (path.is_dir() or not only_folders):
+                yield f"{found}/" if path.is_dir() else found, ""

@@ -28,13 +28,12 @@ _fmapviz_completion() {
              "$1" 2>/dev/null)
     type compopt >/dev/null 2>&1 || return 0
     case $kind in
-        files)
-            compopt -o default
-            if [ ${#COMPREPLY[@]} -gt 0 ]; then COMPREPLY+=($(compgen -f -- "$2")); compopt -o filenames; fi ;;
-        directories)
-            compopt -o dirnames
-            if [ ${#COMPREPLY[@]} -gt 0 ]; then COMPREPLY+=($(compgen -d -- "$2")); compopt -o filenames; fi ;;
+        files) compopt -o default ;;
+        directories) compopt -o dirnames ;;
     esac
+    if [ ${#COMPREPLY[@]} -gt 0 ]; then
+        case $kind in files|directories) compopt -o filenames -o noquote 2>/dev/null ;; esac
+    fi
     if [ ${#COMPREPLY[@]} -eq 1 ]; then
         case ${COMPREPLY[0]} in *[:/=]) compopt -o nospace ;; esac
     fi
@@ -51,10 +50,10 @@ _ZSH = r"""
 _fmapviz() {
     local kind line value
     local -a lines ended open
-    lines=("${(@f)$(_FMAPVIZ_COMPLETE=zsh _FMAPVIZ_WORD="$PREFIX" "${(@Q)words[1,CURRENT-1]}" 2>/dev/null)}")
+    lines=("${(@f)$(_FMAPVIZ_COMPLETE=zsh _FMAPVIZ_WORD="$QIPREFIX$PREFIX" "${(@Q)words[1,CURRENT-1]}" 2>/dev/null)}")
     kind=$lines[1]
     for line in "${(@)lines[2,-1]}"; do
-        value=${${line%%$'\t'*}//:/\\:}
+        value=${${${line%%$'\t'*}//\\/\\\\}//:/\\:}
         [[ $line == *$'\t'?* ]] && line=$value:${line#*$'\t'} || line=$value
         if [[ $value == *[:/=] ]]; then open+=("$line"); else ended+=("$line"); fi
     done
@@ -98,7 +97,9 @@ Register-ArgumentCompleter -Native -CommandName fmapviz -ScriptBlock {
     $lines | Select-Object -Skip 1 | ForEach-Object {
         $value, $text = $_ -split "`t", 2
         if (-not $text) { $text = $value }
-        $shown = if ($value -match '[\s''"*?;&|(){}$`,<>@#]') { "'" + $value.Replace("'", "''") + "'" } else { $value }
+        # PowerShell takes typographic quotation marks for straight ones, and splits -a.b and a,b.
+        $plain = $value -match '^(--?[\w-]+|[\w/\\:=+][\w./\\:=+-]*)$'
+        $shown = if ($plain) { $value } else { "'" + ($value -replace "['\u2018-\u201b]", '$0$0') + "'" }
         [System.Management.Automation.CompletionResult]::new($shown, $value, 'ParameterValue', $text)
     }
 }

@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import random
 import re
 import shutil
 import subprocess
@@ -16,7 +17,7 @@ from waiting import PATIENCE
 
 from fmapviz.cli.commands import commands
 from fmapviz.cli.completers import kind_of
-from fmapviz.cli.completion import complete, split_line
+from fmapviz.cli.completion import complete, quote_for_bash, split_line
 from fmapviz.cli.shells import SCRIPTS, install_script, place_of
 from fmapviz.errors import OutputError
 from fmapviz.models.known_layers import remember
@@ -26,6 +27,7 @@ LAYERS = {
     "stem": "Conv2d", "blocks": "Sequential", "blocks.0": "Block", "blocks.0.conv": "Conv2d", "blocks.1": "Block",
     "blocks.1.conv": "Conv2d", "odd\x1b[31m\nname": "ReLU", "white space": "ReLU", "head": "Linear",
 }  # fmt: skip
+ODD = ["a", "$(touch ran)", "$x", "a'b", "!x"]
 CLASSES = ["star", "square", "tiger cat", "a, b"]
 CODE = "def build():\n    raise SystemExit('run at TAB')\n\n\ndef _own():\n    pass\n\n\nclass Net:\n    pass\n"
 
@@ -45,6 +47,7 @@ def place(tmp_path, monkeypatch):
     remember("resnet18", LAYERS, CLASSES)
     remember("timm:odd", {"a[0]": "Block", "a[0].conv": "Conv2d"})
     remember("my_net.py:build", {"own": "Conv2d"})
+    remember("my_net.py:own", dict.fromkeys(ODD, "Conv2d"))
     return tmp_path
 
 
@@ -62,7 +65,7 @@ def values(group):
     """Complete the last word of a line; return the values."""
 
     def complete_line(line):
-        (_, *words, word), _ = split_line(f"fmapviz {line}")
+        _, *words, word = split_line(f"fmapviz {line}").words
         return [value for value, _ in complete(group, words, word)[1]]
 
     return complete_line
@@ -190,8 +193,9 @@ def test_an_option_takes_a_value_in_each_command_or_in_none(group):
 
 @pytest.mark.parametrize("line", ["a\\", "'", '"a b', "'layer4.", "", "x  ", "--layers=", "$(", "é", "a\\ "])
 def test_any_line_is_split(line, values, place):
-    (_, *_, word), quoted = split_line(f"fmapviz {line}")
-    assert quoted == (line[:1] in {"'", '"'})
+    typed = split_line(f"fmapviz {line}")
+    word = typed.words[-1]
+    assert bool(typed.quote) == (line[:1] in {"'", '"'})
     assert not word or word in line.replace("\\", "")
     values(line)
 
@@ -206,6 +210,12 @@ def test_any_line_is_split(line, values, place):
         ("my_net.py:bu", ":=", ["build"]),
         ("resnet18 --layers w", ":=", [r"white\ space"]),
         ("resnet18 --layers o", ":=", [r"odd\?\?31m\?name"]),
+        ("resnet18 --layers='bl", ":=", ["blocks", "blocks.*"]),
+        ('my_net.py:"bu', ":=", ["build"]),
+        ("my_net.py:own --layers ", ":=", ["a", r"\$\(touch\ ran\)", r"\$x", r"a\'b", r"\!x"]),
+        ('my_net.py:own --layers "', ":=", ["a", r"\$(touch ran)", r"\$x", "a'b", """""'!'"x"""]),
+        ('my_net.py:own --layers "$', ":=", [r"\$(touch ran)", r"\$x"]),
+        ("my_net.py:own --layers 'a", ":=", ["a", r"a'\''b"]),
     ],
 )
 def test_bash_gets_what_replaces_its_word(place, fmapviz_at_tab, line, breaks, expected):
@@ -408,6 +418,7 @@ TYPED = [
     ("fmapviz my_net.py:b\t", ["my_net.py:build"]),
     ("fmapviz resnet18 phot\t", ["resnet18", "photo one.jpg"]),
     ("fmapviz resnet18 --view=gradc\t", ["resnet18", "--view=gradcam"]),
+    ("fmapviz my_net.py:own --layers '$(\t", ["my_net.py:own", "--layers", "$(touch ran)"]),
     *thorough(
         ("fmapviz resnet18 --layers w\t", ["resnet18", "--layers", "white space"]),
         ("fmapviz resnet18 --layers o\t", ["resnet18", "--layers", "odd??31m?name"]),
@@ -425,6 +436,57 @@ def test_a_shell_completes_at_tab(place, program, shell, keys, words):
     options = {"bash": ["--norc", "--noprofile", "-i"], "zsh": ["-f", "-i"]}[shell]
     prepare = {"bash": "", "zsh": "autoload -Uz compinit; compinit -u -D\n"}[shell]
     assert type_into([path, *options], prepare + SCRIPTS[shell], keys, place, program) == ["fmapviz", *words]
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ('fmapviz my_net.py:own --layers "$(\t', ["my_net.py:own", "--layers", "$(touch ran)"]),
+        ('fmapviz my_net.py:own --layers "!\t', ["my_net.py:own", "--layers", "!x"]),
+        ("fmapviz my_net.py:own --layers \\$\t\\(\t", ["my_net.py:own", "--layers", "$(touch ran)"]),
+        ('fmapviz "od\t', ["odd$(touch ran).py:f"]),
+        *thorough(
+            ("fmapviz od\t", ["odd$(touch ran).py:f"]),
+            ("fmapviz my_net.py:own --layers='$(\t", ["my_net.py:own", "--layers=$(touch ran)"]),
+            ("fmapviz runs remove \\$\t", ["runs", "remove", "$(touch ran)"]),
+            ("fmapviz verify 'runs/$\t'", ["verify", "runs/$(touch ran)/"]),
+        ),
+    ],
+)
+def test_bash_interprets_no_part_of_a_completed_name(place, program, keys, words):
+    (place / "odd$(touch ran).py").write_text("def f():\n    pass\n")
+    shutil.copytree(place / "runs/first", place / "runs/$(touch ran)")
+    command = [shell_or_skip("bash"), "--norc", "--noprofile", "-i"]
+    assert type_into(command, SCRIPTS["bash"], keys, place, program) == ["fmapviz", *words]
+    assert not (place / "ran").exists()
+
+
+def common(texts):
+    return os.path.commonprefix(texts)  # noqa: RUF071  of texts, not of paths
+
+
+def in_line(text, quote):
+    """Return what readline makes of a text in an open quotation: it removes one of two marks behind each other."""
+    return f"{quote}{text.removeprefix(quote)}{quote}" or "''"
+
+
+@pytest.mark.parametrize("quote", ["", "'", '"'])
+def test_bash_parses_quoted_names_as_the_names(quote, tmp_path):
+    """Each name, and what several have in common at the beginning, which bash inserts."""
+    choose = random.Random(0)
+    names = ["".join(choose.choices("$`\"'\\!(){}~#*?[]&;|<>= a,^é-:", k=choose.randint(1, 5))) for _ in range(400)]
+    expected, words = [], []
+    for several in ({*choose.choices(names, k=2), *choose.choices(names, k=choose.randint(0, 2))} for _ in range(400)):
+        quoted = quote_for_bash([*several], quote)
+        expected += [*several, common([*several])]
+        words += [in_line(text, quote) for text in [*quoted, common(quoted)]]
+    script = "set -H\n" + "".join(f"printf '%s\\0' {word}\n" for word in words)
+    command = [shell_or_skip("bash"), "--norc", "--noprofile", "-i"]
+    done = subprocess.run(
+        command, input=script.encode(), capture_output=True, cwd=tmp_path, env={"HISTFILE": ""}, check=True
+    )
+    assert done.stdout.decode().split("\0")[:-1] == expected
+    assert [*tmp_path.iterdir()] == []
 
 
 @pytest.mark.parametrize(("keys", "words"), TYPED)
