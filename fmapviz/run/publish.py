@@ -80,6 +80,10 @@ class Publisher:
         with writing_to(directory):
             return self._session.output.publish(directory, make)
 
+    def make_again(self) -> dict[str, Content]:
+        """Return the contents of all files, made from the units; nothing is written into the run."""
+        return self._make(run_files.find_units(self._session.directory))[0]
+
     def report(self) -> tuple[dict[str, Any], list[str]]:
         """Return the reports of the aggregates about the published run: fields for `--json`, and lines of text."""
         reports = [aggregate.report(self._session.directory) for aggregate in self._aggregates.values()]

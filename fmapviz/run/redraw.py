@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from fmapviz.core import checksummed_json, files, registry
-from fmapviz.core.file_names import FILMSTRIP, RUN_FILE, SURVEY_FILE, UNIT_FILE, draws_pictures
+from fmapviz.core.file_names import FILMSTRIP, RUN_FILE, RUN_FILES_RECORD, SURVEY_FILE, UNIT_FILE, draws_pictures
 from fmapviz.errors import FmapvizError, RefusedError, RequestError, first_few, quote
 from fmapviz.events import Notice, Outcome
 from fmapviz.images.find import look_again
@@ -27,6 +27,7 @@ from fmapviz.run.model_views import KIND as MODEL
 from fmapviz.run.model_views import draw_model
 from fmapviz.run.pipeline.progress import Progress
 from fmapviz.run.pipeline.work import work
+from fmapviz.run.publish import Publisher
 from fmapviz.run.recorded import (
     config_of,
     device_of,
@@ -36,6 +37,7 @@ from fmapviz.run.recorded import (
     in_recorded_directory,
     only_recorded_code,
 )
+from fmapviz.store import run_files
 from fmapviz.store.digest import units_of_other_commands
 from fmapviz.store.remote.destination import LocalDestination
 from fmapviz.store.run import IN_TRAINING, differences, is_surveyed, load_run, open_run, settings_of, shares_values
@@ -129,9 +131,11 @@ class _RunRedraw:
                 known = explanations(record, session)
                 yield from self._of_model(session, of_model, known)
                 yield from self._of_images(session, chosen, records, known)
+                yield from self._of_run_files(session, record, known)
         except FmapvizError as error:
             reason = str(error).replace(f"{quote(self._address)} was", "it was", 1)
             yield Redrawn(self._address, "undrawn", number, reason=reason)
+            yield from self._unproven([entry["name"] for entry in (run_files.read(self._run) or {"files": []})["files"]])
 
     def _of_others(self, records: Mapping[Path, Mapping[str, Any]]) -> Iterator[Redrawn]:
         """Yield the units that are of no single image, shard or model; one that the run cannot have counts as an image."""
@@ -232,6 +236,40 @@ class _RunRedraw:
                     discard(event.unit, session.directory)
         for unit, images in left.items():
             yield Redrawn(self._copy.address_of(unit), "undrawn", images, reason=failures.get(unit, "it is empty"))
+
+    def _of_run_files(self, session: Session, record: Mapping[str, Any], known: Sequence[str]) -> Iterator[Redrawn]:
+        """Make the run-level files again from the units that the run holds, and compare their bytes."""
+        made = run_files.read(self._run)
+        if made is None:
+            return
+        names = [entry["name"] for entry in made["files"]]
+        if self._copy.store or not run_files.is_up_to_date(self._run):  # files of remote units are not all here
+            yield from self._unproven(names)
+            return
+        config = replace(session.config, single_file=made.get("variant") == "single file")
+        versions = record.get("versions")
+        info = replace(session.info, config=config, versions=versions if isinstance(versions, dict) else {})
+        contents = Publisher(replace(session, info=info, directory=self._run)).make_again()
+        again = session.directory / RUN_FILES_RECORD
+        for name in names:
+            if name not in contents:
+                continue
+            content = contents[name]
+            with again.open("wb") as file:
+                if isinstance(content, bytes):
+                    file.write(content)
+                else:
+                    content(file)
+            if files.measure(again) != files.measure(self._run / name):
+                reason = "; ".join(("the units of the run make another file", *known))
+                yield Redrawn(self._copy.address_of(self._run / name), "differs", 0, (name,), reason)
+        yield from self._unproven([name for name in names if name not in contents])
+
+    def _unproven(self, names: Sequence[str]) -> Iterator[Redrawn]:
+        if names:
+            yield Redrawn(
+                self._address, "undrawn", 0, reason=f"files of all images, which are not proven: {first_few(names)}"
+            )
 
     def _compare(self, unit: Path, again: Path, known: Sequence[str], *, images: int) -> Redrawn:
         """Compare a unit with what was drawn again."""

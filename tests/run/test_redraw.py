@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -86,7 +87,10 @@ def test_a_sample_shares_values_of_all_images(place, tmp_path):
 @pytest.mark.thorough
 def test_a_remote_run_is_drawn_again(bucket, place):
     draw(place, "s3://photos/runs", to="png,stats")
-    assert statuses("s3://photos/runs") == {"a.png": "same", "b.png": "same", "c.png": "same"}
+    found = {each.path.name: each for each in run_again("s3://photos/runs")}
+    unproven = found.pop("net.py_build")
+    assert {name: each.status for name, each in found.items()} == {"a.png": "same", "b.png": "same", "c.png": "same"}
+    assert unproven.reason == "files of all images, which are not proven: stats.csv, stats.json"
 
 
 @pytest.mark.thorough
@@ -162,6 +166,7 @@ def test_forged_values_events_and_records_are_found(forged):
     record["layers"][0]["max"] = 7.5
     (forged / "more/c.png/unit.json").write_bytes(checksummed_json.dumps(record))
     found = {each.path.name: each for each in redrawn_with_problems(forged)}
+    assert found.pop("run").reason == "files of all images, which are not proven: stats.csv, stats.json"  # out of date
     assert {each.status for each in found.values()} == {"differs"}
     assert [each.differences[0].partition(":")[0].partition(",")[0] for _, each in sorted(found.items())] == [
         "raw.safetensors", "events.out.tfevents.fmapviz", "unit.json",
@@ -193,6 +198,31 @@ def test_an_image_of_another_kind_is_an_error_of_each_sample(forged, fmapviz):
     rename_kind(forged / "a.png", "film")
     done = fmapviz("verify", forged, "--redraw", "2")
     assert (done.returncode, done.stdout.count(b"of the kind 'film', and the run has no such unit of this name")) == (3, 1)
+
+
+def forge_run_file(run, name):
+    """Change a run-level file, and correct its size and checksum."""
+    data = (run / name).read_bytes().replace(b"0.", b"0.9", 1) + b" "
+    (run / name).write_bytes(data)
+    record = json.loads((run / "products.json").read_bytes())
+    del record["sha256"]
+    for entry in record["files"]:
+        if entry["name"] == name:
+            entry |= {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    (run / "products.json").write_bytes(checksummed_json.dumps(record))
+
+
+def test_each_forged_run_level_file_is_found(place, tmp_path, fmapviz):
+    run = draw(place, tmp_path, to="html,stats", layers="0,2", views="maps,top")
+    assert [each.path.name for each in run_again(run, "1") if each.status == "differs"] == []
+    names = [entry["name"] for entry in json.loads((run / "products.json").read_bytes())["files"]]
+    assert {"index.html", "stats.csv", "stats.json"} <= {*names}
+    for number, name in enumerate(names, 1):
+        forge_run_file(run, name)
+        found = [each for each in run_again(run, "1") if each.status != "same" and "_top" not in each.reason]
+        assert [(each.path.name, each.status) for each in found] == [(each, "differs") for each in names[:number]]
+    done = fmapviz("verify", run, "--redraw", "1")
+    assert (done.returncode, done.stdout.count(b"the units of the run make another file")) == (3, len(names))
 
 
 @pytest.mark.thorough
