@@ -125,7 +125,7 @@ def _compare_contents(name: str, parse: Callable[[], tuple[Tree, Tree]], version
         comparison.compare(*parse(), "")
         yield from comparison.differences()
     except Exception as error:  # noqa: BLE001  of a decoder; the file may be forged
-        yield FileDifference(name, f"cannot be compared: {type(error).__name__}")
+        yield FileDifference(name, f"cannot be compared: {printable(str(error))[:80] or type(error).__name__}")
 
 
 @dataclass(slots=True)
@@ -145,7 +145,8 @@ class _Comparison:
         is_far, ratio, place = self.worst
         if self.numbers:
             verb = "differs" if self.numbers == 1 else "differ"
-            of = f" in {printable(place)}" if place else ""
+            named = printable(place.removeprefix("arrays.").removesuffix(".values"))
+            of = f" in {named}" if named else ""
             message = f"{counted(self.numbers, 'number')} {verb}, by up to {ratio:.1e} of the largest{of}"
             yield FileDifference(self.name, message, is_rounding=not is_far)
 
@@ -175,7 +176,8 @@ class _Comparison:
             self._differ(old, new, place)
 
     def _differ(self, old: Any, new: Any, place: str) -> None:  # Any: of any type
-        words = [printable(str(each))[:60] for each in (old, new) if not isinstance(each, bytes)]
+        values = [each.values.tolist() if isinstance(each, Floats) else each for each in (old, new)]
+        words = [printable(str(each))[:60] for each in values if not isinstance(each, bytes)]
         shown = ", not ".join(words) if words else "other bytes"
         self.others.append(FileDifference(self.name, f"{f'{printable(place)}: ' if place else ''}{shown}"))
 

@@ -84,7 +84,7 @@ class Text:
     Attributes:
         text: The text.
         scale: A text with numbers, the largest of which differences are compared with; empty: this one.
-        names: Floats that are names, or parts of them.
+        names: Numbers that are names, or parts of them.
     """
 
     text: str
