@@ -26,7 +26,7 @@ from fmapviz.cli.process import (
     open_missing_streams,
     remove_staged,
 )
-from fmapviz.cli.settings import configurable, is_set, locate, place_of
+from fmapviz.cli.settings import asks_for_json, configurable, locate, place_of
 from fmapviz.core.members import load
 from fmapviz.core.platforms import in_shell
 from fmapviz.core.version import __version__
@@ -210,7 +210,7 @@ def _report_interruption(interruption: Interrupted) -> int:
 
 def _end_json(code: int, error: BaseException) -> int:
     """Print the summary that ends the output of `--json`, and return the exit code; that of a printed summary is final."""
-    if "--json" in sys.argv[1:] or is_set("json"):
+    if "--json" in sys.argv[1:] or asks_for_json():
         if summaries:
             return summaries[-1]
         from fmapviz.cli.options import as_typed

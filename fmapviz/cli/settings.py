@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import re
+import sys
+from contextlib import suppress
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast, get_args
@@ -32,6 +34,8 @@ class _InEffect:
 
     Attributes:
         file: Where they are from.
+        is_read: True once the file was searched for, also if it is wrong.
+        command: Name of the command.
         settings: Those of the command, by the names of parameters; once it is parsed, those in effect.
         values: The parsed values, by the same names.
     """
@@ -41,6 +45,8 @@ class _InEffect:
 
     def clear(self) -> None:
         self.file: SettingsFile | None = None
+        self.is_read = False
+        self.command = "run"
         self.settings: dict[str, Setting] = {}
         self.values: dict[str, Any] = {}  # Any: of each type
         settings_file.set({})
@@ -83,6 +89,7 @@ def _load(ctx: typer.Context, value: bool) -> bool:
     if value or ctx.resilient_parsing or ctx.parent is None:  # completion reads no file
         return value
     commands: Any = ctx.parent.command  # Any: the class of groups is not public
+    _in_effect.is_read = True
     _in_effect.file = find_settings()
     if _in_effect.file:
         from fmapviz.cli.setting_values import settings_of  # most commands have no settings file
@@ -99,6 +106,7 @@ def take_effect(ctx: Any) -> None:  # Any: the class of contexts is not public
     def source(name: str) -> str:
         return getattr(ctx.get_parameter_source(name), "name", "")
 
+    _in_effect.command = ctx.info_name if any(each.name == "json" for each in ctx.command.params) else ""
     untyped = {"DEFAULT_MAP", ""}  # an error leaves some options without a source
     settings = {name: each for name, each in _in_effect.settings.items() if source(name) in untyped}
     for typed, other in _OPPOSITES:
@@ -127,9 +135,16 @@ def describe_settings() -> str | None:
     return printable(f"{flags} from {_in_effect.file.path}")
 
 
-def is_set(name: str) -> bool:
-    """Return True if a setting in effect switches a flag on."""
-    return _in_effect.values.get(name) is True
+def asks_for_json() -> bool:
+    """Return True if the settings file switches `--json` on, also if the command line or another setting is wrong."""
+    file, command = _in_effect.file, _in_effect.command
+    if not _in_effect.is_read and "--no-config" not in sys.argv[1:]:  # the parser failed before
+        with suppress(RequestError):
+            file = find_settings()
+    if file is None or not command:
+        return False
+    own = file.table.get(command)
+    return {**file.table, **(own if isinstance(own, dict) else {})}.get("json") is True
 
 
 def locate(error: FmapvizError) -> None:
