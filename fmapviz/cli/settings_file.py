@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import re
 import stat
+from bisect import bisect_left
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,14 +14,25 @@ from fmapviz.core.platforms import user_number
 from fmapviz.errors import RequestError, printable, quote
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 OWN, SHARED = "fmapviz.toml", "pyproject.toml"  # in one folder the first one counts
 _HEADINGS = {OWN: (), SHARED: ("tool", "fmapviz")}  # of the table with the settings
-_MOST_BYTES = 2**20
+_MOST_BYTES, _MOST_READ = 2**18, 2**24  # a table behind what is read does not count
 MOST_BITS = 64  # of a number; Python refuses to print thousands of digits
 _MOST_SHOWN = 80  # characters
-_MOST_LINES = 100  # that may hold the key of a message
+_MOST_PARTS = 64  # of a key; the time of tomllib grows with their square
+_PART = r"""(?:[\w-]++|"(?:\\.|[^"\\\n])*+"|'[^'\n]*+')[ \t]*+"""
+_DEEP_KEY = re.compile(rf"(?<![\w-])(?:{_PART}\.[ \t]*+){{{_MOST_PARTS}}}")
+_PIECE = re.compile(  # what decides where a statement of TOML ends
+    r"""\"{3}(?:\\.|[^\\])*?"{3,5}|'{3}.*?'{3,5}|"(?:\\.|[^"\\])*"|'[^']*'|\#[^\n]*|[\[\]{}\n]""", re.DOTALL
+)
+# A line that may begin the table of settings in a file that is not parsed.
+_MAY_BEGIN = re.compile(
+    rb"""^[ \t]*\[[ \t]*(["']?)tool\1[ \t]*\.[ \t]*(["']?)fmapviz\2[ \t]*[\].]
+    |(?:^|[{,])[ \t]*(?:(["']?)tool\3[ \t]*\.[ \t]*)?(["']?)fmapviz\4[ \t]*[.=]""",
+    re.MULTILINE | re.VERBOSE,
+)
 _IGNORED = "--no-config ignores the file"
 _OPEN = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)  # a pipe is not waited for
 
@@ -96,11 +107,18 @@ def shorten(text: str) -> str:
 def _read(path: Path, here: Path) -> SettingsFile | None:
     """Read a settings file; return None for a `pyproject.toml` without settings."""
     shown = relative(path, here)
-    data, owners, is_open = _load(path, shown)
     heading = _HEADINGS[path.name]
-    if not all(key.encode() in data for key in heading):  # most need not be parsed
+    if heading and not os.path.isfile(path):  # noqa: PTH113  False for each error: a folder, a link to nothing
         return None
-    text, table = _parse(data, shown)
+    data, owners, is_open = _load(path, shown)
+    if not all(key.encode() in data for key in heading) and b"\\" not in data:  # most need not be parsed
+        return None
+    try:
+        text, table = _parse(data, shown)
+    except RequestError:
+        if heading and not _MAY_BEGIN.search(data):
+            return None
+        raise
     if not _holds(table, heading):
         return None
     for key in heading:
@@ -119,13 +137,23 @@ def _load(path: Path, shown: str) -> tuple[bytes, set[int], bool]:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
                 raise RequestError(f"the settings file is no regular file: {quote(shown)}", hint=_IGNORED)
-            data = file.read(_MOST_BYTES + 1)
+            data = file.read(_MOST_READ)
         owners = {status.st_uid, path.lstat().st_uid}
+        is_open = bool(status.st_mode & stat.S_IWOTH) and _keeps_permissions(path)
     except OSError as error:
         raise RequestError(f"cannot read the settings file {quote(shown)}: {error.strerror}", hint=_IGNORED) from error
-    if len(data) > _MOST_BYTES:
-        raise RequestError(f"the settings file is larger than 1 MiB: {quote(shown)}", hint=_IGNORED)
-    return data, owners, bool(status.st_mode & stat.S_IWOTH)
+    return data, owners, is_open
+
+
+def _keeps_permissions(path: Path) -> bool:
+    """Return False if a file system seems to have no permissions, such as a drive of Windows in WSL.
+
+    There a file, its folder, and the root of the file system have all of them, and `chmod` changes nothing. Not each folder
+    in between: one with Windows' attribute read-only has the mode 0555.
+    """
+    real = Path(os.path.realpath(path))
+    root = next(folder for folder in real.parents if os.path.ismount(folder))
+    return any(stat.S_IMODE(each.stat().st_mode) != 0o777 for each in (real, real.parent, root))
 
 
 def _check_trusted(owners: set[int], here: Path, shown: str, *, is_open: bool) -> None:
@@ -155,8 +183,13 @@ def _parse(data: bytes, shown: str) -> tuple[str, Any]:  # Any: values of TOML
     import tomllib  # most commands have no settings file
 
     reason, line = "", None
+    if len(data) > _MOST_BYTES:
+        raise RequestError(f"the settings file is larger than {_MOST_BYTES // 1024} KiB: {quote(shown)}", hint=_IGNORED)
     try:
         text = data.decode("utf-8-sig")
+        if deep := _DEEP_KEY.search(text):
+            place = _place(shown, text.count("\n", 0, deep.start()) + 1)
+            raise RequestError(f"a key of the settings file has more than {_MOST_PARTS} parts ({place})", hint=_IGNORED)
         return text, tomllib.loads(text)
     except UnicodeDecodeError as error:
         reason, line = "it is not UTF-8", data[: error.start].count(b"\n") + 1
@@ -174,40 +207,35 @@ def _place(shown: str, line: int | None) -> str:
 
 
 def _line_of(text: str, keys: Sequence[str]) -> int | None:
-    r"""Return the line at which a key is set: a text that ends before it has no such key, one that ends after it has it.
+    r"""Return the line at which a key is set first; None if it is not.
 
     Example:
         >>> _line_of("to = [\n'png',\n]\n[diff]\nto = 'html'", ["to"]), _line_of("[a]\n'b' = 1", ["a", "b"])
         (1, 2)
     """
-    if not keys:
-        return None
-    lines = text.replace("\r\n", "\n").split("\n")
-    named = re.compile(rf"(?<![\w-]){re.escape(keys[-1])}(?![\w-])")
-    for before in islice((index for index, line in enumerate(lines) if named.search(line)), _MOST_LINES):
-        if _holds(_values(lines[:before]), keys) is False:
-            ends = (_holds(_values(lines[:end]), keys) for end in range(before + 1, len(lines) + 1))
-            if next((holds for holds in ends if holds is not None), False):
-                return before + 1
-    return None
-
-
-def _values(lines: Iterable[str]) -> Mapping[str, Any] | None:
-    """Return the values of the beginning of a text; None if it ends within one."""
     import tomllib  # as above
 
-    try:
-        return tomllib.loads("\n".join(lines))
-    except tomllib.TOMLDecodeError:
+    text = text.replace("\r\n", "\n") + "\n"
+    ends = list(_ends_of_statements(text))
+    if not keys or not _holds(tomllib.loads(text), keys):
         return None
+    first = bisect_left(ends, True, key=lambda end: _holds(tomllib.loads(text[:end]), keys))
+    return text.count("\n", 0, ends[first - 1]) + 1 if first else 1
 
 
-def _holds(values: Any, keys: Iterable[str]) -> bool | None:  # Any: values of TOML
-    """Return whether nested tables hold a key; None without values."""
+def _ends_of_statements(text: str) -> Iterator[int]:
+    """Yield where the statements of a text in TOML end; those of an empty line and of a comment count."""
+    depth = 0
+    for piece in _PIECE.finditer(text):
+        depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(piece[0], 0)
+        if piece[0] == "\n" and not depth:
+            yield piece.end()
+
+
+def _holds(values: Any, keys: Iterable[str]) -> bool:  # Any: values of TOML
+    """Return True if nested tables hold a key."""
     for key in keys:
-        if not isinstance(values, dict):
-            return None if values is None else False
-        if key not in values:
+        if not isinstance(values, dict) or key not in values:
             return False
         values = values[key]
     return True

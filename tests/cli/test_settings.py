@@ -250,7 +250,7 @@ UNKNOWN = {
     "[guide]\npage = 3": "no such option: 'guide' (fmapviz.toml:1) | ",
     f"{'x' * 9999} = 1": f"no such option: '{'x' * 80}...' (fmapviz.toml:1) | ",
     '"" = 1': "no such option: '' (fmapviz.toml:1) | ",
-    '"a\\u001b[31m" = 1': r"no such option: 'a\x1b[31m' (fmapviz.toml) | ",
+    '"a\\u001b[31m" = 1': r"no such option: 'a\x1b[31m' (fmapviz.toml:1) | ",
     "[stlye]\nnorm = 'run'": "no such option: 'stlye' (fmapviz.toml:1) | ",
     "layers = '''\nbad = 1\n'''\nbad = 1": "no such option: 'bad' (fmapviz.toml:4) | ",
 }
@@ -263,6 +263,8 @@ WRONG = {
     "to = [['png']]": "to must be text or a number, not an array (fmapviz.toml:1)",
     "to = ['png', true]": "to must be text or a number, not true (fmapviz.toml:1)",
     "columns = 2026-01-01": "columns must be text or a number, not 2026-01-01 (fmapviz.toml:1)",
+    "to = [\n" + "'a',\n" * 30_000 + "true]": "to must be text or a number, not true (fmapviz.toml:1)",
+    '"t\\u006f" = true': "to must be text or a number, not true (fmapviz.toml:1)",
     "[run.columns]\nx = 1": "columns must be text or a number, not a table (fmapviz.toml:1)",
     "[[run]]\nx = 1": "run is a command, and no option (fmapviz.toml:1)",
     'out = "a\\u0000"': "out must be text without zero bytes, not 'a\\x00' (fmapviz.toml:1)",
@@ -286,7 +288,9 @@ NO_TOML = {
     b"to = " + b"[" * 9999: "the settings file is not valid TOML: its values are nested too deeply (fmapviz.toml)",
     b"columns = " + b"1" * 9999: "the settings file is not valid TOML: Exceeds the limit",
     b"\0": "the settings file is not valid TOML: Invalid statement (fmapviz.toml:1)",
-    b"\0" * 2**21: "the settings file is larger than 1 MiB: 'fmapviz.toml'",
+    b"\n" + b"a." * 9999 + b"a = 1": "a key of the settings file has more than 64 parts (fmapviz.toml:2)",
+    b"a = {" + b"'b' . " * 9999 + b"a = 1}": "a key of the settings file has more than 64 parts (fmapviz.toml:1)",
+    b"\0" * 2**21: "the settings file is larger than 256 KiB: 'fmapviz.toml'",
 }
 
 
@@ -322,6 +326,57 @@ def test_a_file_that_is_no_toml_is_refused(data, expected, place):
     assert not isinstance(outcome("run", "--no-config"), str)
 
 
+COMMENTS = b"# comment\n" * 30_000
+FOREIGN = {
+    "large": b"[tool.black]\n" + COMMENTS,
+    "names the package": b'[project]\ndependencies = [\n"fmapviz", "fmapviz==1"]\n[tool.black]\n' + COMMENTS,
+    "no UTF-8": b"[tool.black]\nname = 'fmapviz \xff'\n",
+    "no TOML": b"[tool.black\n# fmapviz",
+    "deep": b"[tool]\nx = 'fmapviz'\n" + b"a." * 9999 + b"a = 1",
+}
+
+
+@pytest.mark.parametrize("data", FOREIGN.values(), ids=FOREIGN)
+def test_a_pyproject_without_the_table_is_passed_over(data, place, write):
+    write("columns = 3")
+    (place / "a").mkdir()
+    os.chdir("a")
+    (place / "a/pyproject.toml").write_bytes(data)
+    assert parse("run")["columns"] == 3
+    headings = (b"[tool.fmapviz]\n", b'[tool]\n"fmapviz".to = 1\n', b"tool . fmapviz.to = 1\n", b"tool = {fmapviz = {}}\n")
+    for heading in headings:
+        (place / "a/pyproject.toml").write_bytes(heading + data)
+        assert isinstance(outcome("run"), str), heading
+
+
+def test_a_table_whose_name_has_escapes_is_read(write):
+    write('[tool."fmapvi\\u007a"]\ncolumns = 3', "pyproject.toml")
+    assert parse("run")["columns"] == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "is_json"),
+    [
+        ("json = true", ["--bogus"], True),
+        ("json = true", ["--columns"], True),
+        ("[run]\njson = true", ["--columns", "x"], True),
+        ("json = true\ncolums = 3", [], True),
+        ("json = true\ncolumns = true", [], True),
+        ("json = true\n[run]\njson = false", ["--bogus"], False),
+        ("[diff]\njson = true", ["--bogus"], False),
+        ("json = 1", [], False),
+        ("json = true\njson = true", [], False),
+        ("json = true", ["--no-config", "--bogus"], False),
+    ],
+)
+def test_json_from_a_file_ends_with_a_summary_after_each_error(text, words, is_json, place, command_line_alone):
+    (place / "fmapviz.toml").write_text(text)
+    done = command_line_alone("from fmapviz.__main__ import main; main()", "shapesnet", STAR, *words, cwd=place)
+    assert done.returncode == 2
+    printed = done.stdout.splitlines()
+    assert [(line["event"], line["exit_code"]) for line in map(json.loads, printed)] == [("summary", 2)] * is_json
+
+
 def make_folder(path):
     path.mkdir()
 
@@ -339,11 +394,14 @@ def make_device(path):
 
 
 @pytest.mark.parametrize("make", [make_folder, os.mkfifo, make_loop, make_broken_link, make_device])
-@pytest.mark.parametrize("name", ["fmapviz.toml", "pyproject.toml"])
-def test_what_is_no_file_is_refused(make, name, place):
-    make(place / name)
-    assert re.fullmatch(rf"(cannot read )?the settings file .*'{name}'.*", outcome("run"))
-    assert not isinstance(outcome("run", "--no-config"), str)
+def test_a_fmapviz_toml_that_is_no_file_is_refused_and_a_pyproject_passed_over(make, place, write):
+    write("columns = 3")
+    (place / "a").mkdir()
+    os.chdir("a")
+    make(place / "a/pyproject.toml")
+    assert parse("run")["columns"] == 3
+    make(place / "a/fmapviz.toml")
+    assert re.fullmatch(r"(cannot read )?the settings file .*'fmapviz.toml'.*", outcome("run"))
 
 
 @pytest.mark.parametrize("words", [["--help"], ["-h"], ["run", "--help"], ["top", "-h"], ["guide"], ["models", "alexnet"]])
@@ -420,6 +478,23 @@ def test_a_file_that_others_can_write_is_refused(place, write):
     assert not isinstance(outcome("run"), str), "it is not read"
 
 
+def test_permissions_count_only_where_the_file_system_has_them(place, write, monkeypatch):
+    """As on a drive of Windows in WSL, where all modes are 0777 and some folders 0555."""
+    monkeypatch.setattr(os.path, "ismount", lambda path: Path(path) in {place, Path("/")})
+    (place / "a/b").mkdir(parents=True)
+    monkeypatch.chdir("a/b")
+    write("columns = 3", "a/b/fmapviz.toml")
+    paths = [place / "a/b/fmapviz.toml", place / "a/b", place]
+    for path in paths:
+        path.chmod(0o777)
+    (place / "a").chmod(0o555)
+    assert parse("run")["columns"] == 3
+    for path in paths:
+        path.chmod(0o1777 if path.is_dir() else 0o666)
+        assert outcome("run") == "every user can write the settings file: 'fmapviz.toml'"
+        path.chmod(0o777)
+
+
 @pytest.mark.parametrize("owners", [{"mine"}, {"root"}, {"other"}, {"mine", "other"}, {"root", "other"}])
 def test_a_file_or_a_link_of_another_user_is_refused(owners, place):
     users = {"mine": os.geteuid(), "root": 0, "other": 54321}
@@ -487,7 +562,9 @@ def test_functions_of_python_read_no_file(place, write):
 @given(
     before=st.lists(st.sampled_from(["# key", 'a = """', "key", '"""', "b = [", "1,", "]", "x.key = 1", ""])),
     heading=st.sampled_from(["", "[t]", "[t.u]", "[key]", "[ 'q r' ]"]),
-    line=st.sampled_from(["key = 1", "'key' = [\n1,\n]", "key.a = 1", '"key"="""\nkey = 2"""', "key = {a = 1}"]),
+    line=st.sampled_from(
+        ["key = 1", "'key' = [\n1,\n]", "key.a = 1", '"key"="""\nkey = 2"""', "key = {a = 1}", r'"k\u0065y" = "\\"']
+    ),
 )
 def test_the_line_of_a_key_is_that_of_its_statement(before, heading, line):
     start = "\n".join([*before, heading, ""])
