@@ -70,7 +70,7 @@ def answer(group: Any, words: Sequence[str]) -> None:  # Any: the class of group
         word = typed.words[-1]
         kind, found = complete(group, typed.words[1:-1] if is_bash else words, word)
         if is_bash and kind != "words" and found:  # without values, bash completes paths itself
-            found += _paths(word, {value.rstrip("/") for value, _ in found}, only_folders=kind == "directories")
+            found += _paths(word, {value for value, _ in found}, only_folders=kind == "directories")
         values = [(value, " ".join(text.replace("`", "").split())) for value, text in found if value.isprintable()]
         if is_bash:
             texts = quote_for_bash([value[typed.kept :] for value, _ in values], typed.quote)
@@ -249,7 +249,10 @@ def _quoted(text: str, quote: str) -> str:
 
 
 def _paths(word: str, known: Container[str], *, only_folders: bool) -> Iterator[Item]:
-    """Yield files and directories that begin with a word, or with the value of an option, besides `known` ones."""
+    """Yield files and directories that begin with a word, or with the value of an option, besides `known` ones.
+
+    Bash adds the slash of a directory.
+    """
     option, equals, start = word.partition("=") if word.startswith("--") else ("", "", word)
     folder, slash, name = start.rpartition("/")
     with suppress(OSError, ValueError):
@@ -257,4 +260,4 @@ def _paths(word: str, known: Container[str], *, only_folders: bool) -> Iterator[
             found = f"{option}{equals}{folder}{slash}{path.name}"
             is_hidden = path.name.startswith(".") and not name
             if path.name.startswith(name) and found not in known and not is_hidden and (path.is_dir() or not only_folders):
-                yield f"{found}/" if path.is_dir() else found, ""
+                yield found, ""

@@ -402,6 +402,7 @@ def test_a_fmapviz_toml_that_is_no_file_is_refused_and_a_pyproject_passed_over(m
     assert parse("run")["columns"] == 3
     make(place / "a/fmapviz.toml")
     assert re.fullmatch(r"(cannot read )?the settings file .*'fmapviz.toml'.*", outcome("run"))
+    assert not isinstance(outcome("run", "--no-config"), str)
 
 
 @pytest.mark.parametrize("words", [["--help"], ["-h"], ["run", "--help"], ["top", "-h"], ["guide"], ["models", "alexnet"]])
