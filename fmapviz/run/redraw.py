@@ -255,12 +255,14 @@ class _RunRedraw:
             if name not in contents:
                 continue
             content = contents[name]
-            with again.open("wb") as file:
+            with files.create(again) as file:
                 if isinstance(content, bytes):
                     file.write(content)
                 else:
                     content(file)
-            if files.measure(again) != files.measure(self._run / name):
+            measured = files.measure(again)
+            files.remove(again)
+            if measured != files.measure(self._run / name):
                 reason = "; ".join(("the units of the run make another file", *known))
                 yield Redrawn(self._copy.address_of(self._run / name), "differs", 0, (name,), reason)
         yield from self._unproven([name for name in names if name not in contents])
