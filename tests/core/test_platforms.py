@@ -217,7 +217,7 @@ def test_modules_that_a_python_may_be_built_without_are_not_needed(samples, tmp_
     (tmp_path / "lacking").mkdir()
     (tmp_path / "lacking" / "sitecustomize.py").write_text(LACKING)
     environment = {**WINDOWS, "PYTHONPATH": str(tmp_path / "lacking")}
-    draw = ["shapesnet", str(samples / "shapes"), "--to", "tensorboard,png,html", "--out", "there"]
+    draw = ["shapesnet", str(samples / "shapes" / "star.jpg"), "--to", "png,html", "--out", "there"]
     commands = json.dumps([draw, draw, ["verify", "there"], ["runs", "--out", "there"], ["report", "there/shapesnet"]])
     done = subprocess.run(
         [sys.executable, "-c", COMMANDS, commands], env=environment, cwd=tmp_path, capture_output=True, check=False

@@ -59,6 +59,7 @@ def test_each_frame_has_its_own_input(open_report, run):
     assert len(sources) == 4
 
 
+@pytest.mark.thorough
 def test_a_film_is_played(open_report, run):
     report = open_report(run)
     report.page.locator("#images [role=option]").filter(has_text="4 frames").click()

@@ -255,6 +255,7 @@ def test_grey_pictures_are_still_grey_in_the_event_file(tmp_path):
 @example({"a": "|---|", "|---|": "```\n<script>alert(1)</script>\n```"})
 @example({"\x02wzxhzdk:0\x03": "\x02amp\x03 &#60;b&#62;"})
 @example({"https://example.com": "<https://example.com> mailto:a@example.com ![a](b)"})
+@pytest.mark.thorough
 def test_facts_are_shown_verbatim(facts):
     """Markdown contains only table cells, even before TensorBoard removes dangerous elements."""
     description = summaries._table(facts)

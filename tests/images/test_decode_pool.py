@@ -774,6 +774,7 @@ def test_a_run_that_is_killed_leaves_no_process(command, tmp_path):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, *thorough(signal.SIGTERM)])
+@pytest.mark.thorough
 def test_a_run_that_is_interrupted_at_the_terminal_leaves_no_process(number, command, tmp_path):
     with hanging(command, tmp_path) as (pid, ended):
         os.killpg(pid, number)  # as a terminal does

@@ -362,6 +362,7 @@ def test_a_forward_pass_that_raises_fails_the_image_with_layer_reason_and_traceb
     assert Path(__file__).name in failure.report
 
 
+@pytest.mark.thorough
 def test_scripted_and_exported_programs_are_refused(tmp_path, picture):
     network = small(3)
     exported = torch.export.export(network, (torch.zeros(1, 3, 32, 32),))

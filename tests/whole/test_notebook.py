@@ -73,6 +73,7 @@ def test_links_of_the_notebook_exist():
 
 @needs("nbclient", "test")
 @needs("ipykernel", "test")
+@pytest.mark.thorough
 def test_each_cell_of_the_notebook_shows_its_result(executed):
     place, sources, outputs = executed
 

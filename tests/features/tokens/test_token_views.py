@@ -217,6 +217,7 @@ def patches(seed):
     return (colours[large] + noise).astype(np.uint8), large
 
 
+@pytest.mark.thorough
 def test_planted_clusters_have_one_colour_in_all_images(tmp_path, look):
     truth = {}
     (tmp_path / "in").mkdir()

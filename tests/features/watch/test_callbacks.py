@@ -52,6 +52,7 @@ def steps_of(run):
 
 
 @needs("lightning", "trainers")
+@pytest.mark.thorough
 def test_lightning_draws_into_its_own_writer_and_skips_the_sanity_check(tmp_path):
     from fmapviz.integrations.lightning import FeatureMaps
     from lightning.pytorch.loggers import TensorBoardLogger

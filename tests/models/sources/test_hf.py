@@ -368,6 +368,7 @@ def test_a_name_of_the_hub_without_the_prefix_has_a_hint():
     assert Path("google").exists() is False
 
 
+@pytest.mark.thorough
 def test_a_name_of_another_source_has_a_hint_to_the_source():
     """It asks all sources that are installed; here transformers, which takes seconds, is imported already."""
     pytest.importorskip("timm")
