@@ -15,7 +15,7 @@ from documents import DOCUMENTS as ALL
 from documents import ROOT
 from extras import needs
 from markdown_it import MarkdownIt
-from waiting import PATIENCE
+from waiting import PATIENCE, wait_until
 
 from fmapviz.cli.guide import PAGES
 
@@ -122,8 +122,16 @@ def test_a_search_finds_the_page(address, browser, words, found):
     page = browser.new_page(viewport={"width": 1400, "height": 900})
     page.set_default_timeout(1000 * PATIENCE)
     page.goto(address)
-    page.get_by_placeholder("Search").fill(words)
-    page.locator(".md-search-result__item").first.wait_for()
+    search, first = page.get_by_placeholder("Search"), page.locator(".md-search-result__item").first
+
+    def found_something():
+        """Type again: what is typed before the script of the page runs is lost."""
+        search.fill("")
+        search.press_sequentially(words)
+        page.wait_for_timeout(500)
+        return first.is_visible()
+
+    assert wait_until(found_something)
     links = page.locator(".md-search-result__link").evaluate_all("links => links.map(link => link.href)")
     assert found in links[0]
     page.close()
