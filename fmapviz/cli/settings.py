@@ -56,7 +56,7 @@ _in_effect = _InEffect()
 
 
 def configurable(command: F) -> F:
-    """Let options of a command come from a settings file, and add `--no-config`; one without options stays as it is."""
+    """Take options of a command from a settings file, and add `--no-config`; a command without options stays as it is."""
     signature = inspect.signature(command, eval_str=True)
     if not any(isinstance(part, OptionInfo) for each in signature.parameters.values() for part in get_args(each.annotation)):
         return command

@@ -43,7 +43,7 @@ _MOMENT_SECONDS = 0.02
 
 
 def send_to_main_thread(number: int) -> None:
-    """Let the main thread handle a signal, from another thread."""
+    """Send a signal to the main thread, from another thread."""
     if sys.platform != "win32" and hasattr(signal, "pthread_kill"):
         signal.pthread_kill(threading.main_thread().ident or 0, number)
         return
@@ -292,7 +292,7 @@ def program(python: str) -> tuple[str, dict[str, str], Mapping[str, Any]]:  # An
 
 
 def share_connection(connection: socket.socket, process: subprocess.Popen[bytes]) -> None:
-    """Give a connection to a process that inherits no files, over its standard input.
+    """Pass a connection to a process that inherits no files, over its standard input.
 
     Raises:
         OSError: The process has ended, for example.

@@ -85,7 +85,7 @@ class _Guard:
 
 @contextmanager
 def only_recorded(code: Mapping[str, Any], *, typed: Sequence[str] = ()) -> Iterator[list[str]]:
-    """Let no other user code be imported or called in this thread than recorded files. Nothing is run yet.
+    """Allow only recorded files of user code to be imported or called in this thread. Nothing is run yet.
 
     Args:
         code: For each module that a reference names, the SHA-256 of files by their paths below its folder, see `located`.
@@ -121,7 +121,7 @@ def only_recorded(code: Mapping[str, Any], *, typed: Sequence[str] = ()) -> Iter
 
 @contextmanager
 def allowing(folder: Path) -> Iterator[None]:
-    """Let all code of a folder be run, whatever a record holds."""
+    """Allow all code of a folder to be run, whatever a record holds."""
     allowed = _allowed.get()
     before = _allowed.set(allowed and replace(allowed, folders=(*allowed.folders, folder.resolve())))
     try:

@@ -7,6 +7,7 @@ import platform
 import re
 from collections.abc import Sequence
 from contextlib import chdir, contextmanager, suppress
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +24,7 @@ from fmapviz.errors import RefusedError, RequestError, printable, quote
 from fmapviz.images.memory.image import MemoryImage
 from fmapviz.models.load import is_code
 from fmapviz.models.weights.file import sha256_of
-from fmapviz.store.run import IN_TRAINING
+from fmapviz.store.run import IN_TRAINING, differences
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -155,6 +156,17 @@ def execution_of(record: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+@contextmanager
+def threads_of(count: int | None) -> Iterator[None]:
+    """Set the number of threads that torch computes with; None: as many as now."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def device_of(record: Mapping[str, Any]) -> str:
     """Return the kind of device that drew a run, or `auto` if there is none of it here."""
     there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
@@ -164,6 +176,46 @@ def device_of(record: Mapping[str, Any]) -> str:
 
 def _mapping(value: Any) -> dict[str, Any]:  # Any: a record may hold anything
     return value if isinstance(value, dict) else {}
+
+
+def check_same(record: Mapping[str, Any], run: Path | str, session: Session) -> Session:
+    """Return a loaded session with the identity of a run.
+
+    Args:
+        record: The content of the run's `run.json`.
+        run: Its path or address.
+        session: The session.
+
+    Raises:
+        RefusedError: The network, its weights, code or preprocessing are others than those of the run.
+    """
+    known = [session.info]
+    if session.info.sha256 is not None:  # the same weights may lie in a file of another name by now
+        known.append(replace(session.info, weights=str(record["settings"]["weights"])))
+    info = next((each for each in known if each.fingerprint == record.get("fingerprint")), None)
+    if info is None:
+        changed = differences(record.get("settings"), session.info.settings)
+        raise RefusedError(
+            f"{quote(run)} was drawn with something else: {'; '.join(changed) or 'its settings are damaged'}",
+            hint="it needs the network, the weights and the preprocessing that it was drawn with",
+        )
+    return replace(session, info=info)
+
+
+def explanations(record: Mapping[str, Any], session: Session) -> list[str]:
+    """Return what may explain that a run and the same run drawn again differ by rounding.
+
+    Args:
+        record: The content of its `run.json`.
+        session: The same run, loaded here.
+    """
+    found = [*differing_versions(record, session), *differing_device(record, session)]
+    explained = [f"drawn again with {', '.join(found)}"] if found else []
+    if "threads" not in execution_of(record):
+        explained.append("the run does not record its number of threads")
+    if session.batch_size > 1:
+        explained.append("images shared forward passes with others")
+    return explained
 
 
 @contextmanager

@@ -13,8 +13,6 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import torch
-
 from fmapviz.core import checksummed_json, files, registry
 from fmapviz.core.file_names import FILMSTRIP, RUN_FILE, RUN_FILES_RECORD, SURVEY_FILE, UNIT_FILE, draws_pictures
 from fmapviz.errors import FmapvizError, RefusedError, RequestError, first_few, quote
@@ -29,19 +27,20 @@ from fmapviz.run.pipeline.progress import Progress
 from fmapviz.run.pipeline.work import work
 from fmapviz.run.publish import Publisher
 from fmapviz.run.recorded import (
+    check_same,
     config_of,
     device_of,
-    differing_device,
-    differing_versions,
     execution_of,
+    explanations,
     in_recorded_directory,
     only_recorded_code,
+    threads_of,
 )
 from fmapviz.store import run_files
 from fmapviz.store.digest import units_of_other_commands
 from fmapviz.store.remote.destination import LocalDestination
-from fmapviz.store.run import IN_TRAINING, differences, is_surveyed, load_run, open_run, settings_of, shares_values
-from fmapviz.store.unit import Group, Member, discard, image_file, images_of, read_unit
+from fmapviz.store.run import IN_TRAINING, is_surveyed, load_run, open_run, settings_of, shares_values
+from fmapviz.store.unit import Group, Member, discard, has_changed, images_of, listed_images_of, read_unit
 from fmapviz.store.unit_key import IMAGE, SHARD, UnitKey, key_of
 
 if TYPE_CHECKING:
@@ -213,7 +212,7 @@ class _RunRedraw:
         to_draw, left = dict[str, Path](), dict[Path, int]()
         items: list[ImageFile | Member] = []
         for unit in units:
-            members = _members(records[unit])
+            members = listed_images_of(records[unit])
             drawn = images_of(records[unit])
             if problem := _lost(members):
                 yield Redrawn(self._copy.address_of(unit), "undrawn", len(drawn), reason=problem)
@@ -222,7 +221,9 @@ class _RunRedraw:
             left[unit] = len(drawn)
             items += _items(records[unit], members, session.config.shard)
         for stage in session.stages:
-            session, _ = stage.before(session, [file for unit in left for file in _members(records[unit])], self._note)
+            session, _ = stage.before(
+                session, [file for unit in left for file in listed_images_of(records[unit])], self._note
+            )
         failures: dict[Path, str] = {}
         with closing(work(session, items, progress=Progress())) as events:
             for event in events:
@@ -316,57 +317,6 @@ def load_recorded(record: Mapping[str, Any], run: Path | str, *, out: Path | str
         return check_same(record, run, session)
 
 
-def check_same(record: Mapping[str, Any], run: Path | str, session: Session) -> Session:
-    """Return a loaded session with the identity of a run.
-
-    Args:
-        record: The content of the run's `run.json`.
-        run: Its path or address.
-        session: The session.
-
-    Raises:
-        RefusedError: The network, its weights, code or preprocessing are others than those of the run.
-    """
-    known = [session.info]
-    if session.info.sha256 is not None:  # the same weights may lie in a file of another name by now
-        known.append(replace(session.info, weights=str(record["settings"]["weights"])))
-    info = next((each for each in known if each.fingerprint == record.get("fingerprint")), None)
-    if info is None:
-        changed = differences(record.get("settings"), session.info.settings)
-        raise RefusedError(
-            f"{quote(run)} was drawn with something else: {'; '.join(changed) or 'its settings are damaged'}",
-            hint="it needs the network, the weights and the preprocessing that it was drawn with",
-        )
-    return replace(session, info=info)
-
-
-def explanations(record: Mapping[str, Any], session: Session) -> list[str]:
-    """Return what may explain that a run and the same run drawn again differ by rounding.
-
-    Args:
-        record: The content of its `run.json`.
-        session: The same run, loaded here.
-    """
-    found = [*differing_versions(record, session), *differing_device(record, session)]
-    explained = [f"drawn again with {', '.join(found)}"] if found else []
-    if "threads" not in execution_of(record):
-        explained.append("the run does not record its number of threads")
-    if session.batch_size > 1:
-        explained.append("images shared forward passes with others")
-    return explained
-
-
-@contextmanager
-def threads_of(count: int | None) -> Iterator[None]:
-    """Let torch compute with a number of threads; None: with as many as now."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count or before)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
 def _is_of_several(record: Mapping[str, Any], settings: Mapping[str, Any]) -> bool:
     """Return True for a unit of films or filmstrips if a run with these settings draws some."""
     if settings.get("weights") == IN_TRAINING:
@@ -375,13 +325,6 @@ def _is_of_several(record: Mapping[str, Any], settings: Mapping[str, Any]) -> bo
     known = [form for form in registry.formats().values() if isinstance(formats, list) and form.name in formats]
     films = [pattern for form in known if form.write_film for pattern in form.unit_files]
     return bool(films) and all(any(fnmatch(each["name"], film) for film in films) for each in record["files"])
-
-
-def _members(record: Mapping[str, Any]) -> list[ImageFile]:
-    """Return the images of a unit, those of a shard that failed too."""
-    if record["unit"]["kind"] == SHARD:
-        return [image_file(entry) for entry in record["images"]]
-    return images_of(record)
 
 
 def _items(record: Mapping[str, Any], members: Sequence[ImageFile], shard: int | None) -> Iterable[ImageFile | Member]:
@@ -400,7 +343,7 @@ def _lost(members: Sequence[ImageFile]) -> str:
         now = look_again(file)
         if now is None:
             return f"{_GONE}: {quote(file.path)}"
-        if now.version.get("size") != file.version.get("size") or now.version.get("etag") != file.version.get("etag"):
+        if has_changed(file, now):
             return f"its image has changed: {quote(file.path)}"
     return ""
 

@@ -19,20 +19,21 @@ from fmapviz.run.estimate import Estimate, estimate
 from fmapviz.run.load import load_session
 from fmapviz.run.loop import run as run_all
 from fmapviz.run.recorded import (
+    check_same,
     config_of,
     device_of,
     differing_versions,
     execution_of,
+    explanations,
     in_recorded_directory,
     only_recorded_code,
+    threads_of,
 )
-from fmapviz.run.redraw import check_same, explanations, threads_of
 from fmapviz.store.digest import Digests
 from fmapviz.store.remote.local_copy import local_copy
 from fmapviz.store.run import check_format, load_run
 from fmapviz.store.run_files import find_units
-from fmapviz.store.unit import image_file, images_of, read_unit
-from fmapviz.store.unit_key import SHARD
+from fmapviz.store.unit import has_changed, listed_images_of, read_unit
 from fmapviz.store.verify import verify_copy
 
 if TYPE_CHECKING:
@@ -90,17 +91,10 @@ def read_recorded(place: str | Path) -> RecordedRun:
         record, digests = load_run(copy.directory, typed=place), Digests()
         for _ in verify_copy(copy, digests=digests):
             pass
-        images = [image for unit in find_units(copy.directory) for image in _listed(read_unit(unit))]
+        images = [image for unit in find_units(copy.directory) for image in listed_images_of(read_unit(unit))]
         digest = digests.digest(copy.directory) if digests.contents(copy.directory).keys() - {RUN_FILE} else None
         name = str(place).rstrip("/").rpartition("/")[2] if is_url(place) else path.absolute().name
         return RecordedRun(str(place), name, record, images, digest, digests.contents(copy.directory))
-
-
-def _listed(unit: Mapping[str, Any] | None) -> list[ImageFile]:
-    """Return the images of a unit; of a shard also those that failed, so that each keeps its position."""
-    if unit and unit["unit"]["kind"] == SHARD:
-        return [image_file(entry) for entry in unit["images"]]
-    return images_of(dict(unit)) if unit else []
 
 
 def plan_rerun(run: RecordedRun, *, out: str | Path, name: str | None = None, allow_versions: bool = False) -> Estimate:
@@ -230,9 +224,7 @@ def _images_now(run: RecordedRun) -> list[ImageFile]:
         raise RequestError(f"images of {quote(run.place)} were given in Python: {first_few(given)}")
     now = [look_again(image) for image in run.images]
     changed = [
-        image.path
-        for image, found in zip(run.images, now, strict=True)
-        if found is None or any(found.version.get(key) != image.version.get(key) for key in ("size", "etag"))
+        image.path for image, found in zip(run.images, now, strict=True) if found is None or has_changed(image, found)
     ]
     if changed:
         verb = "is" if len(changed) == 1 else "are"

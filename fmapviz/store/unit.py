@@ -125,6 +125,18 @@ def images_of(record: Mapping[str, Any] | None) -> list[ImageFile]:
     return [image_file(entry) for entry in record["images"] if "failed" not in entry]
 
 
+def listed_images_of(record: Mapping[str, Any] | None) -> list[ImageFile]:
+    """Return the images of a unit, of a shard also those that failed: each keeps its position."""
+    if record and record["unit"]["kind"] == SHARD:
+        return [image_file(entry) for entry in record["images"]]
+    return images_of(record)
+
+
+def has_changed(before: ImageFile, now: ImageFile) -> bool:
+    """Return True if an image has another size or entity tag; its time of modification does not count."""
+    return any(now.version.get(key) != before.version.get(key) for key in ("size", "etag"))
+
+
 def image_file(entry: Mapping[str, Any]) -> ImageFile:
     """Return the image that an entry of a shard's record describes."""
     return ImageFile(entry["path"], entry["name"], image_version(entry))
