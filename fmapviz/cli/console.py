@@ -12,6 +12,7 @@ from fmapviz.cli.printing import align, print_json, print_line, print_message
 from fmapviz.cli.progress import ProgressLine
 from fmapviz.cli.settings import describe_settings
 from fmapviz.core import registry
+from fmapviz.core.platforms import in_shell
 from fmapviz.core.settings_file import settings_file
 from fmapviz.core.urls import is_url
 from fmapviz.core.words import counted
@@ -148,7 +149,7 @@ class Console:
         if self._json:  # a copy of a dataclass takes longer than to find out that an image is finished
             self._print_outcome(event)
         for message in event.notices:
-            self._print_notice(f"{_short(event.path)}: {message}")
+            self._print_notice(f"{in_shell(_short(event.path))}: {message}")
         predictions = ", ".join(map(str, event.predictions))
         self.has_predictions = self.has_predictions or bool(predictions)
         if self._verbosity > 0 and event.status != "failed":

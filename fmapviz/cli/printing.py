@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from contextlib import contextmanager, redirect_stdout, suppress
 from typing import TYPE_CHECKING, Any, TextIO, cast
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
 summaries: list[int] = []  # the exit code in the summary of `--json`, once that is printed
 _results: list[TextIO | None] = []
 _ERASE = "\r\x1b[K"
+_REMARK = re.compile(r"(?:error|hint|notice): [^\n]*")
+_QUOTED, _CALL = r"""`[^`]*`|(?<!\w)'.*?'(?!\w)|(?<!\w)".*?"(?!\w)""", r"(?<=\w)\([^()]*\)"
+# A word, or what a user copies: besides the above, an option with its value, and the command of another program.
+_WHOLE = re.compile(rf"(?:{_QUOTED}|{_CALL}|--[\w-]+ |pip install (?:-\S+ )*|(?<=\S) -[cm] .*|\S)+")
 
 
 class _Erasing:
@@ -115,7 +120,34 @@ def print_json(fields: dict[str, Any]) -> None:
 def print_message(text: str) -> None:
     """Print a line on standard error."""
     with suppress(OSError):  # a closed or full standard error does not end the command
-        print(text, file=sys.stderr, flush=True)
+        print(fit(text), file=sys.stderr, flush=True)
+
+
+def fit(text: str) -> str:
+    """Return an error, a hint or a notice as lines for the terminal that is standard error; other texts as they are."""
+    if _REMARK.fullmatch(text) and sys.stderr is not None and sys.stderr.isatty():
+        with suppress(OSError):
+            return wrap(text, os.get_terminal_size(sys.stderr.fileno()).columns or len(text))
+    return text
+
+
+def wrap(text: str, columns: int) -> str:
+    """Break a text at spaces, except in what a user copies: a line may be longer, and the terminal wraps it.
+
+    Example:
+        >>> wrap("hint: choose a layer: `fmapviz layers resnet18` lists them all", 24).splitlines()
+        ['hint: choose a layer:', '  `fmapviz layers resnet18`', '  lists them all']
+    """
+    from rich.cells import cell_len
+
+    lines: list[str] = []
+    start = end = 0
+    for piece in _WHOLE.finditer(text):
+        if end and 2 * bool(lines) + cell_len(text[start : piece.end()]) > columns:
+            lines.append(text[start:end])
+            start = piece.start()
+        end = piece.end()
+    return "\n  ".join([*lines, text[start:]])
 
 
 def print_error(error: FmapvizError) -> None:

@@ -6,7 +6,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from fmapviz.cli.printing import erase_status, print_message
+from fmapviz.cli.printing import erase_status, fit, print_message
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
@@ -85,7 +85,7 @@ class ProgressLine:
     def print(self, text: str) -> None:
         """Print a line on standard error, above the bar."""
         if self._bar is not None:
-            self._bar.console.print(text, markup=False, highlight=False, soft_wrap=True)
+            self._bar.console.print(fit(text), markup=False, highlight=False, soft_wrap=True)
         else:
             print_message(text)
 

@@ -16,6 +16,7 @@ from typer.models import OptionInfo
 from fmapviz.cli.printing import print_message
 from fmapviz.cli.settings_file import SettingsFile, find_settings
 from fmapviz.config.options import RUNNING
+from fmapviz.core.platforms import in_shell
 from fmapviz.core.settings_file import settings_file
 from fmapviz.core.urls import is_url
 from fmapviz.errors import FmapvizError, RequestError, printable, quote
@@ -124,7 +125,7 @@ def print_settings() -> None:
     """Report which settings are in effect."""
     if _in_effect.file and _in_effect.settings:
         flags = ", ".join(each.typed().partition(" ")[0] for each in _in_effect.settings.values())
-        print_message(f"notice: {printable(f'{_in_effect.file.path} sets {flags}')}")
+        print_message(f"notice: {printable(f'{in_shell(str(_in_effect.file.path))} sets {flags}')}")
 
 
 def describe_settings() -> str | None:

@@ -262,7 +262,7 @@ def _compared(
     elif same:
         line = f"{again.digest}  the same digest"
     else:
-        on_event(Notice(f"the digest is not that of {run.place}: {_describe(run.contents, again.contents)}"))
+        on_event(Notice(f"the digest is not that of {quote(run.place)}: {_describe(run.contents, again.contents)}"))
         if known:
             on_event(Notice(f"this may explain it: {'; '.join(known)}"))
         line = f"{again.digest}  another digest than {run.digest}"

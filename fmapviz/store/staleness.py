@@ -7,6 +7,7 @@ import os
 from typing import TYPE_CHECKING
 
 from fmapviz.core import registry
+from fmapviz.core.platforms import in_shell
 from fmapviz.store.run_files import find_units
 from fmapviz.store.unit import holds_images, read_unit
 from fmapviz.store.unit_key import key_of
@@ -39,5 +40,5 @@ def describe_stale(run: Path, where: object) -> str | None:
     """Return a notice of the stale files of a run at an address, and the command that draws them; None without any."""
     if not (stale := stale_files(run)):
         return None
-    commands = " and ".join(f"`fmapviz {command} {where}`" for command in dict.fromkeys(stale.values()))
+    commands = " and ".join(f"`{in_shell('fmapviz', command, str(where))}`" for command in dict.fromkeys(stale.values()))
     return f"{', '.join(stale)} and their pages show fewer or other images: {commands} draws them again"

@@ -287,7 +287,7 @@ class _Driver:
             self._idle_since = time.monotonic()
         elif (idle := time.monotonic() - self._idle_since) > _START_SECONDS:
             message = f"Ray has started no worker in {_START_SECONDS:.0f} s: its nodes are full or too slow"
-            raise OutputError(message, hint="ray status shows why")
+            raise OutputError(message, hint="`ray status` shows why")
         elif idle > _SLOW_START_SECONDS:
             message = f"Ray has started no worker for {_SLOW_START_SECONDS:.0f} s: its nodes are full or slow; waiting"
             self._report(Notice(message))
