@@ -66,6 +66,7 @@ def test_lightning_draws_into_its_own_writer_and_skips_the_sanity_check(tmp_path
     assert steps_in(tmp_path / "own" / "version_0", "maps/00 0/image_0") == [0, 3, 6, 8]
 
 
+@pytest.mark.thorough
 @needs("lightning", "trainers")
 def test_lightning_draws_without_a_logger_and_in_a_training_that_fails(tmp_path):
     from fmapviz.integrations.lightning import FeatureMaps

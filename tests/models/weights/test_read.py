@@ -24,6 +24,7 @@ import numpy as np
 import pytest
 import torch
 from allpairspy import AllPairs
+from cases import thorough
 from checkpoint_files import Call, Malice, assert_holds, fill
 from safetensors.torch import save_file
 from torch import nn
@@ -739,7 +740,7 @@ def safetensors(path):
         (b"\x89HDF\r\n\x1a\n" + bytes(100), "an HDF5 file", "PyTorch"),
         (b"\x08\x08\x12\x07pytorch\x1a\x051.13", "an ONNX model", "PyTorch model it was exported from"),
         (script, "a TorchScript archive", "torch.jit.load("),
-        (export, "an exported program", "torch.export.load("),
+        *thorough((export, "an exported program", "torch.export.load(")),  # its export imports a compiler
         (arrays, "a NumPy archive", "torch.from_numpy"),
         (array, "a NumPy array", "torch.save"),
         (keras, "a Keras archive", "PyTorch"),
