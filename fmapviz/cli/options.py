@@ -19,7 +19,7 @@ from fmapviz.core.platforms import in_shell
 from fmapviz.core.user_code import references_in
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
     from fmapviz.core.members import NamedMember
 
@@ -144,9 +144,9 @@ def _type(name: str, value: str) -> str:
     return f"{flag} {in_shell(','.join(strings)) if strings else value}"
 
 
-def written_options() -> dict[str, str]:
-    """Return the options of a run as hints write them, by their names in Python; see `as_typed`."""
-    return {name: f"{name}=" for _, name, _ in _options()}
+def written_options(known: Collection[str]) -> dict[str, str]:
+    """Return the options of a run that a command knows, as hints write them, by their names in Python; see `as_typed`."""
+    return {name: f"{name}=" for _, name, each in _options() if _flag(name, each) in known}
 
 
 @cache

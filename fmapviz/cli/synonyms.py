@@ -94,7 +94,7 @@ def meant_flag(word: str, known: Collection[str]) -> str | None:
     flag = next((flag for flag in FLAGS.get(word.lower().replace("_", "-"), ()) if flag in known), None)
     if flag:
         return f"did you mean {flag}?"
-    written = {name: text for name, text in written_options().items() if as_typed(text) in known}
+    written = written_options(known)
     pair = "--against" in known
     views: Mapping[str, NamedMember] = registry.offered_views(pair=pair)
     hint = as_typed(meant_option(word, written, {"views": views, "to": registry.offered_formats(pair=pair)}) or "")
