@@ -10,21 +10,11 @@ from __future__ import annotations
 
 import os
 import re
-import select
 import shutil
-import struct
-import time
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-try:
-    import fcntl
-    import termios
-
-    _CAN_ASK = True
-except ImportError:  # Windows
-    _CAN_ASK = False
+from fmapviz.core.platforms import CONTROLS_TERMINALS, ask_terminal, terminal_size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -46,7 +36,6 @@ class Graphics:
 TIMEOUT_SECONDS = 2.0  # a terminal answers in milliseconds, through a slow network in some hundred
 _CELL = 10, 20  # width and height of a character in pixels, of a terminal that does not say it
 _LEAST, _MOST = 64, 4096  # pixels; a terminal may say anything
-_MOST_BYTES = 65536  # of an answer
 
 # https://sw.kovidgoyal.net/kitty/graphics-protocol/#querying-support-and-available-transmission-mediums
 _KITTY, _HAS_KITTY = b"\x1b_Gi=31,s=1,v=1,a=q,t=d,f=24;AAAA\x1b\\", re.compile(rb"\x1b_Gi=31;OK\x1b\\")
@@ -67,12 +56,12 @@ def find_graphics(descriptor: int, *, environment: Mapping[str, str] = os.enviro
         descriptor: Of the terminal that shows the pictures.
         environment: Variables.
     """
-    kind = environment.get("TERM", "" if _CAN_ASK else "windows")
+    kind = environment.get("TERM", "" if CONTROLS_TERMINALS else "windows")
     if kind in {"", "dumb", "linux"}:  # the console of Linux shows what it does not understand
         return None
     multiplexed = kind.startswith(("screen", "tmux")) or "TMUX" in environment
     question = _ATTRIBUTES if multiplexed else _KITTY + _NAME + _COLORS + _ATTRIBUTES
-    answer = _ask(descriptor, question)
+    answer = ask_terminal(descriptor, question, answered=_ATTRIBUTED, seconds=TIMEOUT_SECONDS)
     if answer is None:
         return None if multiplexed else _graphics_named(environment)
     return _graphics_in(answer)
@@ -81,10 +70,7 @@ def find_graphics(descriptor: int, *, environment: Mapping[str, str] = os.enviro
 def window_pixels(descriptor: int) -> tuple[int, int]:
     """Return the width of a terminal, and the height that pictures may take in it, in pixels."""
     columns, rows = shutil.get_terminal_size()
-    width = height = 0
-    if _CAN_ASK:
-        with suppress(OSError):
-            rows, columns, width, height = struct.unpack("HHHH", fcntl.ioctl(descriptor, termios.TIOCGWINSZ, bytes(8)))
+    rows, columns, width, height = terminal_size(descriptor) or (rows, columns, 0, 0)
     if not (width and height and rows):
         rows, width, height = rows or 24, (columns or 80) * _CELL[0], (rows or 24) * _CELL[1]
     height = height * (rows - 3) // rows  # with its caption and the prompt
@@ -112,50 +98,3 @@ def _graphics_named(environment: Mapping[str, str]) -> Graphics | None:
     if program in {"iTerm.app", "WezTerm", "vscode", "mintty"} or environment.get("LC_TERMINAL") == "iTerm2":
         return Graphics("iterm2")
     return None
-
-
-def _ask(descriptor: int, question: bytes) -> bytes | None:
-    """Write a question to a terminal and return its answer, which may be incomplete; None if it cannot be asked.
-
-    The terminal is as before afterwards, and no part of an answer that came in time is left for the next program.
-    """
-    if not _CAN_ASK:
-        return None
-    try:
-        terminal = os.open(os.ttyname(descriptor), os.O_RDWR | os.O_NOCTTY)  # standard output may be only for writing
-    except OSError:
-        return None
-    try:
-        if os.tcgetpgrp(terminal) != os.getpgrp():  # in the background, a process that changes the terminal is stopped
-            return None
-        before = termios.tcgetattr(terminal)
-        asking = [*before]
-        asking[3] &= ~(termios.ICANON | termios.ECHO)
-        answered = False
-        try:
-            termios.tcsetattr(terminal, termios.TCSANOW, asking)
-            if select.select([terminal], [], [], 0)[0]:
-                answered = True  # nothing was asked
-                return None
-            os.write(terminal, question)
-            answer = _read_answer(terminal)
-            answered = _ATTRIBUTED.search(answer) is not None
-            return answer
-        finally:
-            termios.tcsetattr(terminal, termios.TCSANOW if answered else termios.TCSAFLUSH, before)
-    except (OSError, termios.error):  # not the terminal of this process, or it is gone
-        return None
-    finally:
-        os.close(terminal)
-
-
-def _read_answer(terminal: int) -> bytes:
-    answer, end = b"", time.monotonic() + TIMEOUT_SECONDS
-    while not _ATTRIBUTED.search(answer) and len(answer) < _MOST_BYTES:
-        if not select.select([terminal], [], [], max(0, end - time.monotonic()))[0]:
-            break
-        part = os.read(terminal, 1024)
-        if not part:
-            break
-        answer += part
-    return answer

@@ -21,6 +21,7 @@ if sys.platform == "win32":
 else:
     try:
         import fcntl
+        import termios
 
         _HAS_FCNTL = True
     except ImportError:
@@ -28,6 +29,7 @@ else:
 
 if TYPE_CHECKING:
     import mmap
+    import re
     import socket
     import subprocess
     from collections.abc import Callable, Iterator, Mapping
@@ -242,6 +244,64 @@ def interprets_escapes(terminal: TextIO) -> bool:
             return False
         return bool(kernel.SetConsoleMode(handle, mode.value | processes_escapes))
     return True
+
+
+CONTROLS_TERMINALS = sys.platform != "win32" and _HAS_FCNTL
+_MOST_BYTES = 65536  # of an answer
+
+
+def terminal_size(descriptor: int) -> tuple[int, int, int, int] | None:
+    """Return the rows and columns of a terminal, and its width and height in pixels, each 0 if unknown; None if all are."""
+    if sys.platform != "win32" and _HAS_FCNTL:
+        import struct
+
+        with suppress(OSError):
+            rows, columns, width, height = struct.unpack("HHHH", fcntl.ioctl(descriptor, termios.TIOCGWINSZ, bytes(8)))
+            return rows, columns, width, height
+    return None
+
+
+def ask_terminal(descriptor: int, question: bytes, *, answered: re.Pattern[bytes], seconds: float) -> bytes | None:
+    """Write a question to a terminal and return its answer, which may be incomplete; None if it cannot be asked.
+
+    The terminal is as before afterwards, and no part of an answer that came in time is left for the next program.
+
+    Args:
+        descriptor: Of the terminal.
+        question: Escape sequences.
+        answered: What the end of the answer contains.
+        seconds: How long to wait.
+    """
+    if sys.platform != "win32" and _HAS_FCNTL:
+        import select
+
+        with ExitStack() as stack, suppress(OSError, termios.error):  # not the terminal of this process, or it is gone
+            # Standard output may be only for writing.
+            terminal = os.open(os.ttyname(descriptor), os.O_RDWR | os.O_NOCTTY)
+            stack.callback(os.close, terminal)
+            if os.tcgetpgrp(terminal) != os.getpgrp():  # in the background, a process that changes the terminal is stopped
+                return None
+            before = termios.tcgetattr(terminal)
+            asking = [*before]
+            asking[3] &= ~(termios.ICANON | termios.ECHO)
+            answer, is_clean = b"", False
+            try:
+                termios.tcsetattr(terminal, termios.TCSANOW, asking)
+                if select.select([terminal], [], [], 0)[0]:
+                    is_clean = True  # nothing was asked
+                    return None
+                os.write(terminal, question)
+                end = time.monotonic() + seconds
+                while not (is_clean := answered.search(answer) is not None) and len(answer) < _MOST_BYTES:
+                    if not select.select([terminal], [], [], max(0, end - time.monotonic()))[0]:
+                        break
+                    if not (part := os.read(terminal, 1024)):
+                        break
+                    answer += part
+                return answer
+            finally:
+                termios.tcsetattr(terminal, termios.TCSANOW if is_clean else termios.TCSAFLUSH, before)
+    return None
 
 
 def in_shell(*words: str) -> str:

@@ -31,7 +31,7 @@ from hypothesis import strategies as st
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 from waiting import PATIENCE
 
-from fmapviz.cli.terminal import Graphics, _graphics_in
+from fmapviz.cli.terminal import _graphics_in
 
 STAR = str(Path(__file__).parents[2] / "sample_images/shapes/star.jpg")
 RING = str(Path(__file__).parents[2] / "sample_images/shapes/ring.jpg")
@@ -270,13 +270,3 @@ def test_without_the_package_a_terminal_with_sixels_gets_a_hint(warm, tmp_path):
         assert message in text
         assert pictures_in_sixels(ended.shown) == []
         assert not (tmp_path / "out").exists()
-
-
-def test_where_no_terminal_can_be_asked_variables_decide(monkeypatch):
-    """As on Windows, where there is no module termios."""
-    from fmapviz.cli import terminal
-
-    monkeypatch.setattr(terminal, "_CAN_ASK", False)
-    assert terminal.find_graphics(1, environment={"TERM_PROGRAM": "WezTerm"}) == Graphics("iterm2")
-    assert terminal.find_graphics(1, environment={}) is None
-    assert all(64 <= side <= 4096 for side in terminal.window_pixels(1))

@@ -227,6 +227,28 @@ def test_modules_that_a_python_may_be_built_without_are_not_needed(samples, tmp_
     assert not difference(snapshot(tmp_path / "there"), snapshot(tmp_path / "here"))
 
 
+@pytest.mark.parametrize("fakes", [WINDOWS["PYTHONPATH"], "lacking"])
+def test_where_no_terminal_can_be_asked_variables_decide(fakes, tmp_path):
+    (tmp_path / "lacking").mkdir()
+    (tmp_path / "lacking" / "sitecustomize.py").write_text(LACKING)
+    program = """
+import sys
+from fmapviz.cli.terminal import find_graphics, window_pixels
+found = [find_graphics(1, environment=each) for each in ({"TERM": "xterm", "TERM_PROGRAM": "WezTerm"}, {"TERM": "xterm"})]
+sys.exit(f"{found[0].protocol} {found[1]} {all(64 <= side <= 4096 for side in window_pixels(1))}")
+"""
+    ours, theirs = os.openpty()
+    ended = subprocess.run(
+        [sys.executable, "-c", program],
+        env=WINDOWS | {"PYTHONPATH": fakes}, cwd=tmp_path, stdout=theirs, stderr=subprocess.PIPE, text=True, check=False,
+    )  # fmt: skip
+    os.close(theirs)
+    with pytest.raises(OSError, match="Input/output"):  # nothing was written
+        os.read(ours, 1)
+    os.close(ours)
+    assert ended.stderr.splitlines()[-1] == "iterm2 None True"
+
+
 # --- commands
 
 
