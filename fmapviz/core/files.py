@@ -250,16 +250,15 @@ def locked(path: Path) -> Iterator[None]:
     The lock is released when its process ends, however it ends. A file system without locks grants it to all.
     """
     try:
-        file = platforms.open_lock(path)
+        while (release := platforms.take_lock(path)) is None:
+            time.sleep(_MOMENT_SECONDS)  # signals do not interrupt a blocking call
     except OSError:
         yield
         return
     try:
-        while not platforms.try_lock(file):
-            time.sleep(_MOMENT_SECONDS)  # signals do not interrupt a blocking call
         yield
     finally:
-        os.close(file)
+        release()
 
 
 def remove(path: Path) -> None:

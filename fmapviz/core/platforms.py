@@ -12,8 +12,9 @@ import sys
 import threading
 import time
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, TextIO, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, TextIO, TypeVar, cast
 
 if sys.platform == "win32":
     import _winapi
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     import subprocess
     from collections.abc import Callable, Iterator, Mapping
 
+Result = TypeVar("Result")
 ENDING_SIGNALS = tuple(
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK") if hasattr(signal, name)
 )
@@ -94,29 +96,41 @@ def _status(pid: int) -> list[bytes]:
     return []
 
 
-def open_lock(path: Path) -> int:
-    """Return a descriptor for `try_lock` that stands for a file or directory; closing it releases the lock.
+def take_lock(path: Path) -> Callable[[], None] | None:
+    """Lock a file or directory and return what releases it; None if another thread or process has the lock.
+
+    It is released when the process ends, too. A file system or a system without locks grants a lock to all.
 
     Windows locks no directories, and refuses to remove or replace a file that is open: there, an empty file in the
-    system's temporary directory stands for the path.
+    system's temporary directory stands for the path. It is removed with the lock, unless another process has it open.
 
     Raises:
         OSError: The path does not exist, for example.
     """
-    if sys.platform == "win32":
+    if sys.platform != "win32":
+        file = os.open(path, os.O_RDONLY | NO_LINK | NO_WAIT | os.O_CLOEXEC)
+        release = partial(os.close, file)
+    else:
         import hashlib
         import tempfile
 
         name = hashlib.sha256(os.path.normcase(path.resolve(strict=True)).encode("utf-8", "surrogatepass")).hexdigest()[:16]
-        return os.open(Path(tempfile.gettempdir(), f"fmapviz-{name}.lock"), os.O_RDWR | os.O_CREAT, 0o666)
-    return os.open(path, os.O_RDONLY | NO_LINK | NO_WAIT | os.O_CLOEXEC)
+        stand_in = Path(tempfile.gettempdir(), f"fmapviz-{name}.lock")
+        file = persist(lambda: os.open(stand_in, os.O_RDWR | os.O_CREAT, 0o666))  # refused while it is being removed
+        release = partial(_close_and_remove, file, stand_in)
+    if _try_lock(file) and (sys.platform != "win32" or os.fstat(file).st_nlink):  # a lock on a removed file is none
+        return release
+    os.close(file)
+    return None
 
 
-def try_lock(file: int) -> bool:
-    """Lock what a descriptor stands for; return False if another thread or process has the lock.
+def _close_and_remove(file: int, path: Path) -> None:
+    os.close(file)
+    with suppress(OSError):
+        path.unlink()
 
-    A file system or a system without locks grants it to all.
-    """
+
+def _try_lock(file: int) -> bool:
     if sys.platform != "win32" and not _HAS_FCNTL:
         return True
     try:
@@ -131,8 +145,8 @@ def try_lock(file: int) -> bool:
     return True
 
 
-def persist(operation: Callable[[], object]) -> None:
-    """Remove, rename or replace a file or directory; on Windows, wait a moment for another program that has it open.
+def persist(operation: Callable[[], Result]) -> Result:
+    """Open, remove, rename or replace a file or directory; on Windows, wait a moment for another program that has it open.
 
     Raises:
         OSError: As the operation.
@@ -140,13 +154,11 @@ def persist(operation: Callable[[], object]) -> None:
     until = time.monotonic() + _BUSY_SECONDS
     while True:
         try:
-            operation()
+            return operation()
         except PermissionError:
             if sys.platform != "win32" or time.monotonic() > until:
                 raise
             time.sleep(_MOMENT_SECONDS)
-        else:
-            return
 
 
 def rename_replaces(target: Path) -> bool:

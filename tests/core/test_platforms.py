@@ -155,6 +155,46 @@ def test_lines_of_several_processes_are_all_there(tmp_path):
     assert sorted((tmp_path / "log").read_text().split()) == ["a" * 99] * 50 + ["b" * 99] * 50
 
 
+def test_a_lock_is_for_one_of_several_processes_and_leaves_no_file(tmp_path):
+    """Each process adds to a number, which is read and written apart; locks are removed all the time."""
+    program = (
+        PREPARE
+        + """
+for _ in range(100):
+    with files.locked(here):
+        number = int(Path("number").read_text(encoding="utf-8"))
+        Path("number").write_text(str(number + 1), encoding="utf-8")
+"""
+    )
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "number").write_text("0")
+    (tmp_path / "temporary").mkdir()
+    environment = {**WINDOWS, "TMPDIR": str(tmp_path / "temporary")}
+    writers = [subprocess.Popen([sys.executable, "-c", program], cwd=tmp_path / "here", env=environment) for _ in range(3)]
+    assert [each.wait(PATIENCE) for each in writers] == [0, 0, 0]
+    assert (tmp_path / "here" / "number").read_text() == "300"
+    assert not [*(tmp_path / "temporary").iterdir()]
+
+
+def test_a_lock_on_a_file_that_is_removed_before_it_is_locked_does_not_count(tmp_path):
+    program = (
+        PREPARE
+        + """
+import subprocess
+locking = platforms.msvcrt.locking
+def remove_and_lock(file, *how):
+    subprocess.run(["rm", os.readlink(f"/proc/self/fd/{file}")], check=True)
+    platforms.msvcrt.locking = locking
+    locking(file, *how)
+platforms.msvcrt.locking = remove_and_lock
+print(platforms.take_lock(here))
+release = platforms.take_lock(here)
+print(platforms.take_lock(here), release())
+"""
+    )
+    assert python(program, cwd=tmp_path).stdout == "None\nNone None\n"
+
+
 def test_a_decoder_that_crashes_or_hangs_costs_one_image_where_files_cannot_be_passed(tmp_path):
     paint(tmp_path / "a.png")
     frames = [Image.new("RGB", (8, 8), (20 * number, 0, 0)) for number in range(4)]

@@ -5,7 +5,7 @@ no directory can be opened, and none is replaced by a renamed one; files cannot 
 of fmapviz need an encoding. So the code for Windows runs, with processes, sockets and files.
 
 Not honest: `sys.platform` is Windows for `fmapviz.core.platforms` only, since other packages are built for this system.
-`stand_in` has the functions of Windows that this module calls. Paths have slashes, case counts, and only files that this
+`stand_in` has the functions of Windows that this module calls. Paths have slashes, case counts, and only locks and files that this
 process has open are in the way. The console, and the limit of 260 characters for a path, are not imitated.
 """
 
@@ -116,6 +116,21 @@ def rename(source, target, *, rename=os.rename, **options):
     rename(source, target, **options)
 
 
+def unlink(path, *, unlink=os.unlink, **options):
+    """Remove a file, but no lock that another process has."""
+    if not os.fsdecode(path).endswith(".lock"):
+        return unlink(path, **options)
+    check_closed(path)
+    _checking.is_on = True
+    file = os.open(path, os.O_RDWR)
+    try:
+        stand_in.locking(file, stand_in.LK_NBLCK, 1)
+        return unlink(path, **options)
+    finally:
+        os.close(file)
+        _checking.is_on = False
+
+
 def kill(pid, number, *, kill=os.kill):
     if number == 0:
         raise AssertionError("on Windows, this ends the process")
@@ -130,7 +145,7 @@ for module, names in LACKING.items():
             delattr(module, name)
 for name in MODULES:
     sys.modules.pop(name, None)
-os.rename, os.kill = rename, kill
+os.rename, os.kill, os.unlink = rename, kill, unlink
 shutil._use_fd_functions = False
 tempfile.TemporaryFile = tempfile.NamedTemporaryFile
 subprocess.CREATE_NEW_PROCESS_GROUP = subprocess.CREATE_NO_WINDOW = 0
