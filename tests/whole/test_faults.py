@@ -85,11 +85,10 @@ READING = {
     "fmapviz/cli/printing.py",  # broken standard output becomes /dev/null
     "fmapviz/cli/process.py",  # standard streams that are closed
     "fmapviz/cli/settings_file.py",
-    "fmapviz/core/platforms.py",  # locks, and a directory's handle
     "fmapviz/images/decode_pool.py",
 }
 NO_OUTPUT = {
-    "fmapviz/cli/terminal.py",  # the terminal
+    "fmapviz/core/platforms.py",  # locks, a directory's handle, the terminal
     "fmapviz/core/files.py",
     "fmapviz/models/weights/download.py",  # weights
     "fmapviz/images/decode_worker.py",  # memory
