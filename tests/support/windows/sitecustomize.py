@@ -5,8 +5,8 @@ no directory can be opened, and none is replaced by a renamed one; files cannot 
 of fmapviz need an encoding. So the code for Windows runs, with processes, sockets and files.
 
 Not honest: `sys.platform` is Windows for `fmapviz.core.platforms` only, since other packages are built for this system.
-`stand_in` has the functions of Windows that this module calls. Paths have slashes, case counts, and only locks and files that this
-process has open are in the way. The console, and the limit of 260 characters for a path, are not imitated.
+`stand_in` has the functions of Windows that this module calls. Paths have slashes, case counts, and only locks, and files
+that this process has open, are in the way. The console, and the limit of 260 characters for a path, are not imitated.
 """
 
 import errno
