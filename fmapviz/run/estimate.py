@@ -118,10 +118,14 @@ class Estimate:
         return lines
 
 
-def estimate(config: RunConfig) -> Estimate:
+def estimate(config: RunConfig, *, images: Sequence[ImageFile] = ()) -> Estimate:
     """Estimate the size and duration of a run without writing to its `out`.
 
     All inputs are listed, and a random sample of them is drawn into a temporary directory.
+
+    Args:
+        config: The configuration of the run.
+        images: Its images; empty: they are listed from the inputs.
 
     Raises:
         FmapvizError: As `run` does.
@@ -129,17 +133,25 @@ def estimate(config: RunConfig) -> Estimate:
     with open_destination(config.out) as destination:
         destination.check()
         check_name(config.name)
-        return _estimate(config, [*only_files(resolve_inputs(config.inputs))], destination)  # which may be an iterator
+        inputs = [*only_files(resolve_inputs(config.inputs))]  # which may be an iterator
+        return _estimate(
+            config, inputs, destination, lambda: iter(images) if images else find_images(inputs, avoid=destination.address)
+        )
 
 
-def _estimate(config: RunConfig, inputs: Sequence[str | Path], destination: Destination) -> Estimate:
+def _estimate(
+    config: RunConfig,
+    inputs: Sequence[str | Path],
+    destination: Destination,
+    find: Callable[[], Iterator[ImageFile | Failure]],
+) -> Estimate:
     start, stop = config.frame_range
     choice = FrameChoice(start, stop, config.every)
     sample: list[ImageFile] = []
     images = 0
     if config.needs_images:
         check_readable(inputs)
-        found = require_one(find_images(inputs, avoid=destination.address), inputs)
+        found = require_one(find(), inputs)
         # A single frame takes as long as a clip, and as much space.
         sample, images = _sample(list_frames(found, choice, decode=False), config.style.start)
         if not sample:
@@ -173,12 +185,11 @@ def _estimate(config: RunConfig, inputs: Sequence[str | Path], destination: Dest
     run_directory = destination.find_run(info, name=config.name)
     choice = replace(choice, clip=clip_length(info.preparation))
     if images and choice.clip > 1:
-        images = sum(1 for _ in list_frames(find_images(inputs, avoid=destination.address), choice, decode=False))
+        images = sum(1 for _ in list_frames(find(), choice, decode=False))
     to_draw, is_begun = images, run_directory.exists() and not config.force
     if images and is_begun:
-        found = find_images(inputs, avoid=destination.address)
         images, to_draw = count_unfinished(
-            list_frames(found, choice, decode=False), run_directory, info.fingerprint, shards=shard is not None
+            list_frames(find(), choice, decode=False), run_directory, info.fingerprint, shards=shard is not None
         )
     to_draw = -(-to_draw // parts)
     each = clock.seconds_each(summary.seconds, surveyed=is_surveyed(info.settings))

@@ -104,7 +104,7 @@ def plan_rerun(run: RecordedRun, *, out: str | Path, name: str | None = None, al
         with only_recorded_code(run.record, run.place):
             session, _ = load_session(config)
         _check(run, session, allow_versions=allow_versions)
-        expected = estimate(replace(config, inputs=[image.path for image in images]) if images else config)
+        expected = estimate(config, images=images)
         return replace(expected, directory=shown(expected.directory))
 
 

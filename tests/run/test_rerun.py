@@ -79,7 +79,10 @@ def test_paths_are_relative_if_the_directory_of_all_runs_is(out, own, monkeypatc
         run / "more/c.png",
     }
     assert all(event.unit.is_dir() for event in events if isinstance(event, Outcome))
-    assert plan_rerun(recorded, out=out).directory == run
+    planned = plan_rerun(recorded, out=out)
+    assert (planned.directory, planned.images, planned.is_done) == (run, 3, True)
+    shutil.rmtree(run / "more")
+    assert plan_rerun(recorded, out=out).to_draw == 1  # of a folder
 
 
 def test_the_record_alone_is_enough_where_the_inputs_are(own, tmp_path_factory, fmapviz):
