@@ -75,7 +75,8 @@ def top(
     """Draw the images of RUN with the largest values of each channel, and their receptive fields.
 
     RUN keeps statistics: it was drawn with --to stats, or with --view top. Only the images that are shown go through the
-    network again. The table is RUN/top.csv, the pages are in RUN/_top and in the report.
+    network again. The table is RUN/top.csv, the pages are in RUN/_top and in the report. They replace earlier top images of
+    RUN: a run keeps those of the last command.
 
     Exit codes: as `fmapviz run`; 3 if some of these images can no longer be read, 4 if none can.
     """

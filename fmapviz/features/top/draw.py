@@ -5,21 +5,22 @@ from __future__ import annotations
 import hashlib
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
+from fnmatch import fnmatch
 from typing import TYPE_CHECKING
 
-from fmapviz.core import files
+from fmapviz.core import files, registry
 from fmapviz.core.files import staging_folder, writing_to
-from fmapviz.core.words import plural
+from fmapviz.core.words import counted, plural
 from fmapviz.data import ImageResult, UnitImage
 from fmapviz.errors import NothingToDoError, first_few
 from fmapviz.events import Notice
 from fmapviz.features.top.aggregate import CSV_FILE, KIND, UNIT, write_rows
-from fmapviz.features.top.pages import Pages
+from fmapviz.features.top.pages import Pages, count_pages
 from fmapviz.features.top.second_pass import SecondPass, Shown, find_winners, forward_again
 from fmapviz.features.top.tiles import SIDE, TileFile
 from fmapviz.run.load import needs_of
 from fmapviz.run.units import finish_unit
-from fmapviz.store.unit import find_done, read_unit
+from fmapviz.store.unit import find_done, find_own, read_unit
 from fmapviz.store.unit_key import UnitKey
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from fmapviz.store.aggregates.ranking import Ranking
 
 
+_MANY = 100  # pages; above, the notice names the options that draw fewer
 RESTORE = "restore their files as they were when the run was drawn; earlier pages stay"
 
 
@@ -96,7 +98,11 @@ def draw_ranking(
     if listed:
         shown_channels = {(info, row) for winner in winners for info, slots in winner.channels.items() for row, _ in slots}
         images = f"{len(listed)} image{'s go' if len(listed) > 1 else ' goes'} through the network again"
-        on_event(Notice(f"top images of {len(shown_channels):,} {plural(len(shown_channels), 'channel')}: {images}"))
+        drawn = (
+            f"{len(shown_channels):,} {plural(len(shown_channels), 'channel')}{_describe_pages(session, ranking, options)}"
+        )
+        on_event(Notice(f"top images of {drawn}: {images}"))
+    replaced = _describe_replaced(session, key, options, layers)
     with writing_to(run), staging_folder(run) as staging, closing(TileFile(run, SIDE * session.config.style.scale)) as tiles:
         narrowed = replace(session, layers=[layer for layer in session.layers if layers is None or layer.name in layers])
         second = SecondPass(narrowed, ranking, winners, options, tiles)
@@ -120,6 +126,8 @@ def draw_ranking(
         files.write(staging / CSV_FILE, write_rows(_rows(ranking, shown)))
         more = {"options": options.record, "layers": layers and sorted(layers), "lost": missing}
         unit = finish_unit(session, staging, key, more, force=force or session.config.repair or bool(done))
+    if replaced:
+        on_event(Notice(replaced))
     if missing:
         what = "is gone or has changed" if len(missing) == 1 else "are gone or have changed"
         on_event(Notice(f"top images: {len(missing)} of the images {what}: {first_few(missing)}"))
@@ -133,9 +141,40 @@ def draw_ranking(
     return Drawn(count, len(listed), tuple(missing), unit)
 
 
+def _describe_pages(session: Session, ranking: Ranking, options: TopOptions) -> str:
+    """Return how many pages will be drawn, and in which formats; of many, which options draw fewer."""
+    forms, pages = _formats_of(session), count_pages(ranking.maps, options.channels)
+    if not (forms and pages):
+        return ""
+    fewer = "; layers= and channels= draw fewer" if pages > _MANY else ""
+    return f" on {pages:,} {plural(pages, 'page')} ({', '.join(forms)}{fewer})"
+
+
+def _describe_replaced(session: Session, key: UnitKey, options: TopOptions, layers: Collection[str] | None) -> str:
+    """Return a sentence on earlier top images of other options, layers or formats, which new ones replace; else ""."""
+    unit, record = find_own(session.directory, key) or (None, {})
+    if unit is None:
+        return ""
+    names = [each["name"] for each in record["files"]]
+    patterns = {name: form.unit_files for name, form in registry.formats().items() if "pictures" in form.needs}
+    counts = {name: sum(any(fnmatch(file, each) for each in of) for file in names) for name, of in patterns.items()}
+    earlier = {name: count for name, count in counts.items() if count}
+    known, chosen = record.get("layers"), {**options.record, "channels": [*options.channels]}  # as JSON has them
+    if (record.get("options"), known) == (chosen, layers and sorted(layers)) and earlier.keys() <= {*_formats_of(session)}:
+        return ""  # the same pages, of other images
+    of_layers = counted(len(known if isinstance(known, list) else session.layers), "layer")
+    written = ", ".join(f"{counted(count, 'file')} in {name}" for name, count in earlier.items())
+    return f"the earlier top images, of {of_layers}{written and f' ({written})'}, were replaced"
+
+
+def _formats_of(session: Session) -> list[str]:
+    """Return the formats in which pages are written."""
+    return [form for form in session.writers if session.plan.drawn and "pictures" in needs_of(form)]
+
+
 def _write_pages(session: Session, staging: Path, key: UnitKey, pages: Pages, ranking: Ranking) -> int:
     """Write the pages of all layers in the formats that show pictures, and return their number."""
-    forms = [form for form in session.writers if session.plan.drawn and "pictures" in needs_of(form)]
+    forms = _formats_of(session)
     count = 0
     with ExitStack() as stack:
         writers = [stack.enter_context(session.writers[form](staging)) for form in forms]

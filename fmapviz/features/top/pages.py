@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import ceil
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ from fmapviz.formats.html.page import link
 from fmapviz.store.aggregates.ranking import bin_edges, values_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from fmapviz.config import RunInfo
     from fmapviz.features.top.options import TopOptions
@@ -70,7 +71,7 @@ class Pages:
         """Yield the pages of a feature map whose channels begin at a row of the ranking."""
         index, known = info.index or 0, self._second.layers.get(info.layer)
         layer = replace(known, index=index) if known else LayerResult(info.layer, info.type, 1, index, (info.channels,))
-        shown = [channel for channel in self._options.channels or range(info.channels) if channel < info.channels]
+        shown = _shown_channels(info, self._options.channels)
         for page, begin in enumerate(range(0, len(shown), CHANNELS)):
             channels = shown[begin : begin + CHANNELS]
             strips = [self._strip(info, first, channel) for channel in channels]
@@ -158,6 +159,20 @@ class Pages:
             "Weights": self._info.weights,
             "Software": f"fmapviz {__version__}",
         }
+
+
+def count_pages(maps: Iterable[FeatureMapInfo], channels: Sequence[int]) -> int:
+    """Return the number of pages of feature maps.
+
+    Args:
+        maps: The feature maps.
+        channels: The chosen channels; none means all.
+    """
+    return sum(ceil(len(_shown_channels(info, channels)) / CHANNELS) for info in maps)
+
+
+def _shown_channels(info: FeatureMapInfo, channels: Sequence[int]) -> list[int]:
+    return [channel for channel in channels or range(info.channels) if channel < info.channels]
 
 
 def describe_field(field: ReceptiveField | None) -> str:

@@ -361,18 +361,38 @@ def test_channels_that_do_not_exist_are_refused(pictures, tmp_path):
 @pytest.mark.parametrize(
     ("chosen", "announced"),
     [
-        ({"channels": "3"}, "1 channel"),
-        ({"channels": "0,3", "layers": "*.3.conv"}, "2 channels"),
-        ({"channels": "0,3", "layers": ["*.2.conv", "*.3.conv"]}, "4 channels"),
+        ({"channels": "3"}, "1 channel on 1 page (png)"),
+        ({"channels": "0,3", "layers": "*.3.conv"}, "2 channels on 1 page (png)"),
+        ({"channels": "0,3", "layers": ["*.2.conv", "*.3.conv"]}, "4 channels on 2 pages (png)"),
+        ({"layers": ["*.2.conv", "*.3.conv"], "to": "svg,png"}, "80 channels on 3 pages (png, svg)"),
     ],
 )
 def test_the_chosen_channels_are_announced(chosen, announced, pictures, tmp_path):
     layers = chosen.get("layers", "*.3.conv")
     run = visualize("shapesnet", pictures, out=tmp_path / "out", to="stats", layers=layers).directory
     told = []
-    top_images(run, k=1, **chosen, on_event=told.append)
+    summary = top_images(run, k=1, **chosen, on_event=told.append)
     (notice,) = [each.message for each in told if isinstance(each, Notice) and "through the network again" in each.message]
     assert notice.startswith(f"top images of {announced}: ")
+    assert f" on {summary.pictures} page" in notice
+
+
+def test_a_notice_names_the_top_images_that_are_replaced(pictures, tmp_path):
+    run = visualize("shapesnet", pictures, out=tmp_path / "out", to="stats", layers=["*.2.conv", "*.3.conv"]).directory
+
+    def replaced(**options):
+        told = [notice.partition("the earlier top images, of ")[2] for notice in top_images(run, k=1, **options).notices]
+        return list(filter(None, told))
+
+    assert replaced(to="png,tensorboard") == []
+    assert replaced(to="png,tensorboard", force=True) == []  # the same again
+    two = "2 layers (3 files in png, 1 file in tensorboard), were replaced"
+    assert replaced(layers="*.3.conv", to="svg") == [two]
+    assert replaced(layers="*.3.conv", to="svg", channels="0-3") == ["1 layer (2 files in svg), were replaced"]
+    paint(pictures / "new.png", 77)
+    visualize("shapesnet", pictures, out=tmp_path / "out", to="stats", layers=["*.2.conv", "*.3.conv"])
+    assert replaced(layers="*.3.conv", to="svg,png", channels="0-3") == []  # the same pages, of other images
+    assert replaced(layers="*.3.conv", to="svg", channels="0-3") == ["1 layer (1 file in png, 1 file in svg), were replaced"]
 
 
 @pytest.mark.thorough
