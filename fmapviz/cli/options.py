@@ -117,6 +117,8 @@ def as_typed(text: str) -> str:
         'pass --weights FILE or --weights random; --force redraws; --layers and --types ReLU,Block choose'
         >>> as_typed("see Engine(cpus=) and InputOptions(fit='pad')")
         'see --worker-cpus and --fit pad'
+        >>> as_typed("such as size=(240, 320) or mean=(0.5, 0.4)")
+        'such as --size 240x320 or --mean 0.5,0.4'
         >>> as_typed("no such file: 'size=3.jpg'")
         "no such file: 'size=3.jpg'"
     """
@@ -129,7 +131,7 @@ def as_typed(text: str) -> str:
 def _arguments() -> re.Pattern[str]:
     """Return a pattern that matches an argument, or anything in quotes."""
     name = "|".join([*(name for _, name, _ in _options()), *_BESIDE])
-    value = r"'[^']*'|\[[^]]*\]|True\b|[A-Z\d][\w:#.]*|(?=[\s,;:)?]|$)"
+    value = r"'[^']*'|\[[^]]*\]|\([^()]*\)|True\b|[A-Z\d][\w:#.]*|(?=[\s,;:)?]|$)"
     group = "|".join(group.__name__ for group in GROUPS)
     return re.compile(
         rf"(?<![\w.?&(])(?P<group>(?:{group})\()?(?P<name>{name})=(?P<value>{value})(?(group)\))|(?<!\w)'[^']*'"
@@ -137,9 +139,12 @@ def _arguments() -> re.Pattern[str]:
 
 
 def _type(name: str, value: str) -> str:
-    flag = next((_flag(name, each) for _, known, each in _options() if known == name), f"--{name}")
+    option = next((each for _, known, each in _options() if known == name), Option(help=""))
+    flag = _flag(name, option)
     if value in {"", "True"}:
         return flag
+    if value.startswith("("):  # several numbers
+        return f"{flag} {('x' if 'x' in (option.metavar or '') else ',').join(re.findall(r'[^(), ]+', value))}"
     strings = re.findall("'([^']*)'", value)
     return f"{flag} {in_shell(','.join(strings)) if strings else value}"
 

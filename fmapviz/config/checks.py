@@ -206,4 +206,5 @@ def check_number(
     """
     if number is not None and not least <= number <= most:
         default = f"leave out {name.replace(' ', '_')}= for the default"
-        raise RequestError(f"{name} must be {allowed}: '{number}'", hint=hint or default)
+        shown = number if isinstance(number, int) else f"{number:.12g}"
+        raise RequestError(f"{name} must be {allowed}: '{shown}'", hint=hint or default)

@@ -15,12 +15,12 @@ from fmapviz.errors import RequestError, quote
 
 Fit = Literal["crop", "squash", "pad", "none"]
 
-_SIZE = "height and width in pixels, such as (240, 320)"
-_NUMBERS = "such as (0.485, 0.456, 0.406), one for each channel"
+_SIZE = "height and width in pixels, such as size=(240, 320), or one number for both"
+_NUMBERS = "one number, or one for each channel: {}=(0.485, 0.456, 0.406)"
 _option = partial(option, panel=INPUT)
 
 
-def _parse_size(text: str) -> tuple[int, int]:
+def _parse_size(text: str) -> int | tuple[int, int]:
     """Parse a size.
 
     Raises:
@@ -28,12 +28,12 @@ def _parse_size(text: str) -> tuple[int, int]:
 
     Example:
         >>> _parse_size("224"), _parse_size("240x320")
-        ((224, 224), (240, 320))
+        (224, (240, 320))
     """
     match = re.fullmatch(r"(\d{1,6})(?:[xX](\d{1,6}))?", text)
     if not match:
         raise RequestError(f"no such size: {quote(text)}", hint="a number of pixels, or HEIGHTxWIDTH such as 240x320")
-    return int(match[1]), int(match[2] or match[1])
+    return (int(match[1]), int(match[2])) if match[2] else int(match[1])
 
 
 def _parse_numbers(name: str, text: str) -> tuple[float, ...]:
@@ -47,7 +47,7 @@ def _parse_numbers(name: str, text: str) -> tuple[float, ...]:
     except ValueError:
         numbers = ()
     if not numbers or not all(isfinite(number) for number in numbers):
-        raise RequestError(f"{name} is not a list of numbers: {quote(text)}", hint="such as 0.485,0.456,0.406")
+        raise RequestError(f"{name} is not a list of numbers: {quote(text)}", hint=_NUMBERS.format(name))
     return numbers
 
 
@@ -106,29 +106,32 @@ class InputOptions:
     def __post_init__(self) -> None:
         check_types(self)
         if self.channels_in is not None and not 1 <= self.channels_in <= 1024:
-            raise RequestError(f"channels_in must be 1 to 1024: '{self.channels_in}'", hint="such as 1 or 4")
+            raise RequestError(f"input channels must be 1 to 1024: '{self.channels_in}'", hint="such as 1 or 4")
         check_word("fit", self.fit, get_args(Fit))
+        sides = (self.size,) if isinstance(self.size, int) else self.size or ()
+        if not all(1 <= side <= 16384 for side in sides):
+            raise RequestError(f"size must be 1 to 16384 pixels: '{'x'.join(map(str, sides))}'", hint=_SIZE)
         if isinstance(self.size, int):
             object.__setattr__(self, "size", (self.size, self.size))
-        sides = sides_of(self)
-        if sides and not all(1 <= side <= 16384 for side in sides):
-            raise RequestError(f"size must be 1 to 16384 pixels: '{sides[0]}x{sides[1]}'", hint=_SIZE)
         if self.size and self.fit == "none":
             raise RequestError("fit none keeps the size of each image", hint="leave out size=, or choose another fit=")
         for name, numbers in (("mean", self.mean), ("std", self.std)):
             if numbers is not None and not (numbers and all(map(isfinite, numbers))):
-                text = ",".join(map(str, numbers))
-                raise RequestError(f"{name} must be one or more numbers: '{text}'", hint=_NUMBERS)
+                raise RequestError(f"{name} must be one or more numbers: '{_as_typed(numbers)}'", hint=_NUMBERS.format(name))
             if numbers and max(numbers) > 1:
-                shown, divided = (",".join(f"{number / by:.3g}" for number in numbers) for by in (1, 255))
+                divided = ",".join(f"{number / 255:.3g}" for number in numbers)
                 raise RequestError(
-                    f"{name} must be at most 1: '{shown}'",
+                    f"{name} must be at most 1: '{_as_typed(numbers)}'",
                     hint=f"pixels are numbers from 0 to 1 here; divided by 255 it is {divided}",
                 )
         if self.std and not all(deviation > 0 for deviation in self.std):
-            raise RequestError(f"std must be above 0: '{','.join(map(str, self.std))}'", hint=_NUMBERS)
+            raise RequestError(f"std must be above 0: '{_as_typed(self.std)}'", hint=_NUMBERS.format("std"))
 
     __repr__ = changed_fields
+
+
+def _as_typed(numbers: tuple[float, ...]) -> str:
+    return ",".join(f"{number:.12g}" for number in numbers)
 
 
 def sides_of(preprocessing: InputOptions) -> tuple[int, int] | None:

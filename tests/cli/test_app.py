@@ -86,7 +86,7 @@ class TestAnswersWithoutTorch:
         ),
         (["timm/vit_tiny.x", "x.png"], "looks like a name of the Hugging Face hub", "type timm:vit_tiny.x"),
         (["alexnet", "x.png", "--mean", "128"], "mean must be at most 1: '128'", "divided by 255 it is 0.502"),
-        (["alexnet", "x.png", "--std", "58.395,57"], "std must be at most 1: '58.4,57'", "it is 0.229,0.224"),
+        (["alexnet", "x.png", "--std", "58.395,57"], "std must be at most 1: '58.395,57'", "it is 0.229,0.224"),
         (["alexnet(num_classes", "x.png"], "invalid arguments: '(num_classes'", ""),
         (["alexnet\x1b[31m", "x.png"], r"no such model: 'alexnet\x1b[31m'", ""),
     )

@@ -163,8 +163,7 @@ def test_invalid_sizes_are_refused(size):
 
 @pytest.mark.parametrize("size", ["0", "0x5", "5x0", "16385", "1x999999"])
 def test_impossible_sizes_are_refused(size):
-    height, _, width = size.partition("x")
-    assert refusal(parse, size=size)[0] == f"size must be 1 to 16384 pixels: '{height}x{width or height}'"
+    assert refusal(parse, size=size)[0] == f"size must be 1 to 16384 pixels: '{size}'"
 
 
 @pytest.mark.parametrize("fit", ["", "Crop", "stretch", "None", "\x1b[1m"])
@@ -187,7 +186,7 @@ class TestMeanAndDeviation:
     def test_texts_that_are_no_numbers_are_refused(self, option, text):
         assert refusal(parse, **{option: text}) == (
             f"{option} is not a list of numbers: '{text}'",
-            "such as 0.485,0.456,0.406",
+            f"one number, or one for each channel: {option}=(0.485, 0.456, 0.406)",
         )
 
     @pytest.mark.parametrize("numbers", [(0.1, 0.2), (0.1, 0.2, 0.3, 0.4)])
@@ -202,7 +201,7 @@ class TestMeanAndDeviation:
 @pytest.mark.parametrize("std", ["0", "-1", "0.2,0,0.2", "1,1,-0.5"])
 def test_deviations_of_zero_are_refused(std):
     message, _ = refusal(parse, std=std)
-    assert message == f"std must be above 0: '{','.join(str(float(number)) for number in std.split(','))}'"
+    assert message == f"std must be above 0: '{std}'"
 
 
 # Pictures' names

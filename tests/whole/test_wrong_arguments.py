@@ -464,7 +464,7 @@ def test_one_number_is_a_square_size():
     assert repr(fmapviz.InputOptions(size=64)) == "InputOptions(size=(64, 64))"
     assert fmapviz.list_layers("alexnet", preprocessing=fmapviz.InputOptions(size=64))[0].shape == (64, 15, 15)
     for size in (0, 16385):
-        assert str(refused(fmapviz.InputOptions, size=size)) == f"size must be 1 to 16384 pixels: '{size}x{size}'"
+        assert str(refused(fmapviz.InputOptions, size=size)) == f"size must be 1 to 16384 pixels: '{size}'"
 
 
 def test_numbers_of_numpy_are_accepted_as_numbers():
