@@ -89,7 +89,7 @@ _ABOUT_RUNS = (
     ),
     Subcommand(
         name="extract",
-        help="Write one picture of a run with --shard to a file.",
+        help="Write one picture of a run with shards to a file.",
         function="fmapviz.cli.verify:extract",
         examples=(
             ("fmapviz shapesnet photos --shard 100 --to tar", "first: pack images, 100 per archive"),

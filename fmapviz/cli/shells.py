@@ -49,10 +49,11 @@ _ZSH = r"""
 #compdef fmapviz
 _fmapviz() {
     local kind line value
-    local -a lines ended open
+    local -a lines ended open known
     lines=("${(@f)$(_FMAPVIZ_COMPLETE=zsh _FMAPVIZ_WORD="$QIPREFIX$PREFIX" "${(@Q)words[1,CURRENT-1]}" 2>/dev/null)}")
     kind=$lines[1]
     for line in "${(@)lines[2,-1]}"; do
+        known+=(${(b)${line%%$'\t'*}})
         value=${${${line%%$'\t'*}//\\/\\\\}//:/\\:}
         [[ $line == *$'\t'?* ]] && line=$value:${line#*$'\t'} || line=$value
         if [[ $value == *[:/=] ]]; then open+=("$line"); else ended+=("$line"); fi
@@ -61,7 +62,7 @@ _fmapviz() {
     (( $#open )) && _describe -t open value open -S ''
     case $kind in
         files) _files ;;
-        directories) _files -/ ;;
+        directories) _files -/ -F known ;; # those besides the values, which have no slash at their end
     esac
 }
 if [[ $funcstack[1] == _fmapviz ]]; then _fmapviz "$@"; else compdef _fmapviz fmapviz; fi
@@ -72,12 +73,18 @@ function __fmapviz_complete
     set -l words (commandline -opc)
     set -l word (commandline -ct)
     set -l lines (env _FMAPVIZ_COMPLETE=fish _FMAPVIZ_WORD="$word" $words 2>/dev/null)
-    test (count $lines) -gt 1; and printf '%s\n' $lines[2..-1]
+    set -l values
+    if test (count $lines) -gt 1
+        printf '%s\n' $lines[2..-1]
+        set values (string replace --regex '\t.*' '' -- $lines[2..-1])
+    end
     switch "$lines[1]"
         case files
             __fish_complete_path "$word"
-        case directories
-            __fish_complete_directories "$word" ''
+        case directories # the values are some of them, without a slash at the end
+            for directory in (__fish_complete_directories "$word" '')
+                contains -- (string replace --regex '/?\t.*|/$' '' -- $directory) $values; or printf '%s\n' $directory
+            end
     end
 end
 complete --command fmapviz --erase

@@ -207,7 +207,7 @@ def _notice_unfinished(runs: Mapping[str, str]) -> None:
 
 
 def extract(
-    directory: Annotated[str, typer.Argument(metavar="DIR", help="A run with --shard, or one of its shards.")],
+    directory: Annotated[str, typer.Argument(metavar="DIR", help="A run with shards, or one of its shards.")],
     image: Annotated[str, typer.Option(metavar="NAME", help="Path of the image, the end of it, or its number.")],
     layer: Annotated[str, typer.Option(metavar="NAME", help="Name of the layer; input is the preprocessed input.")],
     view: Annotated[str | None, typer.Option(metavar="NAME", help="View of the layer.", show_default="the only one")] = None,

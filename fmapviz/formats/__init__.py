@@ -75,7 +75,7 @@ CONTRIBUTION = Contribution(
         Format(
             name="tar",
             words="webdataset wds zip archive",
-            help="One tar archive per image, or with --shard per shard, as WebDataset reads it.",
+            help="One tar archive per image or shard, as WebDataset reads it.",
             unit_files=("pictures.tar",),
             lasting=(("pictures.tar", "fmapviz.formats.tar:lasting_digest"),),
             many=True,

@@ -492,7 +492,7 @@ def test_bash_parses_quoted_names_as_the_names(quote, tmp_path):
     assert [*tmp_path.iterdir()] == []
 
 
-@pytest.mark.parametrize(("keys", "words"), TYPED)
+@pytest.mark.parametrize(("keys", "words"), [*TYPED, ("fmapviz verify runs/\t", ["verify", "runs/first"])])
 def test_fish_completes(place, program, keys, words):
     path = shell_or_skip("fish")
     (place / "setup.fish").write_text(SCRIPTS["fish"])
@@ -504,3 +504,4 @@ def test_fish_completes(place, program, keys, words):
     )
     found = [value.partition("\t")[0] for value in done.stdout.splitlines()]
     assert words[-1] in found or (found == [] and keys.endswith(" \t"))
+    assert len({value.rstrip("/") for value in found}) == len(found)  # none twice, with a slash and without one

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from fmapviz.cli.app import app
 from fmapviz.cli.commands import commands
+from fmapviz.cli.completion import complete
 from fmapviz.core.members import load
 from fmapviz.errors import RequestError
 
@@ -149,6 +150,33 @@ def test_the_first_sentence_of_a_command_names_what_it_does():
     for name, member in commands().items():
         assert member.help.endswith("."), name
         assert load(member.function).__doc__, name
+
+
+def options_of(name):
+    return {option for each in GROUP.commands[name].params for option in (*each.opts, *each.secondary_opts)} | {
+        "-h",
+        "--help",
+    }
+
+
+def described(name):
+    """The texts of a command's help, and what completion says of values; the parser takes its examples."""
+    command = GROUP.commands[name]
+    yield from (commands()[name].help, command.help)
+    for each in command.params:
+        yield f"{each.help} {each.show_default}"
+        if each.opts[0].startswith("-"):
+            yield from (text for _, text in complete(GROUP, [name, each.opts[0]], "")[1])
+
+
+@pytest.mark.parametrize("name", [name for name in commands() if name not in {"guide", "help"}])  # which take any option
+def test_help_and_completion_name_no_option_that_the_command_lacks(name):
+    for text in described(name):
+        of_commands = re.findall(r"`fmapviz (?:(\w+) )?([^`]*)`", text)
+        of_itself = re.sub(r"`fmapviz [^`]*`", "", text)
+        for of, words in [(name, of_itself), *of_commands]:
+            named = {*re.findall(r"(?<![\w-])(?:--[a-z][\w-]*|-\w\b)", words)}
+            assert named <= options_of(of if of in commands() else "run"), text
 
 
 def test_marks_are_for_terminals():

@@ -30,7 +30,7 @@ def top(
         typer.Option(metavar="GLOB,...", help="Only layers whose name matches.", show_default="all of the run"),
     ] = None,
     exclude: Annotated[list[str] | None, typer.Option(metavar="GLOB,...", help="Leave these layers out.")] = None,
-    k: Annotated[int, typer.Option("-k", metavar="N", help="Images per channel; up to 16 for a run with --shard.")] = 9,
+    k: Annotated[int, typer.Option("-k", metavar="N", help="Images per channel; up to 16 for a run with shards.")] = 9,
     by: Annotated[
         str,
         word_option(words=("max", "mean", "min"), help="Rank images by the largest value, the mean or the smallest value."),
@@ -74,9 +74,9 @@ def top(
 ) -> int:
     """Draw the images of RUN with the largest values of each channel, and their receptive fields.
 
-    RUN keeps statistics: it was drawn with --to stats, or with --view top. Only the images that are shown go through the
-    network again. The table is RUN/top.csv, the pages are in RUN/_top and in the report. They replace earlier top images of
-    RUN: a run keeps those of the last command.
+    RUN keeps statistics: it was drawn by `fmapviz run --to stats`, or by `fmapviz run --view top`. Only the images that are
+    shown go through the network again. The table is RUN/top.csv, the pages are in RUN/_top and in the report. They replace
+    earlier top images of RUN: a run keeps those of the last command.
 
     Exit codes: as `fmapviz run`; 3 if some of these images can no longer be read, 4 if none can.
     """
