@@ -172,12 +172,14 @@ def _most_used(command: Any, context: Any, width: int) -> list[Row]:
     options = [each for each in command.get_params(context) if isinstance(each, TyperOption)]
     usual = [each for each in options if each.rich_help_panel == COMMON]
     if len(usual) < _FEW_OPTIONS:
-        usual = [each for each in options if each.opts[0] not in {"-h", "--help", "--json"}][:_MOST_OPTIONS]
+        own = [each for each in options if each.opts[0] not in {"-h", "--help", "--json", "--no-config"}]
+        json = [each for each in options if each.opts[0] == "--json"]
+        usual = [*own[: _MOST_OPTIONS - len(json)], *json]
     return [(_label(each), _shortened(each.help or "", width - _LABELS - 4)) for each in usual]
 
 
 def _shortened(text: str, width: int) -> str:
-    r"""Return the first part of a help text, with as many of the values that it lists as fit into a line.
+    r"""Return the first clause of a help text as a phrase of its own, or with the listed values that fit into a line.
 
     Example:
         >>> _shortened("What to draw; view.py:energy is yours.\n\n- maps: Outputs.\n\n- mean: Means.", 24)
@@ -186,11 +188,17 @@ def _shortened(text: str, width: int) -> str:
         'What to draw: maps, mean'
         >>> _shortened("Directory of all runs; or its address, such as s3://BUCKET/DIR.", 40)
         'Directory of all runs'
+        >>> _shortened("Dry run: estimate size and time from a sample. Writes nothing.", 60)
+        'Dry run: estimate size and time from a sample'
+        >>> _shortened("Second network: other weights, as --weights accepts them; model:NAME, another network.", 40)
+        'Second network'
     """
     text, *items = text.split(ITEM)
-    text = re.split(r"[.;:](?: |$)", text.strip())[0]
+    text = re.split(r"[.;](?: |$)", text.strip())[0]
+    name, _, explained = text.partition(": ")
     if not items:
-        return text
+        return text if not explained or len(text) <= width else name
+    text = name
     values = ", ".join(item.partition(":")[0] for item in items)
     return textwrap.shorten(f"{text}: {values}", width, placeholder=" ...")
 

@@ -48,7 +48,7 @@ def list_layers(
     ] = None,
     out: Annotated[
         str | None,
-        typer.Option("--out", metavar="DIR", help="With --to: write files to DIR.", show_default="standard output"),
+        typer.Option("--out", metavar="DIR", help="Write the files of --to to DIR.", show_default="standard output"),
     ] = None,
     json: JsonOption = False,
     **options: Any,  # some fields of RunConfig and InputOptions

@@ -18,7 +18,7 @@ def report(
         str | None,
         typer.Option(
             metavar="FILE|DIR",
-            help="The page of two runs.",
+            help="Where to write the page of two runs.",
             show_default="a name from both, in their common directory",
         ),
     ] = None,

@@ -40,7 +40,7 @@ def runs(
     out: Annotated[
         str | None, typer.Option("--out", metavar="DIR", help="The directory of all runs.", show_default="runs")
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", help=f"With {REMOVE}: do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Remove runs without asking.")] = False,
     json: JsonOption = False,
 ) -> None:
     """List the runs in DIR: contents, sizes, and the settings in which runs of one model differ.

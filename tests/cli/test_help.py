@@ -55,6 +55,23 @@ def test_short_help_has_usage_examples_and_most_used_options_in_30_lines(shown, 
         assert re.sub(r"\s+", " ", text).count(f"Commands: {', '.join(commands())}") == 1
 
 
+@pytest.mark.parametrize("words", HELPS, ids=" ".join)
+def test_each_text_of_short_help_is_a_phrase_of_its_own(shown, words):
+    text = shown(*words, "-h", columns=120)
+    listed = text.partition("Most used options\n")[2].partition("\n\n")[0]
+    options = re.findall(r"^  (-[\w-]+).*?\s\s(\S.*)$", re.sub(r"\n\s{8,}", "  ", listed), re.MULTILINE)
+    known = {name: each for each in GROUP.commands[words[0] if words else "run"].params for name in each.opts}
+    for option, does in options:
+        assert re.match(r"[A-Z][a-z]", does), does
+        assert not re.match(r"(With|Without|If|For|In|Of|And|Only if) \S+$", does), does
+        sentence = re.split(r"[.;](?: |\n|$)", known[option].help)[0]
+        assert does in {sentence, sentence.partition(": ")[0]} or does.startswith(f"{sentence.partition(': ')[0]}: "), does
+    assert len(options) == len(re.findall("^  -", listed, re.MULTILINE))
+    assert "--no-config" not in listed
+    names = {option for option, _ in options}
+    assert "--json" in names or "--json" not in known or names & {"--weights"}  # of the most used ones of a run
+
+
 @pytest.mark.parametrize("words", [*HELPS, ("help", "run")], ids=" ".join)
 @pytest.mark.parametrize("option", ["-h", "--help"])
 def test_help_stays_readable_in_a_narrow_terminal(shown, words, option):
