@@ -13,7 +13,7 @@ import typer
 from typer.main import get_command
 
 from fmapviz.cli import progress
-from fmapviz.cli.command import Command
+from fmapviz.cli.command import Command, LookUp
 from fmapviz.cli.commands import COMPLETING, commands
 from fmapviz.cli.former import FORMER
 from fmapviz.cli.help import HelpGroup, print_first_help
@@ -51,7 +51,8 @@ def _build(function: str, name: str) -> Command:
     alone = typer.Typer(rich_markup_mode=None, add_completion=False)
     looks_up = name in {"guide", "help"}  # an option, too
     command = load(function) if looks_up or name == "completion" else configurable(load(function))
-    alone.command(name, cls=Command, context_settings={"ignore_unknown_options": looks_up})(command)
+    kind = LookUp if looks_up or name in {"completion", "models"} else Command
+    alone.command(name, cls=kind, context_settings={"ignore_unknown_options": looks_up})(command)
     return cast("Command", get_command(alone))
 
 

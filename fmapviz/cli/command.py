@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from typer.core import TyperOption
 
 from fmapviz.cli.former import FORMER
-from fmapviz.cli.help import HelpCommand
+from fmapviz.cli.help import HelpCommand, keep_texts
 from fmapviz.cli.printing import print_message
 from fmapviz.cli.settings import print_settings, take_effect
 from fmapviz.errors import RequestError, quote
@@ -68,6 +68,15 @@ class Command(HelpCommand):
             values = given.get(option.name, [])
             if len(dict.fromkeys(values)) > 1:
                 yield option, values
+
+
+class LookUp(Command):
+    """A command whose parameters are texts and flags, which is as fast as `--help`."""
+
+    # Any: as above.
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the parameters."""
+        return keep_texts(super().get_params(ctx))
 
 
 def _collecting(option: TyperOption) -> TyperOption:

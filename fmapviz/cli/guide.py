@@ -93,7 +93,7 @@ def show_help(
     above: Any = context.parent  # of the group; the classes of groups are not public
     if not words:
         print_help(above.get_help())
-    elif words[0] in commands():
+    elif len(words) == 1 and words[0] in commands():
         command = above.command.commands[words[0]]
         with command.context_class(command, info_name=words[0], parent=above) as of:
             print_help(of.get_help())
@@ -130,6 +130,10 @@ def _check_topic(word: str) -> None:
         meant |= {command: f"`fmapviz help {command}`" for command in commands()}
         near = [meant[name] for name in nearest(word, meant, cutoff=0.65)]
         hint = meant_command(word) or (f"did you mean {', '.join(near)}?" if near else None)
+        first, *others = word.split() or [""]
+        if others and first in commands():
+            option = f", `fmapviz help {others[0]}` an option" if others[0].startswith("-") else ""
+            hint = f"one at a time: `fmapviz help {first}` shows all options{option}"
         if not hint and is_model(word):
             hint = f"it is a model: `fmapviz layers {word}` lists its layers, `fmapviz {word} INPUT...` draws them"
         hint = hint or f"{near_pages(word)}`fmapviz help` lists all commands, `fmapviz guide` all pages"

@@ -74,19 +74,24 @@ class HelpGroup(_WithHelp, TyperGroup):
     """A group of commands with this help; `run` is the one that `fmapviz MODEL INPUT...` calls."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """Return the parameters, with `-h`; to convert a value, Typer would import pydantic, for 0.07 s."""
-        params = super().get_params(ctx)
-        for each in params:
-            if each.is_flag:
-                each.default = each.default or False
-            else:
-                each.process_value = partial(_call_back, each)
-        return params
+        """Return the parameters, with `-h`."""
+        return keep_texts(super().get_params(ctx))
 
 
-# Any: the classes of contexts and options are not public.
-def _call_back(option: Any, ctx: Any, value: str | None) -> Any:
-    return option.callback(ctx, option, value)
+# Any: the classes of contexts and parameters are not public.
+def keep_texts(params: list[Any]) -> list[Any]:
+    """Return parameters which are flags or texts, not converted: Typer would import pydantic, for 0.07 s."""
+    for each in params:
+        if getattr(each, "is_flag", False):
+            each.default = each.default or False
+        else:
+            each.process_value = partial(_call_back, each)
+    return params
+
+
+# Any: as above.
+def _call_back(parameter: Any, ctx: Any, value: Any) -> Any:
+    return parameter.callback(ctx, parameter, value) if parameter.callback else value
 
 
 def print_first_help() -> None:

@@ -112,6 +112,7 @@ def test_all_of_the_help_has_examples_and_all_options(shown):
 def test_a_page_of_the_guide_is_help_too(shown):
     assert shown("help", "weights").startswith("# Weights")
     assert shown("help", "exit", "codes") == shown("guide", "exit-codes")
+    assert shown("help", "top", "images") == shown("guide", "top-images")  # top alone is a command
 
 
 @pytest.mark.parametrize(
@@ -124,11 +125,15 @@ def test_a_page_of_the_guide_is_help_too(shown):
         ("zzzz", "`fmapviz help` lists all commands, `fmapviz guide` all pages"),
         ("photo9.jpg", "`fmapviz help` lists all commands, `fmapviz guide` all pages"),
         ("resnet18", "it is a model: `fmapviz layers resnet18` lists its layers"),
+        ("run nonsense", "one at a time: `fmapviz help run` shows all options"),
+        ("run --view", "one at a time: `fmapviz help run` shows all options, `fmapviz help --view` an option"),
+        ("run layers", "one at a time: `fmapviz help run` shows all options"),
+        ("looks nonsense", "`fmapviz help` lists all commands, `fmapviz guide` all pages"),
     ],
 )
 def test_help_of_an_unknown_word_names_similar_ones(shown, word, hint):
     with pytest.raises(RequestError, match=f"no such command or page: '{word}'") as error:
-        shown("help", word)
+        shown("help", *word.split())
     assert hint in error.value.hint
 
 
@@ -200,7 +205,17 @@ def test_marks_are_for_terminals():
     assert "\x1b[1m" not in CliRunner().invoke(app, ["-h"]).stdout
 
 
-@pytest.mark.parametrize("words", [["-h"], ["run", "--help"], *thorough(["--help"], ["diff", "-h"], ["alexnet", "-h"], [])])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["-h"],
+        ["help", "run"],
+        ["models"],
+        *thorough(
+            ["run", "--help"], ["--help"], ["help"], ["guide"], ["completion", "zsh"], ["diff", "-h"], ["alexnet", "-h"], []
+        ),
+    ],
+)
 def test_help_imports_nothing_slow(words):
     """Typer imports pydantic to convert values, which takes as long as all the rest."""
     program = (
