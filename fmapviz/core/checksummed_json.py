@@ -24,6 +24,7 @@ CHECKSUM_BYTES = 70  # the end of a record, with its checksum
 MAX_BYTES = 2**28  # a record of 500,000 files; a larger file is no record, and is not read to its end
 
 _CHECKSUM = b',\n "sha256": "'
+_ENTRY = frozenset({"name", "size", "sha256", "members", "object"})  # keys of the entry of a file
 _BEGINNING = b'{\n "fmapviz": '
 
 
@@ -58,9 +59,25 @@ def dumps(document: dict[str, Any]) -> bytes:
 
 
 def is_intact(data: bytes) -> bool:
-    """Return True if a record is byte for byte as `dumps` formatted it."""
+    """Return True if a record ends with the checksum of what precedes it."""
     body, _, end = data.rpartition(_CHECKSUM)
     return end == hashlib.sha256(body).hexdigest().encode() + b'"\n}\n'
+
+
+def is_formatted(data: bytes) -> bool:
+    """Return True if a record is byte for byte what `dumps` makes of its content, so that lines of it can be counted.
+
+    Example:
+        >>> is_formatted(dumps({"fmapviz": 1})), is_formatted(dumps({"fmapviz": 1}).replace(b" 1", b"  1"))
+        (True, False)
+    """
+    document = parse(data)
+    if document is None or document.pop("sha256", None) is None:
+        return False
+    try:
+        return dumps(document) == data
+    except (ValueError, RecursionError):  # NaN, for example
+        return False
 
 
 def is_truncated(data: bytes) -> bool:
@@ -112,7 +129,10 @@ def load(path: Path, *, intact: bool = False) -> dict[str, Any] | None:
 
 
 def entries(document: Mapping[str, Any]) -> list[dict[str, Any]] | None:
-    """Return the files that a record lists, each with `name`, `size` and `sha256`; None if the list is malformed."""
+    """Return the files that a record lists, each with `name`, `size` and `sha256`; None if the list is malformed.
+
+    An entry of a unit may have `members`, and that of a remote file `object`; another key is malformed.
+    """
     listed = document.get("files")
     return listed if isinstance(listed, list) and all(map(_is_entry, listed)) else None
 
@@ -132,7 +152,9 @@ def is_path(text: object) -> TypeGuard[str]:
 
 def _is_entry(entry: object) -> bool:
     """Return True for an entry of a file in the record's own directory."""
-    if not isinstance(entry, dict) or not isinstance(entry.get("size"), int) or not isinstance(entry.get("sha256"), str):
+    if not isinstance(entry, dict) or not entry.keys() <= _ENTRY:
+        return False
+    if not isinstance(entry.get("size"), int) or not isinstance(entry.get("sha256"), str):
         return False
     names = (entry.get("name"), entry.get("object", "-"))
     return all(is_path(name) and name not in {"", ".", ".."} and "/" not in name for name in names)

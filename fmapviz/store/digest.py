@@ -2,19 +2,16 @@
 
 It is the SHA-256 of a list like that of `sha256sum`, with a line for `run.json` and one for each `unit.json`, sorted by the
 bytes of their paths. Of `run.json` only the line with the settings counts. Of `unit.json`, which has the checksums of the
-other files, all lines count except those that hold a path, a time, or the checksum of a file with one. So two runs with the
-same settings, inputs and results have the same digest, wherever and whenever they were drawn. What other commands make from
-the units of a run, such as its top images, does not count. The page *reliability* of the
-guide computes it with shell tools.
+other files, all lines count except those of its source, of the images of a shard, and of files that hold a path or a time.
+So two runs with the same settings, inputs and results have the same digest, wherever and whenever they were drawn. What
+other commands make from the units of a run, such as its top images, does not count. The page *reliability* of the guide
+computes it with shell tools.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import os
-import re
-from collections import defaultdict
 from functools import cache
 from io import BytesIO
 from pathlib import Path
@@ -23,13 +20,12 @@ from typing import TYPE_CHECKING, BinaryIO
 from fmapviz.core import checksummed_json, registry
 from fmapviz.core.file_names import INDEX_FILE, RUN_FILE, UNIT_FILE
 from fmapviz.core.members import load
+from fmapviz.store.unit import read_unit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-_PATH, _OWN_CHECKSUM, _SETTINGS = b'"path": ', b' "sha256": ', b' "settings": '
-_ENTRY = re.compile(rb' *\{"name": ("(?:[^"\\]|\\.)*")')
-_OBJECT = re.compile(rb', "object": "[^"]*"')  # the name of a remote file, if it is another one
+_SETTINGS, _KEY, _ITEM = b' "settings": ', b' "', b"  "  # begin lines of records
 
 
 class Digests:
@@ -55,7 +51,7 @@ class Digests:
             return
         if not (is_sound and content):
             self._incomplete.add(run)
-        if content and directory.relative_to(run).as_posix() not in units_of_other_commands():
+        if content and not _is_of_other_command(directory, run):
             record = directory.relative_to(run) / (RUN_FILE if is_run else UNIT_FILE)
             self._lines[run].append(os.fsencode(f"{content}  ./{record.as_posix()}\n"))
 
@@ -92,13 +88,18 @@ def content_of(directory: Path, open_file: Callable[[Path], BinaryIO]) -> str:
     Args:
         directory: The unit or run; its files are as the record lists them.
         open_file: Opens a file of the unit.
+
+    Raises:
+        ValueError: The record, or a file that counts in part, is not formatted as fmapviz does it.
     """
     name = UNIT_FILE if (directory / UNIT_FILE).is_file() else RUN_FILE
     try:
         data = checksummed_json.read(directory / name)
+        if not checksummed_json.is_formatted(data):
+            raise ValueError("not formatted as fmapviz does it")
         lines = _lines_of_unit(data, directory, open_file) if name == UNIT_FILE else _lines_of_run(data)
         return hashlib.sha256(b"".join(lines)).hexdigest()
-    except (OSError, ValueError):
+    except OSError:
         return ""
 
 
@@ -107,18 +108,33 @@ def _lines_of_run(data: bytes) -> Iterator[bytes]:
 
 
 def _lines_of_unit(data: bytes, unit: Path, open_file: Callable[[Path], BinaryIO]) -> Iterator[bytes]:
-    other, found = lasting_files(), defaultdict[str, str](str)
-    for line in BytesIO(data):  # as `grep` does
-        entry = _ENTRY.match(line)
-        name = str(json.loads(entry[1])) if entry else ""
-        if name in other:
-            found[name] = other[name]
-        elif _PATH not in line and not line.startswith(_OWN_CHECKSUM):
-            yield _OBJECT.sub(b"", line)
-    for name, reference in sorted(found.items()):
-        if reference:
+    record = checksummed_json.parse(data) or {}
+    other, listed = lasting_files(), [entry["name"] for entry in record["files"]]
+    for entry in record["files"]:
+        entry.pop("object", None)  # the name of a remote file, if it is another one
+    del record["sha256"]
+    key, items = b"", iter(listed)
+    for line in BytesIO(checksummed_json.dumps(record)):
+        if line.startswith(_KEY):
+            key = line.split()[0]
+        is_item = line.startswith(_ITEM)
+        if key in {b'"unit":', b'"sha256":'} and not line.startswith(b"}"):
+            continue
+        if is_item and (key == b'"images":' or (key == b'"files":' and next(items) in other)):
+            continue
+        yield line
+    for name in sorted({*listed} & other.keys()):
+        if other[name]:
             with open_file(unit / name) as file:
-                yield f"{load(reference)(file)}  {name}\n".encode()
+                yield f"{load(other[name])(file)}  {name}\n".encode()
+
+
+def _is_of_other_command(unit: Path, run: Path) -> bool:
+    """Return True for a unit that another command makes; an image may have a directory of its name."""
+    name = unit.relative_to(run).as_posix()
+    own = [each for each in units_of_other_commands() if f"{name}/".startswith((f"{each}/", f"{each}~"))]
+    record = read_unit(unit) if own else None
+    return record is not None and f"_{record['unit']['kind']}" in own
 
 
 @cache

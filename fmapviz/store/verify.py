@@ -26,7 +26,7 @@ from fmapviz.core.file_names import (
     own_run_files,
     run_files_of,
 )
-from fmapviz.errors import RefusedError, RequestError, quote, suggest_file
+from fmapviz.errors import RefusedError, RequestError, printable, quote, suggest_file
 from fmapviz.store import run_files
 from fmapviz.store.digest import Digests, content_of
 from fmapviz.store.failures import LONGEST_LOG
@@ -160,7 +160,15 @@ def _is_run(checked: Verified) -> bool:
 def _with_content(step: Callable[[], Verified], copy: LocalCopy) -> Verified:
     """Check a directory and read what counts for the digest of its run."""
     checked = step()
-    return checked if checked.problems else replace(checked, content=content_of(checked.directory, copy.open))
+    if checked.problems:
+        return checked
+    try:
+        return replace(checked, content=content_of(checked.directory, copy.open))
+    except ValueError as error:
+        is_unit = (checked.directory / UNIT_FILE).is_file()
+        record = checked.directory / (UNIT_FILE if is_unit else RUN_FILE)
+        problem = Problem(record, f"damaged: {printable(str(error))}", "repair" if is_unit else "none")
+        return replace(checked, problems=(problem,))
 
 
 def _verify(copy: LocalCopy, *, hashed: bool) -> Iterator[Verified]:
@@ -399,6 +407,8 @@ def _check_unit(
         return Verified(directory, 0, (Problem(directory / UNIT_FILE, (damage or ["damaged"])[0], "repair"),))
     claimed = {entry["name"] for entry in record["files"]}
     found = [*_file_problems(directory, record["files"], "repair", checksum)]
+    if run is not None and "\n" in directory.relative_to(run).as_posix():  # in the list of the digest it would be two lines
+        found.append(Problem(directory, "its name has a line break, which fmapviz does not write", "remove"))
     if run is not None and fingerprint is not None and not found:
         if record.get("run") != fingerprint:
             found.append(Problem(directory, "belongs to a run with other settings", "remove"))

@@ -7,11 +7,14 @@ import json
 import os
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 from cases import thorough
 from documents import blocks_of
 from faults import SHARDS, Scenario
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from image_files import paint
 from recorded_runs import digest_of, forge
 from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
@@ -20,7 +23,7 @@ from tensorboard.compat.proto.event_pb2 import Event
 from fmapviz.config import Part, Style
 from fmapviz.core import checksummed_json
 from fmapviz.formats.tensorboard.event_file import lasting_digest
-from fmapviz.store.digest import Digests
+from fmapviz.store.digest import Digests, content_of
 from fmapviz.store.remote.local_copy import local_copy
 from fmapviz.store.verify import verify_copy
 
@@ -140,13 +143,108 @@ def test_a_picture_in_an_archive_counts(copied):
 # --- others compute it
 
 
-def test_the_guide_computes_it_with_shell_tools(runs, tmp_path):
+def shell_digest(place):
+    """Return what the lines of the guide print for the run `runs/shapesnet` in a directory."""
     (script,) = [block.text for block in blocks_of("reliability") if block.kind == "bash" and "sha256sum" in block.text]
+    found = subprocess.run(["bash", "-c", script], cwd=place, capture_output=True, text=True, check=True)
+    return f"sha256:{found.stdout.split()[0]}"
+
+
+def test_the_guide_computes_it_with_shell_tools(runs, tmp_path):
     place = tmp_path / "runs"
     paint_all(tmp_path / "in")
-    Scenario({"to": ["png", "html", "stats"]}).run(tmp_path / "in", place, name="shapesnet")
-    found = subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert f"sha256:{found.stdout.split()[0]}" == digest_of(place)
+    for name in ("_top/a.png", "unit.json/a.png", "report.js/a.png"):
+        paint(tmp_path / "in" / name, 5)
+    shutil.copy(tmp_path / "in/a.png", tmp_path / "_top")
+    Scenario({"to": ["png", "html", "stats"]}).run([tmp_path / "in", tmp_path / "_top"], place, name="shapesnet")
+    assert shell_digest(tmp_path) == digest_of(place)
+
+
+NAMES = st.sampled_from(
+    ["report.js", "unit", "images", "files", 'a"path', '{"path": "x", ', "settings", "unit.json", "\n", "\\", "ü", "}", "  "]
+) | st.text(max_size=9)
+ITEMS = st.lists(st.dictionaries(st.sampled_from(["path", "name", "size", "object"]) | NAMES, NAMES, max_size=3), max_size=3)
+FILES = st.lists(st.sampled_from(["report.js", "00_0.maps.png", "report.json", "xreport.js"]), unique=True)
+FIELDS = st.dictionaries(st.sampled_from(["layers", "images", "model"]) | NAMES, ITEMS | NAMES, max_size=4)
+
+
+def record_of(fields, listed, kind="image"):
+    key = {"kind": kind, "path": "/a.png", "name": "a.png", "version": {"size": 1}}
+    entries = [{"name": name, "size": 1, "sha256": "ab"} for name in listed]
+    fixed = {"fmapviz": 2, "unit": key, "files": entries}
+    return checksummed_json.dumps(
+        {
+            "fmapviz": 2,
+            "unit": key,
+            **{name: fields[name] for name in fields if name not in {*fixed, "sha256"}},
+            "files": entries,
+        }
+    )
+
+
+@settings(deadline=None, max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    fields=FIELDS, listed=FILES, kind=st.sampled_from(["image", "top"]), other=st.sampled_from(["_top", "_top~1", "_top/a"])
+)
+def test_the_shell_tools_agree_whatever_a_record_holds(fields, listed, kind, other, tmp_path):
+    run = tmp_path / "runs/shapesnet"
+    shutil.rmtree(run, ignore_errors=True)
+    digests = Digests()
+    for name, record in {
+        "run.json": checksummed_json.dumps({**fields, "fmapviz": 2, "settings": fields}),
+        "a.png/unit.json": record_of(fields, listed),
+        f"{other}/unit.json": record_of({}, listed, kind),
+    }.items():
+        path = run / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(record)
+        digests.note(path.parent, content_of(path.parent, Path.open), is_run=path.name == "run.json")
+    assert shell_digest(tmp_path) == digests.digest(run)
+
+
+@settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(fields=FIELDS, other=FIELDS, listed=FILES)
+def test_each_field_of_a_record_counts_but_the_images_of_a_shard(fields, other, listed, tmp_path):
+    contents = []
+    for each in (fields, other):
+        (tmp_path / "unit.json").write_bytes(record_of(each, listed))
+        contents.append(content_of(tmp_path, Path.open))
+    kept = [
+        [(name, "items" if name == "images" and has_objects(value) else value) for name, value in each.items()]
+        for each in (fields, other)
+    ]  # fmt: skip
+    reserved = {"fmapviz", "unit", "files", "sha256"}
+    one, two = ([entry for entry in each if entry[0] not in reserved] for each in kept)
+    assert (contents[0] == contents[1]) == (one == two)
+
+
+def has_objects(value):
+    return isinstance(value, list) and bool(value)
+
+
+FORMS = {
+    "a path in the entry of a file": lambda data: data.replace(b'{"name": ', b'{"path": "x", "name": '),
+    "another key in the entry of a file": lambda data: data.replace(b', "size": ', b', "more": 1, "size": ', 1),
+    "all in one line": lambda data: data.replace(b"\n", b" "),
+    "files in the line of the unit": lambda data: data.replace(b',\n "run": ', b', "run": '),
+    "more spaces": lambda data: data.replace(b'\n "layers": ', b'\n  "layers": '),
+    "a key twice": lambda data: data.replace(b'\n "run": ', b'\n "model": "x",\n "run": '),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_record_of_another_form_is_named_and_has_no_digest(form, copied):
+    run = copied("everything")
+    record = run / "a.png/unit.json"
+    body = FORMS[form](record.read_bytes().rpartition(b',\n "sha256": "')[0])
+    record.write_bytes(body + b',\n "sha256": "' + hashlib.sha256(body).hexdigest().encode() + b'"\n}\n')
+    assert checksummed_json.is_intact(record.read_bytes())
+    with local_copy(run) as copy:
+        digests = Digests()
+        problems = [problem for each in verify_copy(copy, digests=digests) for problem in each.problems]
+    assert [each.path.relative_to(run).as_posix() for each in problems] == ["a.png/unit.json"]
+    assert problems[0].kind == "damaged"
+    assert digests.digest(run) is None
 
 
 def test_tensorboard_reads_the_events_that_count(runs):
@@ -158,6 +256,18 @@ def test_tensorboard_reads_the_events_that_count(runs):
         digest.update(event.SerializeToString(deterministic=True))
     with path.open("rb") as file:
         assert lasting_digest(file) == digest.hexdigest()
+
+
+def test_a_name_that_is_two_lines_of_the_list_is_named(copied):
+    run = copied("events alone")
+    name = f"c.png/unit.json\n{hashlib.sha256(b'').hexdigest()}  ./b.png"
+    (run / name).parent.mkdir(parents=True)
+    shutil.move(run / "b.png", run / name)
+    record = json.loads((run / name / "unit.json").read_bytes())
+    del record["sha256"]
+    record["unit"]["name"] = name
+    (run / name / "unit.json").write_bytes(checksummed_json.dumps(record))
+    assert digest_of(run) is None
 
 
 # --- the command
