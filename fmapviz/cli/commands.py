@@ -92,8 +92,8 @@ _ABOUT_RUNS = (
         help="Write one picture of a run with shards to a file.",
         function="fmapviz.cli.verify:extract",
         examples=(
-            ("fmapviz shapesnet photos --shard 100 --to tar", "first: pack images, 100 per archive"),
-            ("fmapviz extract runs/shapesnet --image photo.jpg --layer features.0.conv", "one picture of it, as PNG"),
+            ("fmapviz shapesnet photos --shard 100 --to tar --name packed", "first: pack images, 100 per archive"),
+            ("fmapviz extract runs/packed --image photo.jpg --layer features.0.conv", "one picture of it, as PNG"),
         ),
     ),
 )

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import re
 from contextlib import suppress
+from fnmatch import fnmatchcase
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from fmapviz.cli.commands import commands
 from fmapviz.cli.pages import PAGES, codes_in, rows_of_codes
 from fmapviz.core import files, registry
+from fmapviz.core.file_names import RUN_FILE, UNIT_FILE
 from fmapviz.core.user_code import references_in
 from fmapviz.models.known_layers import KnownModel, recall
 from fmapviz.models.load import model_names
@@ -24,7 +27,8 @@ if TYPE_CHECKING:
 # Also complete with files, or with directories, which shells do better.
 Kind = Literal["words", "files", "directories"]
 
-_MOST_RECORD = 2**22  # bytes of a `run.json`
+_MOST_RECORD = 2**22  # bytes of a `run.json` or `unit.json`
+_MOST_SHARDS = 20  # whose images are listed
 _FILES = re.compile(r"\b(FILE|INPUT|IMAGE|PATH)\b")
 
 
@@ -90,6 +94,26 @@ def complete_runs(_word: str, values: Values) -> Iterator[Item]:
         yield from ((Path(path).name, text) for path, text in _runs(Path(out)) if Path(path).name not in typed)
 
 
+def complete_image(_word: str, values: Values) -> Iterator[Item]:
+    """Yield the names of the images in the first shards of a run."""
+    directory = Path(values.get("directory") or "")
+    for record in islice(sorted([directory / UNIT_FILE, *directory.glob(f"*/{UNIT_FILE}")]), _MOST_SHARDS):
+        with suppress(OSError, ValueError, LookupError, TypeError, RecursionError):
+            unit = json.loads(files.read(record, most=_MOST_RECORD))
+            yield from ((image["name"], "") for image in unit["images"] if "failed" not in image)
+
+
+def complete_drawn_layer(_word: str, values: Values) -> Iterator[Item]:
+    """Yield the names of the layers that a run draws."""
+    yield "input", "the preprocessed input"
+    known, record = _known(values), _record_of(values)
+    settings = record.get("settings") or {} if record else {}
+    of_types = [name for name, kind in (known.layers if known else {}).items() if kind in settings.get("types", ())]
+    for name in of_types:
+        if not any(fnmatchcase(name, glob) for glob in settings.get("exclude", ())):
+            yield name, known.layers[name] if known else ""
+
+
 def complete_page(_word: str, values: Values) -> Iterator[Item]:
     """Yield the pages of the guide and the codes of failed inputs; behind `exit` or `code`, the exit codes."""
     codes = [code for row in rows_of_codes() for code in codes_in(row)]
@@ -127,6 +151,8 @@ COMPLETERS: Mapping[str, Callable[[str, Values], Iterable[Item]]] = {
     "runs": complete_run,
     "directory": complete_run,
     "runs.words": complete_runs,
+    "extract.image": complete_image,
+    "extract.layer": complete_drawn_layer,
     "page": complete_page,
     "help.words": complete_topic,
     "generate": complete_generated,
@@ -136,11 +162,21 @@ LISTS = {"layers", "exclude", "types", "target"}  # take several values with com
 
 def _known(values: Values) -> KnownModel | None:
     """Return what is known of the model that was typed, or of that of the run."""
-    model = values.get("model")
-    if isinstance(values.get("run"), str):
-        with suppress(OSError, ValueError, LookupError, TypeError, RecursionError):
-            model = json.loads(files.read(Path(values["run"], "run.json"), most=_MOST_RECORD))["request"]["model"]
+    model, record = values.get("model"), _record_of(values)
+    if record:
+        with suppress(LookupError, TypeError):
+            model = record["request"]["model"]
     return recall(model) if isinstance(model, str) else None
+
+
+def _record_of(values: Values) -> dict[str, Any] | None:
+    """Return the record of the run that was typed, or of the run of a shard."""
+    run = values.get("run") or values.get("directory")
+    for folder in (Path(run), Path(run).parent) if isinstance(run, str) else ():
+        with suppress(OSError, ValueError, RecursionError):
+            record = json.loads(files.read(folder / RUN_FILE, most=_MOST_RECORD))
+            return record if isinstance(record, dict) else None
+    return None
 
 
 def _as_glob(name: str, special: str = "") -> str:

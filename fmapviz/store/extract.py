@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from fmapviz.store.remote.local_copy import LocalCopy
 
 _NAMES = 1000  # to choose a suggestion from
+_FEW = 4  # that are named if none is similar
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,11 @@ def extract(
     with local_copy(directory, {INDEX_FILE}) as copy:
         shards = _shards(copy.directory)
         if not shards:
+            beside = [
+                quote(path.parent) for path in sorted(copy.directory.parent.glob(f"*/{RUN_FILE}")) if _shards(path.parent)
+            ]
             hint = "without --shard, pictures are in a directory named like their image"
+            hint += f"; there are shards in {first_few(beside)}" if beside else ""
             raise RequestError(f"no shards in {quote(copy.directory)}", hint=hint)
         found = _find(shards, image)
         runs = dict.fromkeys(shard.parent for shard, _ in found)
@@ -207,4 +212,5 @@ def _near(shards: Sequence[Path], image: str) -> str | None:
         names |= dict.fromkeys(pc.unique(table["image"]).to_pylist())
         if len(names) > _NAMES:
             break
-    return suggest(printable(image), list(names))
+    first = [quote(name) for name in names][:_FEW]
+    return suggest(printable(image), list(names)) or (f"there are others, such as {', '.join(first)}" if first else None)

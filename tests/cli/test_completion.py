@@ -43,6 +43,12 @@ def place(tmp_path, monkeypatch):
     for name, model in {"first": "resnet18", "second": "unknown"}.items():
         (tmp_path / "runs" / name).mkdir(parents=True)
         (tmp_path / "runs" / name / "run.json").write_text(json.dumps({"request": {"model": model}}))
+    settings = {"types": ["Conv2d"], "exclude": ["blocks.1.*"]}
+    record = {"request": {"model": "resnet18"}, "settings": settings}
+    (tmp_path / "runs" / "first" / "run.json").write_text(json.dumps(record))
+    (tmp_path / "runs" / "first" / "shard-000000").mkdir()
+    images = [{"name": "star.jpg"}, {"name": "star 2.jpg"}, {"name": "stop.jpg", "failed": "E_DECODE"}]
+    (tmp_path / "runs" / "first" / "shard-000000" / "unit.json").write_text(json.dumps({"images": images}))
     (tmp_path / "runs" / "notes").mkdir()
     remember("resnet18", LAYERS, CLASSES)
     remember("timm:odd", {"a[0]": "Block", "a[0].conv": "Conv2d"})
@@ -119,6 +125,12 @@ def values(group):
         ("top runs/first --layers st", ["stem"]),
         ("top runs/second --layers st", []),
         ("report runs/first runs/s", ["runs/second"]),
+        ("extract runs/first --image st", ["star.jpg", "star 2.jpg"]),
+        ("extract runs/first/shard-000000 --image st", ["star.jpg", "star 2.jpg"]),
+        ("extract runs/second --image ", []),
+        ("extract --image ", []),
+        ("extract runs/first --layer ", ["input", "stem", "blocks.0.conv"]),
+        ("extract runs/second --layer ", ["input"]),
         ("runs re", ["remove"]),
         ("runs remove ", ["first", "second"]),
         ("runs remove first ", ["second"]),

@@ -670,6 +670,7 @@ def test_of_several_pictures_one_has_to_be_chosen(tmp_path):
     ("image", "layer", "message", "hint"),
     [
         ("9.png", "first", "no such image: '9.png'", "did you mean"),
+        ("photograph", "first", "no such image: 'photograph'", "there are others, such as '2.png', '3.png', '4.png', '5.png'"),
         ("2.png", "frist", "no such layer: 'frist'", "did you mean 'first'"),
         ("3.png", "first", "'3.png' was not drawn: E_FORMAT", None),
     ],
@@ -694,11 +695,15 @@ def test_extraction_from_a_damaged_shard_is_an_error(inputs, tmp_path):
         extract.extract(tmp_path / "out", image="2.png", layer="first")
 
 
-@pytest.mark.thorough
 def test_extraction_without_shards_or_pictures_is_refused_with_the_reason(inputs, tmp_path):
     draw(inputs, tmp_path / "single", shard=None, to="png")
-    with pytest.raises(RequestError, match="no shards in"):
-        extract.extract(tmp_path / "single", image="2.png", layer="first")
+    with pytest.raises(RequestError, match="no shards in") as raised:
+        extract.extract(tmp_path / "single" / "run", image="2.png", layer="first")
+    assert raised.value.hint == "without --shard, pictures are in a directory named like their image"
+    packed = draw(inputs, tmp_path / "single", to="tar", name="packed").directory
+    with pytest.raises(RequestError, match="no shards in") as raised:
+        extract.extract(tmp_path / "single" / "run", image="2.png", layer="first")
+    assert raised.value.hint.endswith(f"; there are shards in '{packed}'")
     draw(inputs, tmp_path / "out", to="stats")
     with pytest.raises(RequestError, match="no pictures of 'first' were written"):
         extract.extract(tmp_path / "out", image="2.png", layer="first")
