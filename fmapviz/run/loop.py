@@ -139,10 +139,10 @@ def run(
             found = _saying(session.model.assumption, found, of_inputs)
         if not isinstance(inputs, list) or is_all_prepared(inputs):
             notices = [each for each in notices if each != session.model.assumption]
-        notices += _explain_number(session)
         for message in notices:
             on_event(Notice(message))
-        watch = RunWatch(session, on_event)
+        of_number = [*map(Notice, _explain_number(session))]
+        watch = RunWatch(session, _once_written(of_number, on_event))
         with ExitStack() as stack:
             stack.callback(close_films)
             stack.callback(destination.discard_run, session.directory)
@@ -154,7 +154,7 @@ def run(
         if bar:
             bar.total = summary.found
             bar.show()
-        for notice in of_inputs:
+        for notice in (*of_number, *of_inputs):
             on_event(notice)
         for message in _crowds(session, summary):
             on_event(Notice(message))
@@ -235,6 +235,17 @@ def _saying(assumption: str, found: Iterator[ImageFile | Failure], notices: list
             notices.append(Notice(assumption))
             assumption = ""
         yield each
+
+
+def _once_written(notices: list[Notice], on_event: Callable[[Event], None]) -> Callable[[Event], None]:
+    """Return a function that reports events, and before the first finished image the notices, which it removes."""
+
+    def report(event: Event) -> None:
+        while notices and isinstance(event, Outcome) and event.status != "failed":
+            on_event(notices.pop(0))
+        on_event(event)
+
+    return report
 
 
 def _explain_number(session: Session) -> Iterator[str]:

@@ -517,6 +517,15 @@ def test_a_number_in_the_name_of_a_run_is_explained(pictures, look, tmp_path):
         assert [event.message for event in events if isinstance(event, Notice)][-1] == message
 
 
+def test_the_number_of_a_run_that_is_refused_is_not_explained(pictures, look, tmp_path):
+    look(pictures)
+    events = []
+    with pytest.raises(RequestError, match="outside the picture"):
+        look(pictures, views="similarity", style=Style(anchor="5000,3"), on_event=events.append)
+    assert [event for event in events if isinstance(event, Notice)] == []
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["net"]
+
+
 def test_a_network_that_was_trained_further_is_another_run(pictures, look):
     model = Net()
     look(pictures, model, name="mine")

@@ -670,7 +670,12 @@ def test_of_several_pictures_one_has_to_be_chosen(tmp_path):
     ("image", "layer", "message", "hint"),
     [
         ("9.png", "first", "no such image: '9.png'", "did you mean"),
-        ("photograph", "first", "no such image: 'photograph'", "there are others, such as '2.png', '3.png', '4.png', '5.png'"),
+        (
+            "photograph",
+            "first",
+            "no such image: 'photograph'",
+            "there are others, such as '2.png', '3.png', '4.png', '5.png'",
+        ),
         ("2.png", "frist", "no such layer: 'frist'", "did you mean 'first'"),
         ("3.png", "first", "'3.png' was not drawn: E_FORMAT", None),
     ],
