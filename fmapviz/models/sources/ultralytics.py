@@ -79,13 +79,14 @@ def load(name: str, *, weights: str | Mapping[str, Any] | None, preprocessing: I
             "and pass weights='own.pth' with its architecture, such as ultralytics:yolo11n.yaml",
         )
     plain = re.sub(r"(?<=\d)[nslmx](?=[-.])", "", full)  # the size is no part of the file's name
-    if "/" in full or not any(path.name in {full, plain} for path in _FOLDER.rglob("*.yaml")):
+    file = next((path for path in _FOLDER.rglob("*.yaml") if path.name in {full, plain}), None)
+    if "/" in full or file is None:
         known = model_names()
         raise RequestError(
             f"no such architecture in ultralytics: {quote(full)}",
             hint=suggest(full, known) or "fmapviz.model_names('ultralytics:*') lists them",
         )
-    loaded = load_weights("random" if weights == "default" else weights, partial(_build, full, arguments))
+    loaded = load_weights("random" if weights == "default" else weights, partial(_build, file.with_name(full), arguments))
     notices = loaded.notices
     if weights == "default":
         notices = ("random weights: those of ultralytics are pickled networks; weights=FILE takes a state dict", *notices)
@@ -102,15 +103,16 @@ def load(name: str, *, weights: str | Mapping[str, Any] | None, preprocessing: I
     return replace(loaded.as_model(f"ultralytics:{name}", preparation), notices=notices)
 
 
-def _build(full: str, arguments: dict[str, Any]) -> nn.Module:
+def _build(file: Path, arguments: dict[str, Any]) -> nn.Module:
+    """Build an architecture from a file of the package: a file of the same name may be in the working directory."""
     # Any: literals.
     try:
         with unpatched():
-            facade = ultralytics.RTDETR if full.startswith("rtdetr") else ultralytics.YOLO
-            network: nn.Module = facade(full).model
+            facade = ultralytics.RTDETR if file.name.startswith("rtdetr") else ultralytics.YOLO
+            network: nn.Module = facade(str(file)).model
             built: Any = type(network)
             module: nn.Module = built(network.yaml, verbose=False, **arguments) if arguments else network
     except Exception as error:
         hint = "its models take nc=, the number of classes, and ch=, the number of channels"
-        raise refused("ultralytics", full, arguments, error, hint=hint) from error
+        raise refused("ultralytics", file.name, arguments, error, hint=hint) from error
     return module

@@ -42,6 +42,17 @@ def test_sizes_and_arguments_reach_the_package():
         load_model("ultralytics:yolo11n.yaml(depth=5)")
 
 
+def test_a_file_of_the_same_name_in_the_working_directory_is_not_read(tmp_path, monkeypatch):
+    """ultralytics evaluates what such a file names as activation."""
+    monkeypatch.chdir(tmp_path)
+    activation = f"open({str(tmp_path / 'mark')!r}, 'w')"
+    for name in ("yolo11n-cls.yaml", "yolo11-cls.yaml"):
+        (tmp_path / name).write_text(f'nc: 2\nactivation: "{activation}"\nbackbone: [[-1, 1, Conv, [8, 3, 2]]]\nhead: []\n')
+    network = outline_model("ultralytics:yolo11n-cls.yaml").module
+    assert len(network.model) > 5
+    assert not (tmp_path / "mark").exists()
+
+
 @pytest.mark.parametrize(
     ("name", "message", "hint"),
     [
