@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 from contextlib import suppress
 from enum import Enum
 from fnmatch import fnmatchcase
 from importlib import import_module
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from typing import TYPE_CHECKING, cast
 
 from fmapviz.config import InputOptions, check_type, check_weights, explain_arguments, renamed
@@ -180,7 +181,7 @@ def _no_model(spec: str) -> RequestError:
     if name in model_names() and module.partition(".")[0] in {"models", *registry.sources()}:
         return RequestError(f"no such model: {quote(spec)}", hint=f"type {name}")
     for file, attribute in ((f"{spec}.py", "build"), (f"{module}.py", name)):
-        if Path(file).is_file():
+        if os.path.isfile(file):  # noqa: PTH113  the name may be too long for a path
             return RequestError(
                 f"no such model: {quote(spec)}", hint=f"code of yours is named with a function: {file}:{attribute}"
             )

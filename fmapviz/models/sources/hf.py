@@ -126,7 +126,7 @@ def _locate(full: str) -> _Files:
     if full in transformers.CONFIG_MAPPING:
         return _Files()
     folder = Path(full)
-    if folder.is_dir():
+    if os.path.isdir(full):  # noqa: PTH112  as above
         if not (folder / _CONFIG).is_file():
             raise RequestError(
                 f"no {_CONFIG} in the folder {quote(full)}", hint="save_pretrained() of transformers writes it"

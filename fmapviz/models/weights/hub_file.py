@@ -32,9 +32,13 @@ def find_on_hub(
         instead: Alternatives to the cache, for the hint.
 
     Raises:
-        WeightsError: They are not in the cache, and the hub cannot be reached or refuses the request.
+        WeightsError: They are not in the cache, and the hub cannot be reached or refuses the request. Or no repository can
+            have this name.
     """
-    found = {name: huggingface_hub.try_to_load_from_cache(repository, name, revision=revision) for name in names}
+    try:
+        found = {name: huggingface_hub.try_to_load_from_cache(repository, name, revision=revision) for name in names}
+    except errors.HFValidationError as error:
+        raise WeightsError(f"not a name of the Hugging Face hub: {quote(repository)}", hint=one_line(error)) from error
     cached = next((path for path in found.values() if isinstance(path, str)), None)
     if cached:
         return Path(cached)

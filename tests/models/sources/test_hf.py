@@ -269,6 +269,12 @@ def test_a_configuration_names_no_kernel_that_would_be_downloaded_and_run(hub, w
     assert load_model("hf:some/vit").module.config._attn_implementation in {"sdpa", "eager"}
 
 
+def test_names_that_no_repository_has_are_an_error():
+    for name in (f"{'a' * 300}/b", "a--b/c", "a/b.git"):
+        with pytest.raises(WeightsError, match="not a name of the Hugging Face hub"):
+            load_model(f"hf:{name}")
+
+
 def test_code_of_a_repository_is_not_run(hub, tmp_path):
     file = hub.folder / "config.json"
     values = json.loads(file.read_text())
