@@ -237,7 +237,7 @@ def find_in(home: ModuleType, reference: CodeReference, known: Sequence[str]) ->
                 hint=suggest(reference.attribute, known) or f"there are: {', '.join(known) or 'no functions or classes'}",
             )
         found = getattr(found, part)
-    check_called(reference.module, reference.name, found)
+    check_called(reference.module, reference.name, found, reference.arguments)
     return found
 
 

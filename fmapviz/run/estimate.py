@@ -7,6 +7,7 @@ import tempfile
 import time
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from functools import partial
 from heapq import nsmallest
 from itertools import count
 from typing import TYPE_CHECKING
@@ -22,6 +23,7 @@ from fmapviz.images.find import find_images
 from fmapviz.images.memory.inputs import only_files, resolve_inputs
 from fmapviz.images.preprocess import clip_length
 from fmapviz.run.disk_space import count_unfinished, free_space
+from fmapviz.run.load import load_session
 from fmapviz.run.loop import no_image, require_one, run
 from fmapviz.store.remote.destination import open_destination
 from fmapviz.store.run import check_name, is_surveyed
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from fmapviz.config.positions import Anchor
     from fmapviz.data import ImageFile
     from fmapviz.events import Event
+    from fmapviz.run.loop import Load
     from fmapviz.store.remote.destination import Destination
 
 SAMPLE = 24  # images
@@ -118,7 +121,7 @@ class Estimate:
         return lines
 
 
-def estimate(config: RunConfig, *, images: Sequence[ImageFile] = ()) -> Estimate:
+def estimate(config: RunConfig, *, images: Sequence[ImageFile] = (), open_session: Load = load_session) -> Estimate:
     """Estimate the size and duration of a run without writing to its `out`.
 
     All inputs are listed, and a random sample of them is drawn into a temporary directory.
@@ -126,6 +129,7 @@ def estimate(config: RunConfig, *, images: Sequence[ImageFile] = ()) -> Estimate
     Args:
         config: The configuration of the run.
         images: Its images; empty: they are listed from the inputs.
+        open_session: Loads the network.
 
     Raises:
         FmapvizError: As `run` does.
@@ -134,9 +138,8 @@ def estimate(config: RunConfig, *, images: Sequence[ImageFile] = ()) -> Estimate
         destination.check()
         check_name(config.name)
         inputs = [*only_files(resolve_inputs(config.inputs))]  # which may be an iterator
-        return _estimate(
-            config, inputs, destination, lambda: iter(images) if images else find_images(inputs, avoid=destination.address)
-        )
+        find = partial(iter, images) if images else partial(find_images, inputs, avoid=destination.address)
+        return _estimate(config, inputs, destination, find, open_session)
 
 
 def _estimate(
@@ -144,6 +147,7 @@ def _estimate(
     inputs: Sequence[str | Path],
     destination: Destination,
     find: Callable[[], Iterator[ImageFile | Failure]],
+    open_session: Load,
 ) -> Estimate:
     start, stop = config.frame_range
     choice = FrameChoice(start, stop, config.every)
@@ -171,7 +175,8 @@ def _estimate(
                 engine=None,
                 force=False,
                 repair=False,
-            )
+            ),
+            open_session=open_session,
         )
         clock.ended = time.monotonic()
         formats = clock.info.config.to

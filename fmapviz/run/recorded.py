@@ -17,9 +17,9 @@ import torch
 from fmapviz.config import InputOptions, RunConfig, Style
 from fmapviz.core.file_names import RUN_FILE
 from fmapviz.core.own import OwnName
-from fmapviz.core.recorded_code import located, only_recorded
+from fmapviz.core.recorded_code import check_plain, located, only_recorded
 from fmapviz.core.urls import expand_home, is_url
-from fmapviz.core.user_code import imported_files, parse_reference
+from fmapviz.core.user_code import imported_files, parse_reference, split_call
 from fmapviz.errors import RefusedError, RequestError, printable, quote
 from fmapviz.images.memory.image import MemoryImage
 from fmapviz.models.load import is_code
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from fmapviz.run.session import Session
 
 _COUNTS, _MOST = ("threads", "workers", "batch_size"), 1024
+_MOST_LETTERS = 2**15  # of a model with its arguments
 MOST_INPUTS = 1000  # that are recorded; the units of a run name all images
 _PACKAGES = {"timm": "timm", "hf": "transformers", "ultralytics": "ultralytics"}  # of the sources of models
 
@@ -82,9 +83,11 @@ def _code_of_model(model: object) -> list[str]:
 def _is_relative(name: str) -> bool:
     """Return True for the name of a file, or a reference to code in one, that depends on the working directory."""
     path = name.partition(".py:")[0] + ".py" if ".py:" in name else name
-    with suppress(OSError, ValueError):
-        return not Path(path).is_absolute() and Path(path).is_file()
-    return False
+    return not Path(path).is_absolute() and _is_file_in("", path)
+
+
+def _is_file_in(directory: str, path: str) -> bool:
+    return os.path.isfile(os.path.join(directory, path))  # noqa: PTH113, PTH118  the name may be too long for a file
 
 
 def code_files(references: Iterable[str]) -> dict[str, dict[str, str]]:
@@ -237,6 +240,8 @@ def only_recorded_code(record: Mapping[str, Any], run: str | Path, *, model: obj
     if model is not None:  # that of the run is not run
         used = [parse_reference(str(each)).module for each in _mapping(request.get("own")).values() if each]
         code = {module: files for module, files in code.items() if module in used}
+    else:
+        _check_arguments(_mapping(record.get("settings")).get("model"))
     with only_recorded(code, typed=typed) as changed:
         if changed:
             raise RefusedError(
@@ -246,6 +251,18 @@ def only_recorded_code(record: Mapping[str, Any], run: str | Path, *, model: obj
         yield
 
 
+def _check_arguments(model: object) -> None:
+    """Check the arguments of a recorded model that is no user code, whose arguments are checked when it is called.
+
+    Raises:
+        RefusedError: See `fmapviz.core.recorded_code.check_plain`.
+    """
+    with suppress(RequestError):  # there is no such model, which is reported later
+        if isinstance(model, str) and not is_code(model):
+            name, arguments = split_call(model)
+            check_plain(name, arguments, nested=True)
+
+
 @contextmanager
 def in_recorded_directory(record: Mapping[str, Any]) -> Iterator[None]:
     """Work in the directory in which a run was begun, if it named files relative to it and they are still there."""
@@ -253,7 +270,7 @@ def in_recorded_directory(record: Mapping[str, Any]) -> Iterator[None]:
     directory = request.get("directory")
     names = (request.get("model"), request.get("weights"), *_mapping(request.get("own")).values())
     files = [str(name).partition(".py:")[0] + ".py" if ".py:" in str(name) else str(name) for name in names]
-    if isinstance(directory, str) and any((Path(directory) / file).is_file() for file in files):
+    if isinstance(directory, str) and any(_is_file_in(directory, file) for file in files):
         with chdir(directory):
             yield
     else:
@@ -274,8 +291,11 @@ def config_of(
         RequestError: Something of it is missing.
     """
     request = record.get("request") or {}
+    damaged = RequestError(f"the settings of {quote(run)} are not those of a run", hint=f"see {RUN_FILE} in it")
     try:
         settings = record["settings"]
+        if not isinstance(settings["model"], str) or len(settings["model"]) > _MOST_LETTERS:
+            raise damaged
         if settings["weights"] == IN_TRAINING:
             raise RequestError(
                 f"the network of {quote(run)} was drawn while it was trained",
@@ -310,7 +330,7 @@ def config_of(
             weights=weights if weights is not None else _weights_of(record, run) if is_named else "default",
         )
     except (KeyError, TypeError, AttributeError) as error:
-        raise RequestError(f"the settings of {quote(run)} are not those of a run", hint=f"see {RUN_FILE} in it") from error
+        raise damaged from error
 
 
 def _references(names: Sequence[str], own: Mapping[str, str | None], run: str | Path) -> list[str]:

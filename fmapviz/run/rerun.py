@@ -100,11 +100,14 @@ def read_recorded(place: str | Path) -> RecordedRun:
 def plan_rerun(run: RecordedRun, *, out: str | Path, name: str | None = None, allow_versions: bool = False) -> Estimate:
     """Estimate the size and duration of `rerun`, which would be refused for the same reasons."""
     shown = _paths_below(out)
-    with _prepared(run, out=out, name=name, on_event=None) as (config, images):
+
+    def open_session(config: RunConfig) -> tuple[Session, list[str]]:
         with only_recorded_code(run.record, run.place):
-            session, _ = load_session(config)
-        _check(run, session, allow_versions=allow_versions)
-        expected = estimate(config, images=images)
+            return load_session(config)
+
+    with _prepared(run, out=out, name=name, on_event=None) as (config, images):
+        _check(run, open_session(config)[0], allow_versions=allow_versions)
+        expected = estimate(config, images=images, open_session=open_session)
         return replace(expected, directory=shown(expected.directory))
 
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import inspect
 import sys
+from contextlib import chdir, contextmanager
 from functools import partial
+from tempfile import TemporaryDirectory
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, cast
 
 from torch import nn
 
+from fmapviz.core.recorded_code import is_foreign
 from fmapviz.core.user_code import (
     CodeReference,
     find_in,
@@ -21,11 +24,12 @@ from fmapviz.core.user_code import (
 from fmapviz.errors import RequestError, printable, quote, suggest
 from fmapviz.models.initialization import NoInitialization, read_seed, seeded
 from fmapviz.models.network import check_network, check_values, describe_network, find_inputs
+from fmapviz.models.weights.file import weights_only
 from fmapviz.models.weights.fit import LoadedWeights, load_weights
 from fmapviz.observe.layers import unwrap
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from types import ModuleType
 
     from torch import Tensor
@@ -150,8 +154,18 @@ def _call(target: Any, reference: CodeReference, home: ModuleType) -> object:
             f"cannot call {printable(reference.name)} this way: {error}",
             hint=_suggest_call(reference, cast("inspect.Signature", signature)),
         ) from error
-    with running_user_code(reference.name):
+    with running_user_code(reference.name), _without_files(reference, target):
         return target(**arguments)
+
+
+@contextmanager
+def _without_files(reference: CodeReference, target: object) -> Iterator[None]:
+    """Let a class of an installed package that a record names find no files of its defaults, and read no pickled objects."""
+    if not is_foreign(reference.module, target):
+        yield
+        return
+    with TemporaryDirectory() as empty, chdir(empty), weights_only():
+        yield
 
 
 def _suggest_call(reference: CodeReference, signature: inspect.Signature) -> str:
