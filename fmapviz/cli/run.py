@@ -89,7 +89,8 @@ def run(
     models, weights, views and formats.
 
     Exit codes: 0 all done; 1 a bug; 2 wrong request; 3 some inputs failed; 4 nothing could be drawn; 5 the output could
-    not be written; 6 refused, the directory belongs to something else; 130, 143 interrupted.
+    not be written; 6 refused, the directory belongs to something else; 129, 130, 143
+    interrupted.
     """
     _check_model(model, inputs or [])
     config = _configure(model, inputs or [], options, null=null, open_report=open_report)

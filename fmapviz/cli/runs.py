@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import time
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from fmapviz.store.listing import ListedRun
 
 REMOVE = "remove"
+_USUAL = "runs"  # the directory of all runs
 _HEADER = ("run", "model", "weights", "images", "failed", "size", "age", "formats", "state", "settings")
 _RIGHT = {3, 4, 5, 6}  # columns of numbers
 _LEAST = 24  # characters of the last column
@@ -56,7 +58,7 @@ def runs(
             raise RequestError(
                 "missing argument 'NAME'", hint=f"`fmapviz runs {REMOVE} NAME...`; ./{REMOVE} is a directory of that name"
             )
-        _remove(names, "runs" if out is None else out, yes=yes, json=json)
+        _remove(names, _USUAL if out is None else out, yes=yes, json=json)
         return
     if yes:
         raise RequestError("--yes needs something to remove", hint=f"`fmapviz runs {REMOVE} NAME... --yes`")
@@ -65,15 +67,16 @@ def runs(
             f"one directory at a time: {quote(first)}, {quote((*names, out)[0])}", hint=f"`fmapviz runs {REMOVE} NAME...`"
         )
     directory = first if words else out
-    _list("runs" if directory is None else directory, json=json)
+    _list(directory, json=json)
 
 
-def _list(directory: str, *, json: bool) -> None:
+def _list(given: str | None, *, json: bool) -> None:
+    directory = _USUAL if given is None else given
     show_status(f"listing {directory} ...")
     from fmapviz.store.listing import list_runs
 
-    listed = []
-    for run in list_runs(directory):
+    listed, is_first = [], given is None and not os.path.lexists(_USUAL)
+    for run in () if is_first else list_runs(directory):
         listed.append(run)
         if json:
             print_json({"event": "run", "name": run.name, **_record(run)})
@@ -83,7 +86,7 @@ def _list(directory: str, *, json: bool) -> None:
         print_json({"event": "summary", "directory": directory, **fields, "exit_code": 0})
         return
     if not listed:
-        print_message(f"no runs in {quote(directory)}")
+        print_message(f"{'nothing was drawn here yet: ' if is_first else ''}no runs in {quote(directory)}")
         return
     references = {run.first for run in listed if run.first is not None}
     rows = ((*_cells(run), _settings(run, references)) for run in listed)

@@ -197,19 +197,25 @@ def _refuse_key(file: SettingsFile, keys: Keys, options: Mapping[str, Options]) 
         table = key if file.path.endswith(OWN) else f"tool.fmapviz.{key}"
         hint = f"the table [{table}] has the options of `fmapviz {key}`"
         raise RequestError(f"{key} is a command, and no option ({place})", hint=hint)
-    what = "no such option" if len(keys) == 1 else f"no such option of {keys[0]}"
+    is_table = len(keys) == 1 and isinstance(file.table.get(key), dict)
+    if is_table and key in options:
+        raise RequestError(
+            f"{key} is a command without settings ({place})", hint=f"`fmapviz {key} --help` shows its options"
+        )
+    what = f"no such option{' or command' if is_table else ''}" if len(keys) == 1 else f"no such option of {keys[0]}"
     everywhere = {name: option for some in options.values() for name, option in some.items()}
     known = options[keys[0]] if len(keys) > 1 else everywhere
-    raise RequestError(f"{what}: {shorten(key)} ({place})", hint=next(_hints_for(key, known, options)))
+    raise RequestError(f"{what}: {shorten(key)} ({place})", hint=next(_hints_for(key, known, options, is_table=is_table)))
 
 
-def _hints_for(key: str, known: Options, options: Mapping[str, Options]) -> Iterator[str]:
+def _hints_for(key: str, known: Options, options: Mapping[str, Options], *, is_table: bool) -> Iterator[str]:
     """Yield what a key may mean, the likeliest first.
 
     Args:
         key: The key.
         known: The options that are taken where it is.
         options: The options of all commands.
+        is_table: Whether it is the key of a table, which may be meant for a command.
     """
     word = key.lower().replace("_", "-")
     if key == "tool":
@@ -218,6 +224,8 @@ def _hints_for(key: str, known: Options, options: Mapping[str, Options]) -> Iter
         yield "it is typed, and no setting"
     if word in known:
         yield f"did you mean {word}?"
+    if is_table and (near := nearest(word, [name for name, some in options.items() if some], cutoff=0.6)):
+        yield f"did you mean {', '.join(f'the table [{name}]' for name in near)}?"
     if (meant := word.removeprefix("no-")) in known:
         yield f"did you mean {meant} = false?"
     if (meant := FORMER.get(f"--{word}", "").removeprefix("--")) in known:

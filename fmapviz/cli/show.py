@@ -57,7 +57,7 @@ def show_pictures(units: Sequence[Path], run: Path) -> None:
         OutputError: Standard output cannot be written.
     """
     if not is_terminal(sys.stdout):
-        return print_message("notice: --show is for a terminal, and standard output is none")
+        return print_message("notice: --show is for a terminal, and standard output is not one")
     graphics = find_graphics(sys.stdout.fileno())
     if graphics is None:
         return print_message("notice: this terminal shows no pictures; kitty, iTerm2, WezTerm and terminals with sixels do")

@@ -24,7 +24,7 @@ def tuned(tmp_path):
 def test_the_first_layer_that_differs_much_is_named_on_standard_error(fmapviz, tuned, tmp_path):
     result = fmapviz("diff", "shapesnet", *SHAPES, "--against", str(tuned), "--to", "png", "--out", str(tmp_path / "runs"))
     assert result.returncode == 0
-    assert "notice: layer features.3.conv is the first below 20 dB" in result.stderr.decode()
+    assert "notice: 'features.3.conv' is the first layer below 20 dB" in result.stderr.decode()
     assert result.stdout.decode().splitlines() == [str(tmp_path / "runs" / "shapesnet-diff")]
 
 

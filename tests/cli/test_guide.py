@@ -57,7 +57,7 @@ def test_all_pages_are_listed_with_a_sentence(fmapviz):
     assert all(re.search(r" {2}\S.*[.?]$", line) for line in lines)
     assert result.stderr.decode().splitlines() == [
         "`fmapviz guide PAGE` shows one of them",
-        "`sample_images` in examples is a folder of the repository: or take any photo",
+        "examples use `sample_images` of the repository; without it, take any photo",
     ]
 
 

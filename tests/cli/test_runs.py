@@ -171,6 +171,16 @@ def test_a_directory_without_runs_is_an_empty_list(out, fmapviz):
     assert objects(fmapviz("runs", "runs/notes", "--json").stdout)[0]["runs"] == 0
 
 
+def test_before_the_first_run_nothing_is_listed(tmp_path, fmapviz):
+    shown = fmapviz("runs")
+    assert (shown.returncode, shown.stdout) == (0, b"")
+    assert lines(shown.stderr) == ["nothing was drawn here yet: no runs in 'runs'"]
+    assert objects(fmapviz("runs", "--json").stdout)[0]["runs"] == 0
+    assert fmapviz("runs", "runs").returncode == 2  # that directory was asked for
+    (tmp_path / "runs").mkdir()
+    assert lines(fmapviz("runs").stderr) == ["no runs in 'runs'"]
+
+
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("words", "error", "hint"),

@@ -208,7 +208,7 @@ def test_a_file_receives_no_escape_sequence(warm, tmp_path, variables):
         file.seek(0)
         results = file.read()
     assert results == b"out/shapesnet\n"
-    assert b"notice: --show is for a terminal, and standard output is none" in ended.shown
+    assert b"notice: --show is for a terminal, and standard output is not one" in ended.shown
     assert b"\x1b_G" not in ended.shown
     assert b"1337" not in ended.shown
 

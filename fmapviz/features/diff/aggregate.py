@@ -15,6 +15,7 @@ from fmapviz.core import checksummed_json, files
 from fmapviz.core.checksummed_json import FORMAT
 from fmapviz.core.words import counted
 from fmapviz.data import DIFFERENCES
+from fmapviz.errors import quote
 from fmapviz.features.diff.cka import BATCH, LEAST, Alignment
 from fmapviz.features.diff.layer_ranking import LayerChange, Powers, rank_layers, why_apart
 from fmapviz.features.diff.tables import encode, write_csv
@@ -148,17 +149,18 @@ def report(run: Path) -> tuple[dict[str, Any], list[str]]:
         return results, ["no layer is in both networks"]
     lines = []
     if bad := [each for each in found if each[1].get("nonfinite")]:
-        lines.append(f"NaN or infinite values in {_counted(bad, found)}, first in {_place(bad[0])}")
+        of = f"at {_steps(bad, found)}" if _has_steps(found) else f"in {len(bad)} of {counted(len(found), 'layer')}"
+        lines.append(f"NaN or infinite values {of}, first in {_place(bad[0])}")
     usable = [each for each in found if not each[1]["same"] and each[1]["sqnr"] is not None]
     below = [each for each in found if _is_below(each[1])]
     if all(layer["same"] for _, layer in found):
         lines.append(f"no difference in {len({layer['layer'] for _, layer in found})} layers")
     elif document.get("against", {}).get("related", True):
         if below:
-            lines.append(
-                f"{_place(below[0])} is the first below {ENOUGH:g} dB: {_decibels(below[0][1])}"
-                + (f"; {_counted(below, found)} are" if len(found) > 1 else "")
-            )
+            of = f"some layer is below it at {_steps(below, found)}"
+            of = of if _has_steps(found) else f"{len(below)} of {counted(len(found), 'layer')} are below it"
+            first = f"{_place(below[0])} is the first layer below {ENOUGH:g} dB: {_decibels(below[0][1])}"
+            lines.append(f"{first}; {of}" if len(found) > 1 else first)
         elif usable:
             lowest = min(usable, key=lambda each: float(each[1]["sqnr"]))
             lines.append(f"no layer is below {ENOUGH:g} dB; the lowest is {_place(lowest)}, {_decibels(lowest[1])}")
@@ -182,15 +184,17 @@ def _is_below(layer: Mapping[str, Any]) -> bool:
 
 def _place(each: tuple[int | None, Mapping[str, Any]]) -> str:
     step, layer = each
-    return f"layer {layer['layer']}" + ("" if step is None else f" at step {step}")
+    return quote(layer["layer"]) + ("" if step is None else f" at step {step}")
 
 
-def _counted(chosen: list[tuple[int | None, Any]], found: list[tuple[int | None, Any]]) -> str:
-    """Return the number of chosen layers in words; for a series, the number of steps."""
-    steps, all_steps = ({step for step, _ in each} for each in (chosen, found))
-    if len(all_steps) > 1:
-        return f"layers of {len(steps)} of {len(all_steps)} steps"
-    return f"{len(chosen)} of {counted(len(found), 'layer')}"
+def _has_steps(found: list[tuple[int | None, Any]]) -> bool:
+    return len({step for step, _ in found}) > 1
+
+
+def _steps(chosen: list[tuple[int | None, Any]], found: list[tuple[int | None, Any]]) -> str:
+    """Return the number of steps of chosen layers in words."""
+    steps, every = ({step for step, _ in each} for each in (chosen, found))
+    return f"{len(steps)} of {len(every)} steps"
 
 
 def _decibels(layer: Mapping[str, Any]) -> str:

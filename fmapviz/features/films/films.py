@@ -89,10 +89,10 @@ class FilmStage(Stage):
             key = UnitKey(KIND, f"film:{shown.source or run.name}", shown.name, {"records": shown.digest})
             if not config.force and find_done(run, key, fingerprint, is_intact=is_intact):
                 continue
-            rate, times, name = _rate_of(shown), _times_of(shown), quote(shown.source) if shown.source else "the images"
-            units = counted(len(shown.units), "frame")
-            speed = "at the times of the film, whose rate varies" if times else f"{float(rate):.4g} each second"
-            on_event(Notice(f"writing a film of each picture of {name}: {units}, {speed}"))
+            rate, times, name = _rate_of(shown), _times_of(shown), quote(shown.source) if shown.source else "all images"
+            frames = counted(len(shown.units), "frame")
+            speed = "the times of the film, whose rate varies" if times else f"{float(rate):.4g} a second"
+            on_event(Notice(f"writing films of {name}, one for each layer and view: {frames} at {speed}"))
             with writing_to(run), staging_folder(run) as staging:
                 damaged = _write(staging, shown, writers, rate=rate, times=times, workers=session.workers)
                 unit = finish_unit(session, staging, key, {"rate": [rate.numerator, rate.denominator]})

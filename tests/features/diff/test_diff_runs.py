@@ -100,7 +100,7 @@ def test_a_run_has_pictures_tables_and_the_alignment_of_layers(checkpoints, tmp_
     assert document["against"]["weights"] == "epoch_20.pt"
     (at,) = document["steps"]
     assert at["layers"][0]["sqnr"] < 20
-    assert next(message for message in told if "first below 20 dB" in str(message)).startswith("layer features.0.conv is")
+    assert next(message for message in told if "first layer below 20 dB" in str(message)).startswith("'features.0.conv' is")
     with (run / "cka.csv").open(newline="") as file:
         alignment = {(row["first"], row["second"]): float(row["cka"]) for row in csv.DictReader(file)}
     assert len(alignment) == 64
@@ -152,7 +152,7 @@ def test_values_that_are_not_finite_are_not_equal(tmp_path):
     torch.save(broken, tmp_path / "broken.pt")
     summary, told = compare(tmp_path / "out", against=str(tmp_path / "broken.pt"), to="numbers")
     assert told[-1 if "CKA" not in str(told[-1]) else -2].startswith(
-        "NaN or infinite values in 6 of 8 layers, first in layer features.2.conv"
+        "NaN or infinite values in 6 of 8 layers, first in 'features.2.conv'"
     )
     assert not any("no difference" in str(message) for message in told)
     document = json.loads((summary.directory / "diff.json").read_bytes())
@@ -394,9 +394,9 @@ def test_the_first_step_that_differs_much_is_named(checkpoints, tmp_path):
     for number, name in enumerate((0, 20, 10, 10)):
         shutil.copy(checkpoints / f"epoch_{name}.pt", folder / f"{number}.pt")
     _, told = compare(tmp_path / "out", weights=str(folder / "*.pt"), layers="features.0.conv", to="numbers")
-    found = next(message for message in map(str, told) if "first below 20 dB" in message)
-    assert found.startswith("layer features.0.conv at step 1 is")
-    assert found.endswith("layers of 1 of 4 steps are")
+    found = next(message for message in map(str, told) if "first layer below 20 dB" in message)
+    assert found.startswith("'features.0.conv' at step 1 is")
+    assert found.endswith("; some layer is below it at 1 of 4 steps")
 
 
 @pytest.mark.thorough
@@ -464,7 +464,7 @@ def test_two_finished_runs_have_the_differences_of_their_networks(finished, chec
     options = {"layers": "features.[01].conv"}
     summary, told = compare(tmp_path, model=str(finished / "e0"), inputs=[str(finished / "e20")], **options)
     assert (summary.done, summary.exit_code) == (4, 0)
-    assert any("first below 20 dB" in str(message) for message in told)
+    assert any("first layer below 20 dB" in str(message) for message in told)
     two, _ = compare(
         tmp_path / "two", weights=str(checkpoints / "epoch_0.pt"), against=str(checkpoints / "epoch_20.pt"), **options
     )
