@@ -232,6 +232,7 @@ def use(environment: Path, wheel: Path, version: str) -> None:
     assert do("python", "-c", PYTHON).splitlines()[-1] == "(1, 4, 6, 6) 1"
     with zipfile.ZipFile(wheel) as archive:
         pages = {Path(name).stem: archive.read(name).decode() for name in archive.namelist() if name.endswith(".md")}
+    assert do("fmapviz", "--generate", "skill") == pages.pop("SKILL")
     assert {line.split()[0] for line in do("fmapviz", "guide").splitlines() if line.strip()} >= {*pages}
     for page, text in pages.items():
         assert do("fmapviz", "guide", page) == text

@@ -150,9 +150,9 @@ def fmapviz(
         str | None,
         typer.Option(
             "--generate",
-            metavar="man|schema|complete-SHELL",
-            help="Print a man page, the JSON Schema of the lines of --json, or the script of a shell: complete-bash, "
-            "complete-zsh, complete-fish or complete-powershell.",
+            metavar="man|schema|skill|complete-SHELL",
+            help="Print a man page, the JSON Schema of the lines of --json, a skill for agents, or the script of a shell: "
+            "complete-bash, complete-zsh, complete-fish or complete-powershell.",
             is_eager=True,
             show_default=False,
             callback=lambda ctx, value: _generate(ctx, value),  # noqa: PLW0108  it is defined below

@@ -1,4 +1,4 @@
-"""`fmapviz --generate WHAT`: files for packages and other programs, made of what the package declares."""
+"""`fmapviz --generate WHAT`: files for packages and other programs, made of what the package declares and holds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 GENERATORS: dict[str, Callable[[Any], str]] = {
     "man": manual,
     **{f"complete-{shell}": partial(lambda script, _context: script, script) for shell, script in SCRIPTS.items()},
-    "schema": lambda _context: files("fmapviz").joinpath("guide", "json.schema.json").read_text(encoding="utf-8"),
+    "schema": lambda _context: _read("json.schema.json"),
+    "skill": lambda _context: _read("skill", "SKILL.md"),
 }
 
 
@@ -35,3 +36,7 @@ def generate(name: str, context: Any) -> str:  # Any: as above
         hint = suggest(name, GENERATORS) or f"there are: {', '.join(GENERATORS)}"
         raise RequestError(f"nothing to generate is called {quote(name)}", hint=hint)
     return GENERATORS[name](context).rstrip("\n")
+
+
+def _read(*path: str) -> str:
+    return files("fmapviz").joinpath("guide", *path).read_text(encoding="utf-8")

@@ -62,7 +62,7 @@ def guide(
     if not page:
         print_line(_list_pages(width=_columns() if is_terminal(sys.stdout) else None))
         print_message("`fmapviz guide PAGE` shows one of them")
-        print_message(f"examples use `{SAMPLES}` of the repository; without it, take any photo")
+        print_message(f"`{SAMPLES}` is a folder of the repository; without it, take any photo")
         return
     words = " ".join(page)
     if words.startswith("-"):

@@ -100,8 +100,8 @@ def values(group):
         ("--ver", ["--version", "--verbose"]),
         ("resnet18 x.png --ver", ["--verbose"]),
         ("--quiet --gen", []),  # only as the first word
-        ("--generate ", ["man", "complete-bash", "complete-zsh", "complete-fish", "complete-powershell", "schema"]),
-        ("--generate=s", ["--generate=schema"]),
+        ("--generate ", ["man", "complete-bash", "complete-zsh", "complete-fish", "complete-powershell", "schema", "skill"]),
+        ("--generate=s", ["--generate=schema", "--generate=skill"]),
         ("resnet18 --generate ", []),
         ("--install", []),
         ("resnet18 -- --bat", []),

@@ -38,7 +38,7 @@ def group(capsys):
 
 def test_pages_of_the_guide_equal_its_files():
     assert sorted(PAGES) == sorted(path.stem for path in (ROOT / "fmapviz" / "guide").glob("*.md"))
-    others = {path.name for path in (ROOT / "fmapviz" / "guide").iterdir() if path.suffix != ".md"}
+    others = {path.name for path in (ROOT / "fmapviz" / "guide").iterdir() if path.is_file() and path.suffix != ".md"}
     assert others == {"json.schema.json", "llms.txt"}
 
 
@@ -57,7 +57,7 @@ def test_all_pages_are_listed_with_a_sentence(fmapviz):
     assert all(re.search(r" {2}\S.*[.?]$", line) for line in lines)
     assert result.stderr.decode().splitlines() == [
         "`fmapviz guide PAGE` shows one of them",
-        "examples use `sample_images` of the repository; without it, take any photo",
+        "`sample_images` is a folder of the repository; without it, take any photo",
     ]
 
 

@@ -91,7 +91,9 @@ def test_other_files_are_generated(context):
     schema = files("fmapviz").joinpath("guide", "json.schema.json").read_text()
     assert json.loads(generate("schema", context)) == json.loads(schema)
     assert [generate(f"complete-{shell}", context) for shell in SCRIPTS] == [text.rstrip() for text in SCRIPTS.values()]
-    assert GENERATORS.keys() == {"man", "schema", *(f"complete-{shell}" for shell in SCRIPTS)}
+    skill = files("fmapviz").joinpath("guide", "skill", "SKILL.md").read_text()
+    assert generate("skill", context) == skill.rstrip()
+    assert GENERATORS.keys() == {"man", "schema", "skill", *(f"complete-{shell}" for shell in SCRIPTS)}
     with pytest.raises(RequestError, match="nothing to generate is called 'mna'"):
         generate("mna", context)
 

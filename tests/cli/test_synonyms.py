@@ -110,7 +110,7 @@ def test_an_option_of_the_group_is_for_the_first_word(context, command):
 @pytest.mark.parametrize(
     ("words", "hint"),
     [
-        (["--generate"], "--generate man|schema|complete-SHELL; see `fmapviz --help`"),
+        (["--generate"], "--generate man|schema|skill|complete-SHELL; see `fmapviz --help`"),
         (["--generate="], "there are: man, complete-bash"),
         (["shapesnet", "--layers"], "--layers GLOB,...; see `fmapviz run --help`"),
         (["layers", "--types"], "--types NAME,...; see `fmapviz layers --help`"),

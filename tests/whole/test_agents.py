@@ -23,6 +23,13 @@ def test_the_skill_has_the_head_that_agents_read():
     assert len(text_of("SKILL").splitlines()) <= 120
 
 
+def test_the_skill_is_in_the_package_and_printed(fmapviz):
+    """The repository has the file once: agents in it follow a link."""
+    printed = fmapviz("--generate", "skill").stdout.decode()
+    assert printed == text_of("SKILL")
+    assert (GUIDE / "skill" / "SKILL.md").samefile(SKILL)
+
+
 def test_llms_txt_has_the_form_of_its_specification():
     """A title, a summary, text without headings, then sections of links with a sentence: https://llmstxt.org"""
     title, _, rest = LLMS.partition("\n\n")
