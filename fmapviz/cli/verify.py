@@ -188,7 +188,7 @@ def _describe_redrawn(redrawn: Counter[str]) -> str:
         "differs": "with other content",
         "undrawn": "not drawn",
     }
-    counts = [f"{redrawn[status]:,} {words[status]}" for status in _STATUSES if redrawn[status]]
+    counts = [f"{redrawn[status]} {words[status]}" for status in _STATUSES if redrawn[status]]
     return f"redraw of {counted(redrawn['images'], 'image')}: {', '.join(counts) or 'nothing to draw'}"
 
 

@@ -27,7 +27,7 @@ from fmapviz.data import Failure, ImageFile
 from fmapviz.errors import RequestError, quote
 from fmapviz.images.decode import FORMATS
 from fmapviz.images.errors import explain, system_error
-from fmapviz.images.frames import FILMS, frame_of, frames_of, may_be_film, numbered
+from fmapviz.images.frames import FILMS, file_of, frame_of, frames_of, may_be_film, numbered
 from fmapviz.images.memory.image import MemoryImage, is_in_memory, memory_image
 
 if TYPE_CHECKING:
@@ -167,6 +167,25 @@ def unit_name(relative: str, path: str) -> str:
         safe = safe.rpartition("/")[2]
     looks_altered = re.search(r"~[0-9a-f]{8}$", relative)
     return f"{safe}~{path_hash(path)}" if safe != relative or looks_altered else safe
+
+
+def is_named_after(file: ImageFile) -> bool:
+    """Return True if the unit of an image has the name of its path below some folder; True of a remote image.
+
+    Example:
+        >>> [is_named_after(ImageFile("/photos/lena.png", unit)) for unit in ("lena.png", "photos/lena.png", "cat.png")]
+        [True, True, False]
+    """
+    if is_url(file.path):
+        return True
+    path, unit = file_of(file.path), file.unit
+    if path != file.path:
+        unit, _, frame = unit.rpartition("/")
+        if frame != file.path.rpartition("/")[2]:
+            return False
+    parts = path.replace(os.sep, "/").strip("/").split("/")
+    names = {unit_name("/".join(parts[at:]), path) for at in range(len(parts))}
+    return not names.isdisjoint({unit, unit.removesuffix(f"~{path_hash(path)}")})
 
 
 def path_hash(path: str) -> str:

@@ -193,7 +193,7 @@ class _Comparison:
         most = int(apart.max())
         levels = f"{'grey ' if is_grey else ''}level{'' if most == 1 else 's'}"
         in_all, verb = apart.shape[0] * apart.shape[1], "differs" if pixels == 1 else "differ"
-        message = f"{pixels:,} of {counted(in_all, 'pixel')} {verb}, by up to {most} {levels}"
+        message = f"{pixels} of {counted(in_all, 'pixel')} {verb}, by up to {most} {levels}"
         name = f"{self.name}, {place.removesuffix('.pixels')}" if place != "pixels" else self.name
         self.pictures.append(FileDifference(name, message, is_rounding=most <= (_GREY if is_grey else _COLOUR)))
 

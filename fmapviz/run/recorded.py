@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from fmapviz.data import Model, Weights
     from fmapviz.run.session import Session
 
+_VERSION = re.compile(  # PEP 440
+    r"\d{1,6}(\.\d{1,6}){0,4}((a|b|rc)\d{1,6})?(\.post\d{1,6})?(\.dev\d{1,6})?(\+[a-z0-9]{1,20}(\.[a-z0-9]{1,20}){0,3})?"
+)
 _COUNTS, _MOST = ("threads", "workers", "batch_size"), 1024
 _MOST_LETTERS = 2**15  # of a model with its arguments
 MOST_INPUTS = 1000  # that are recorded; the units of a run name all images
@@ -151,6 +154,12 @@ def differing_device(record: Mapping[str, Any], session: Session) -> list[str]:
     return [f"{name} {here[name]}, not {printable(str(there[name]))}" for name in names]
 
 
+def versions_of(record: Mapping[str, Any]) -> dict[str, str]:
+    """Return the recorded versions of packages; not what is no version, see https://peps.python.org/pep-0440."""
+    found = _mapping(record.get("versions"))
+    return {name: value for name, value in found.items() if isinstance(value, str) and _VERSION.fullmatch(value)}
+
+
 def execution_of(record: Mapping[str, Any]) -> dict[str, Any]:
     """Return how a run was executed, as far as it is recorded; values are of the right types."""
     found = _mapping(_mapping(record.get("request")).get("execution"))
@@ -195,7 +204,8 @@ def check_same(record: Mapping[str, Any], run: Path | str, session: Session) -> 
     known = [session.info]
     if session.info.sha256 is not None:  # the same weights may lie in a file of another name by now
         known.append(replace(session.info, weights=str(record["settings"]["weights"])))
-    info = next((each for each in known if each.fingerprint == record.get("fingerprint")), None)
+    recorded = (record.get("fingerprint"), record.get("settings"))
+    info = next((each for each in known if (each.fingerprint, each.settings) == recorded), None)
     if info is None:
         changed = differences(record.get("settings"), session.info.settings)
         raise RefusedError(

@@ -17,7 +17,7 @@ from fmapviz.core import checksummed_json, files, registry
 from fmapviz.core.file_names import FILMSTRIP, RUN_FILE, RUN_FILES_RECORD, SURVEY_FILE, UNIT_FILE, draws_pictures
 from fmapviz.errors import FmapvizError, RefusedError, RequestError, first_few, quote
 from fmapviz.events import Notice, Outcome
-from fmapviz.images.find import look_again
+from fmapviz.images.find import is_named_after, look_again
 from fmapviz.images.memory.image import is_in_memory
 from fmapviz.run.compared_files import FileDifference, compare_units
 from fmapviz.run.load import load_session, moved
@@ -35,13 +35,14 @@ from fmapviz.run.recorded import (
     in_recorded_directory,
     only_recorded_code,
     threads_of,
+    versions_of,
 )
 from fmapviz.store import run_files
-from fmapviz.store.digest import units_of_other_commands
+from fmapviz.store.digest import is_of_other_command, units_of_other_commands
 from fmapviz.store.remote.destination import LocalDestination
 from fmapviz.store.run import IN_TRAINING, is_surveyed, load_run, open_run, settings_of, shares_values
-from fmapviz.store.unit import Group, Member, discard, has_changed, images_of, listed_images_of, read_unit
-from fmapviz.store.unit_key import IMAGE, SHARD, UnitKey, key_of
+from fmapviz.store.unit import Group, Member, discard, has_changed, holds_images, images_of, listed_images_of, read_unit
+from fmapviz.store.unit_key import UnitKey, key_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -66,7 +67,7 @@ class Redrawn:
         path: Its directory or address; that of the run if nothing of it could be drawn.
         status: `same` bytes; `rounded`: numbers and pixels differ as little as another processor or version makes them, and
             it is another; `differs`; or `undrawn`.
-        images: Number of its images that belong to the sample.
+        images: Number of its images that belong to the sample; at least 1 if it is `undrawn` and should not be.
         differences: The files that differ, each with how much.
         reason: Why it was not drawn, or what may explain the differences; else empty.
     """
@@ -117,12 +118,14 @@ class _RunRedraw:
         """Draw and compare; see `redraw`."""
         units = {self._run / Path(path).parent: None for path in digests.contents(self._run) if path != RUN_FILE}
         records = {unit: record for unit in units if (record := read_unit(unit))}
-        of_images = [unit for unit, record in records.items() if key_of(record).kind in {IMAGE, SHARD}]
+        of_images = [unit for unit, record in records.items() if images_of(record)]
         chosen, number = self._choose(of_images, records, sample, seed=digests.digest(self._run, partial=True) or "")
         of_model = [unit for unit, record in records.items() if key_of(record).kind == MODEL]
         yield from self._of_others({unit: records[unit] for unit in records.keys() - {*of_images, *of_model}})
+        names = [entry["name"] for entry in (run_files.read(self._run) or {"files": []})["files"]]
         if not chosen and not of_model:
             yield Redrawn(self._address, "undrawn", 0, reason="it holds no image that is finished and undamaged")
+            yield from self._unproven(names)
             return
         try:
             record = load_run(self._run)
@@ -130,20 +133,27 @@ class _RunRedraw:
                 known = explanations(record, session)
                 yield from self._of_model(session, of_model, known)
                 yield from self._of_images(session, chosen, records, known)
-                yield from self._of_run_files(session, record, known)
+                yield from self._of_run_files(session, record, names, known)
         except FmapvizError as error:
             reason = str(error).replace(f"{quote(self._address)} was", "it was", 1)
-            yield Redrawn(self._address, "undrawn", number, reason=reason)
-            yield from self._unproven([entry["name"] for entry in (run_files.read(self._run) or {"files": []})["files"]])
+            yield Redrawn(self._address, "undrawn", number or 1, reason=reason)
+            yield from self._unproven(names)
 
     def _of_others(self, records: Mapping[Path, Mapping[str, Any]]) -> Iterator[Redrawn]:
-        """Yield the units that are of no single image, shard or model; one that the run cannot have counts as an image."""
-        others = {name for name in units_of_other_commands() if (self._run / name).is_dir()}
+        """Yield the units of which no image can be drawn, and that are not the model's.
+
+        One that the run cannot have counts as an image.
+        """
+        found = (unit for name in units_of_other_commands() for unit in self._run.glob(f"{name}*"))
+        others = {unit.name for unit in found if is_of_other_command(unit, self._run)}
         settings = settings_of(self._run)
         for unit, record in sorted(records.items()):
             kind = key_of(record).kind
             if unit.name == f"_{kind}" and _is_of_several(record, settings):
                 others.add(self._name(unit))
+            elif holds_images(record):  # a shard whose images all failed is not written
+                reason = "by its record, none of its images was drawn"
+                yield Redrawn(self._copy.address_of(unit), "undrawn", reason=reason)
             else:
                 reason = f"its record says that it is of the kind {quote(kind)}, and the run has no such unit of this name"
                 yield Redrawn(self._copy.address_of(unit), "undrawn", reason=reason)
@@ -238,22 +248,24 @@ class _RunRedraw:
         for unit, images in left.items():
             yield Redrawn(self._copy.address_of(unit), "undrawn", images, reason=failures.get(unit, "it is empty"))
 
-    def _of_run_files(self, session: Session, record: Mapping[str, Any], known: Sequence[str]) -> Iterator[Redrawn]:
+    def _of_run_files(
+        self, session: Session, record: Mapping[str, Any], names: Sequence[str], known: Sequence[str]
+    ) -> Iterator[Redrawn]:
         """Make the run-level files again from the units that the run holds, and compare their bytes."""
         made = run_files.read(self._run)
         if made is None:
             return
-        names = [entry["name"] for entry in made["files"]]
         if self._copy.store or not run_files.is_up_to_date(self._run):  # files of remote units are not all here
             yield from self._unproven(names)
             return
         config = replace(session.config, single_file=made.get("variant") == "single file")
-        versions = record.get("versions")
-        info = replace(session.info, config=config, versions=versions if isinstance(versions, dict) else {})
+        info = replace(session.info, config=config, versions=versions_of(record))
         contents = Publisher(replace(session, info=info, directory=self._run)).make_again()
         again = session.directory / RUN_FILES_RECORD
         for name in names:
             if name not in contents:
+                reason = "; ".join(("the units of the run make no such file", *known))
+                yield Redrawn(self._copy.address_of(self._run / name), "differs", 0, (name,), reason)
                 continue
             content = contents[name]
             with files.create(again) as file:
@@ -266,7 +278,6 @@ class _RunRedraw:
             if measured != files.measure(self._run / name):
                 reason = "; ".join(("the units of the run make another file", *known))
                 yield Redrawn(self._copy.address_of(self._run / name), "differs", 0, (name,), reason)
-        yield from self._unproven([name for name in names if name not in contents])
 
     def _unproven(self, names: Sequence[str]) -> Iterator[Redrawn]:
         if names:
@@ -340,6 +351,8 @@ def _lost(members: Sequence[ImageFile]) -> str:
     for file in members:
         if is_in_memory(file.path):
             return f"its image was given in Python: {quote(file.path)}"
+        if not is_named_after(file):
+            return f"its record calls it {quote(file.unit)}, and its image is {quote(file.path)}"
         now = look_again(file)
         if now is None:
             return f"{_GONE}: {quote(file.path)}"

@@ -51,7 +51,7 @@ class Digests:
             return
         if not (is_sound and content):
             self._incomplete.add(run)
-        if content and not _is_of_other_command(directory, run):
+        if content and not is_of_other_command(directory, run):
             record = directory.relative_to(run) / (RUN_FILE if is_run else UNIT_FILE)
             self._lines[run].append(os.fsencode(f"{content}  ./{record.as_posix()}\n"))
 
@@ -129,7 +129,7 @@ def _lines_of_unit(data: bytes, unit: Path, open_file: Callable[[Path], BinaryIO
                 yield f"{load(other[name])(file)}  {name}\n".encode()
 
 
-def _is_of_other_command(unit: Path, run: Path) -> bool:
+def is_of_other_command(unit: Path, run: Path) -> bool:
     """Return True for a unit that another command makes; an image may have a directory of its name."""
     name = unit.relative_to(run).as_posix()
     own = [each for each in units_of_other_commands() if f"{name}/".startswith((f"{each}/", f"{each}~"))]

@@ -24,6 +24,7 @@ from fmapviz.core import checksummed_json
 from fmapviz.errors import RequestError
 from fmapviz.run.loop import visualize
 from fmapviz.run.redraw import redraw
+from fmapviz.store import run_files
 from fmapviz.store.digest import Digests
 from fmapviz.store.remote.local_copy import local_copy
 from fmapviz.store.run import read_run
@@ -74,6 +75,20 @@ def test_a_run_is_drawn_again_with_the_same_bytes(kind, place, tmp_path):
         ["pictures of several images: _top"] if kind == "pages of several images" else []
     )
     assert stamps(run) == before
+
+
+def test_images_of_any_name_are_drawn_again(place, tmp_path):
+    shutil.copy(place / "net.py", tmp_path)
+    names = ("_top/a.png", "12:30.png", "con.png", "x~0123abcd.png", f"{'n' * 200}.png", "A.png", "a.png", "film.gif/a.png")
+    for number, name in enumerate(names):
+        paint(tmp_path / "in" / name, number, (24, 24))
+    first, *others = [Image.new("L", (24, 24), grey) for grey in (0, 90, 180)]
+    first.save(tmp_path / "in/film.GIF", save_all=True, append_images=others)
+    shutil.copy(tmp_path / "in/film.GIF", tmp_path / "in/_top")
+    run = draw(tmp_path, tmp_path / "out", to="png", layers="0")
+    found = run_again(run)
+    assert {(each.status, each.reason) for each in found} == {("same", "")}
+    assert sum(each.images for each in found) == len(names) + 6
 
 
 def test_a_sample_shares_values_of_all_images(place, tmp_path):
@@ -200,6 +215,86 @@ def test_an_image_of_another_kind_is_an_error_of_each_sample(forged, fmapviz):
     assert (done.returncode, done.stdout.count(b"of the kind 'film', and the run has no such unit of this name")) == (3, 1)
 
 
+# --- shards
+
+
+@pytest.fixture(scope="module")
+def sharded(place):
+    """A run with two shards."""
+    return draw(place, place / "sharded", to="tar", layers="0", shard=2)
+
+
+def edit_record(unit, change):
+    """Change the record of a unit or run, and correct its checksum."""
+    path = unit if unit.suffix == ".json" else unit / "unit.json"
+    record = json.loads(path.read_bytes())
+    del record["sha256"]
+    change(record)
+    path.write_bytes(checksummed_json.dumps(record))
+
+
+def list_none(record):
+    record["images"] = []
+
+
+def fail_all(record):
+    for image in record["images"]:
+        image["failed"] = "E_FORMAT"
+        del image["pictures"]
+
+
+def fail_gone(record):
+    fail_all(record)
+    for image in record["images"]:
+        image["path"] = "/nowhere/x.jpg"
+
+
+def fail_first(record):
+    record["images"][0]["failed"] = "E_FORMAT"
+    record["images"][0]["path"] = "/nowhere/a.png"
+
+
+@pytest.mark.parametrize("change", [list_none, *thorough(fail_all), fail_gone, fail_first])
+def test_a_shard_is_not_hidden_by_its_list_of_images(change, sharded, tmp_path, fmapviz):
+    run = shutil.copytree(sharded, tmp_path / "run")
+    for name in ("pictures.tar", "index.parquet"):
+        forge(run / "shard-000000", name, (run / "shard-000001" / name).read_bytes())
+    edit_record(run / "shard-000000", change)
+    for sample in ("1", "all") if change is not fail_first else ["all"]:
+        found = {each.path.name: each for each in run_again(run, sample)}
+        assert found["shard-000000"].status == "undrawn"
+        assert found["shard-000000"].images > 0
+    done = fmapviz("verify", run, "--redraw", "all")
+    assert (done.returncode, b"shard-000000: not drawn again: " in done.stdout) == (3, True)
+
+
+def test_an_image_is_not_named_as_another(sharded, plain, tmp_path):
+    run = shutil.copytree(plain, tmp_path / "run")
+    shutil.rmtree(run / "a.png")
+    (run / "b.png").rename(run / "a.png")
+
+    def name(record):
+        record["unit"]["name"] = "a.png"
+
+    edit_record(run / "a.png", name)
+    found = {each.path.name: each for each in redrawn_with_problems(run)}
+    assert (found["a.png"].status, found["a.png"].reason.partition(", and")[0]) == ("undrawn", "its record calls it 'a.png'")
+    shards = shutil.copytree(sharded, tmp_path / "shards")
+    edit_record(shards / "shard-000000", lambda record: record["images"][1].update(name="c.png"))
+    found = {each.path.name: each for each in run_again(shards)}
+    assert found["shard-000000"].status == "undrawn"
+
+
+def test_other_settings_of_the_same_fingerprint_are_refused(plain, tmp_path):
+    run = shutil.copytree(plain, tmp_path / "run")
+    edit_record(run / "run.json", lambda record: record["settings"].update(sha256="0" * 64))
+    (found, _) = run_again(run)
+    assert (found.status, found.reason.partition(": ")[0]) == ("undrawn", "it was drawn with something else")
+
+
+# --- run-level files
+
+
 def forge_run_file(run, name):
     """Change a run-level file, and correct its size and checksum."""
     data = (run / name).read_bytes().replace(b"0.", b"0.9", 1) + b" "
@@ -223,6 +318,28 @@ def test_each_forged_run_level_file_is_found(place, tmp_path, fmapviz):
         assert [(each.path.name, each.status) for each in found] == [(each, "differs") for each in names[:number]]
     done = fmapviz("verify", run, "--redraw", "1")
     assert (done.returncode, done.stdout.count(b"the units of the run make another file")) == (3, len(names))
+
+
+@pytest.mark.parametrize(
+    ("name", "to", "where"),
+    [
+        ("summary.html", "html,stats", "verify"),
+        ("stats.js", "png", "redraw"),
+        *thorough(("index.html", "png,stats", "redraw")),
+    ],
+)
+def test_a_run_level_file_that_nothing_writes_is_found(name, to, where, *, place, tmp_path, fmapviz):
+    run = draw(place, tmp_path, to=to, layers="0")
+    (run / name).write_text("<h1>tumour</h1>")
+    if not (run / "products.json").exists():
+        state = run_files._state(run, run_files.find_units(run))
+        (run / "products.json").write_bytes(checksummed_json.dumps({"fmapviz": 2, "of": state, "files": []}))
+    entry = {"name": name, "size": 15, "sha256": hashlib.sha256(b"<h1>tumour</h1>").hexdigest()}
+    edit_record(run / "products.json", lambda record: record["files"].append(entry))
+    done = fmapviz("verify", run, "--redraw", "1")
+    assert done.returncode == 3
+    why = "not made by fmapviz" if where == "verify" else "the units of the run make no such file"
+    assert any(name in line and why in line for line in done.stdout.decode().splitlines())
 
 
 @pytest.mark.thorough
