@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from html import escape
 from io import BytesIO
-from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,11 +16,12 @@ from fmapviz.core.members import load
 from fmapviz.core.words import counted
 from fmapviz.errors import printable
 from fmapviz.run.file_contents import Floats, Pixels, Text, content_of, record_of
+from fmapviz.run.recorded import versions_of
 from fmapviz.store.digest import lasting_files
 from fmapviz.store.unit import read_unit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
     from typing import BinaryIO
 
@@ -33,6 +34,7 @@ _GREY, _COLOUR, _RELATIVE = 1, 8, 1e-3
 _NUMBER = re.compile(r"(?<![\w.+-])(-?\d+(?:\.\d+)?(?:e[+-]\d+)?)(?!\w|\.\w)")
 _POINT = re.compile(r"[.e]")  # of a number that is no integer
 _FIXED = re.compile(r"-?\d\.\d{3}")  # a cosine
+_PERCENT = re.compile(r"\d+\.\d")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +55,18 @@ class FileDifference:
         return f"{printable(self.name)}: {self.message}"
 
 
-def compare_units(unit: Path, again: Path, open_file: Callable[[Path], BinaryIO]) -> list[FileDifference]:
+def compare_units(
+    unit: Path, again: Path, open_file: Callable[[Path], BinaryIO], *, classes: Iterable[str] = ()
+) -> list[FileDifference]:
     """Return the files in which a unit and the same unit drawn again differ; times in event files do not count.
 
     Args:
         unit: The unit, whose files are as its record lists them.
         again: The other one, in a local directory.
         open_file: Opens a file of the unit.
+        classes: Names of the network's classes, in which numbers are no results.
     """
+    names = tuple(classes)
     records = read_unit(unit), read_unit(again)
     if records[0] is None or records[1] is None:
         return [FileDifference(UNIT_FILE, "damaged")]
@@ -81,9 +87,10 @@ def compare_units(unit: Path, again: Path, open_file: Callable[[Path], BinaryIO]
                 FileDifference(name, "only the network draws it" if name not in before else "the network draws none")
             )
         elif before[name] != after[name]:
-            found += compare_files(name, read, read_again, versions=versions)
+            found += compare_files(name, read, read_again, versions=versions, classes=names)
     kept = [checksummed_json.read(each / UNIT_FILE) for each in (unit, again)]
-    return found + list(_compare_contents(UNIT_FILE, lambda: (record_of(kept[0]), record_of(kept[1])), versions))
+    comparison = _Comparison(UNIT_FILE, versions, _Names.of(names))
+    return found + list(_compare_contents(comparison, lambda: (record_of(kept[0]), record_of(kept[1]))))
 
 
 def _versions(unit: Path, again: Path) -> Pairs:
@@ -91,13 +98,19 @@ def _versions(unit: Path, again: Path) -> Pairs:
     runs = [
         next(filter(None, (checksummed_json.load(path / RUN_FILE) for path in each.parents)), {}) for each in (unit, again)
     ]
-    there, here = (found if isinstance(found := run.get("versions"), dict) else {} for run in runs)
-    pairs = {(old, new) for name, new in here.items() if isinstance(old := there.get(name), str)}
-    return frozenset({*pairs, *((f"fmapviz {old}", f"fmapviz {new}") for old, new in pairs)})
+    there, here = map(versions_of, runs)
+    pairs = {(there[name], here[name]) for name in here if name in there}
+    old, new = there.get("fmapviz", ""), here.get("fmapviz", "")
+    return frozenset({*pairs, *([] if "+" in old else [(f"fmapviz {old}", f"fmapviz {new}")])})  # free words follow a plus
 
 
 def compare_files(
-    name: str, read: Callable[[str], bytes], read_again: Callable[[str], bytes], *, versions: Pairs = frozenset()
+    name: str,
+    read: Callable[[str], bytes],
+    read_again: Callable[[str], bytes],
+    *,
+    versions: Pairs = frozenset(),
+    classes: Iterable[str] = (),
 ) -> Iterator[FileDifference]:
     """Yield the differences of two files of a name, whatever they hold.
 
@@ -108,24 +121,53 @@ def compare_files(
         read: Returns the bytes of a file of the unit.
         read_again: Returns the bytes of a file of the unit that was drawn again.
         versions: Texts in the one that may stand for others in the other one.
+        classes: Names of the network's classes.
     """
     old, new = read(name), read_again(name)
     if old == new:
         return
-    found = list(_compare_contents(name, lambda: (content_of(name, old, read), content_of(name, new, read_again)), versions))
+    comparison = _Comparison(name, versions, _Names.of(classes))
+    found = list(_compare_contents(comparison, lambda: (content_of(name, old, read), content_of(name, new, read_again))))
     lasting = lasting_files().get(name)
     if not found and not (lasting and load(lasting)(BytesIO(old)) == load(lasting)(BytesIO(new))):  # not times alone
         found.append(FileDifference(name, "the same content in other bytes", is_rounding=True))
     yield from found
 
 
-def _compare_contents(name: str, parse: Callable[[], tuple[Tree, Tree]], versions: Pairs) -> Iterator[FileDifference]:
+def _compare_contents(comparison: _Comparison, parse: Callable[[], tuple[Tree, Tree]]) -> Iterator[FileDifference]:
     try:
-        comparison = _Comparison(name, versions)
         comparison.compare(*parse(), "")
         yield from comparison.differences()
     except Exception as error:  # noqa: BLE001  of a decoder; the file may be forged
-        yield FileDifference(name, f"cannot be compared: {printable(str(error))[:80] or type(error).__name__}")
+        yield FileDifference(comparison.name, f"cannot be compared: {printable(str(error))[:80] or type(error).__name__}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Names:
+    """Names of classes, as texts hold them.
+
+    Attributes:
+        pattern: Matches such a name, where a name may stand, or as the group `number` a number that is no part of one.
+        numbers: The numbers in names.
+    """
+
+    pattern: re.Pattern[str]
+    numbers: frozenset[str]
+
+    @classmethod
+    def of(cls, classes: Iterable[str]) -> _Names:
+        known = [name for name in classes if any(map(str.isdigit, name))]
+        written = sorted({*known, *map(escape, known)}, key=len, reverse=True)
+        any_name = "|".join([*map(re.escape, written), r"class \d+"])
+        pattern = rf"(?:^|(?<=, )|(?<=: ))(?:{any_name})(?=[ ,:(]|$)|(?P<number>{_NUMBER.pattern})"
+        return cls(re.compile(pattern), frozenset(_NUMBER.findall("\n".join(known))))
+
+    def split(self, text: str) -> tuple[list[str], list[str]]:
+        """Return what is around the numbers of a text, one more than these, and the numbers."""
+        found = [match for match in self.pattern.finditer(text) if match["number"]]
+        ends = [0, *(match.end() for match in found)]
+        begins = [*(match.start() for match in found), len(text)]
+        return [text[end:begin] for end, begin in zip(ends, begins, strict=True)], [match["number"] for match in found]
 
 
 @dataclass(slots=True)
@@ -134,6 +176,7 @@ class _Comparison:
 
     name: str
     versions: Pairs
+    names: _Names
     pictures: list[FileDifference] = field(default_factory=list)
     others: list[FileDifference] = field(default_factory=list)
     numbers: int = 0
@@ -212,21 +255,24 @@ class _Comparison:
         self._count(int((before != after).sum()), is_far=not is_near.all(), ratio=float(ratio.max(initial=0)), place=place)
 
     def _compare_texts(self, old: Text, new: Text, place: str) -> None:
-        mine, theirs = _NUMBER.split(old.text), _NUMBER.split(new.text)
-        if mine[::2] != theirs[::2]:
+        (around, mine), (expected, theirs) = self.names.split(old.text), self.names.split(new.text)
+        if around != expected:
             self._differ(old.text, new.text, place)
             return
-        scale = max((abs(float(each)) for each in _NUMBER.findall(new.scale or new.text) if not each.isdigit()), default=0.0)
-        for one, other, behind in zip_longest(mine[1::2], theirs[1::2], theirs[2::2]):
+        of_names = new.names | self.names.numbers if new.is_line else new.names
+        of_shares = (behind.startswith(" %") for behind in expected[1:])
+        scaling = [each for each, is_share in zip(theirs, of_shares, strict=True) if not is_share]
+        scaling += self.names.split(new.scale)[1]
+        scale = max((abs(float(each)) for each in scaling if not each.isdigit()), default=0.0)
+        for one, other, behind in zip(mine, theirs, expected[1:], strict=True):
             if one != other:
-                is_percent = behind.startswith(" %")
-                are_computed = all(_is_computed(each, is_percent=is_percent) for each in (one, other))
-                if other in new.names or not are_computed or not (_POINT.search(one) or _POINT.search(other)):
+                form = _PERCENT if behind.startswith(" %") else _FIXED if new.is_fixed and _FIXED.fullmatch(other) else None
+                are_computed = all(form.fullmatch(each) if form else _is_computed(each) for each in (one, other))
+                if other in of_names or not are_computed or not (_POINT.search(one) or _POINT.search(other)):
                     self._differ(old.text, new.text, place)
                     return
                 apart = abs(float(one) - float(other))
-                unit = 0.1 if is_percent else 1e-3 if _FIXED.fullmatch(other) else 0.0
-                is_near = apart <= max(_RELATIVE * scale, unit) * 1.001
+                is_near = apart <= 1.001 * (0.1 if form is _PERCENT else 1e-3 if form is _FIXED else _RELATIVE * scale)
                 self._count(1, is_far=not is_near, ratio=apart / scale if scale else float("inf"), place=place)
 
     def _count(self, numbers: int, *, is_far: bool, ratio: float, place: str) -> None:
@@ -234,6 +280,6 @@ class _Comparison:
         self.worst = max(self.worst, (is_far, ratio, place))
 
 
-def _is_computed(text: str, *, is_percent: bool) -> bool:
+def _is_computed(text: str) -> bool:
     """Return True for a number with the digits that computed numbers are written with; a name may be 2.10."""
-    return is_percent or any(f"{float(text):.{digits}g}" == text for digits in (4, 9)) or bool(_FIXED.fullmatch(text))
+    return any(f"{float(text):.{digits}g}" == text for digits in (4, 9))

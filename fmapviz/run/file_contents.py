@@ -40,10 +40,15 @@ _ESCAPED = re.compile(rb"\\(x00|.)")
 _ESCAPES = {b"x00": b"\0", b"n": b"\n", b"r": b"\r"}
 _EMBEDDED = re.compile(r'"data:image/png;base64,([^"]*)"')
 _IN_SVG = re.compile(r"(<desc>.*?</desc>|<text [^>]*>.*?</text>)", re.DOTALL)
+_LINE = re.compile(r"(<text [^>]*>)(.*)</text>", re.DOTALL)
+_LENGTH = re.compile(r'(?<= textLength=")\d+(?=")')
+_WIDTH = 4.0  # pixels by which other digits make a text wider or narrower
 _CELLS = re.compile(r"^\| (.*?) \| (.*) \|$", re.MULTILINE)  # of a table in Markdown
 _BASE64 = ("statistics", "levels")
 # Facts that are no results: numbers in them are parts of names, or sizes.
-_EXACT = {"Layer", "Type", "Shape", "Channels", "Model", "Weights", "Software", "Image", "A", "B"}
+_EXACT = {"Layer", "Type", "Shape", "Channels", "Heads", "Dead channels", "Shows", "Attention of", "Samples", "Frame"}
+_EXACT |= {"Model", "Weights", "Software", "Image", "A", "B"}
+_COSINES = {"Matches", "Cosine", "Layers of one name"}
 _PYARROW = re.compile(r"parquet-cpp-arrow version \d+\.\d+\.\d+")
 _SCORES = {"score", "logit", "probability"}  # four digits behind the point are recorded of predictions
 _OF_RANGE = {"min", "max", "mean", "low", "high"}
@@ -83,13 +88,17 @@ class Text:
 
     Attributes:
         text: The text.
-        scale: A text with numbers, the largest of which differences are compared with; empty: this one.
+        scale: A text with further numbers; differences are compared with the largest of these and its own.
         names: Numbers that are names, or parts of them.
+        is_fixed: Whether its numbers are cosines, with three digits behind the point.
+        is_line: Whether it is a line of a longer text, in which a name may be broken.
     """
 
     text: str
     scale: str = ""
     names: frozenset[str] = frozenset()
+    is_fixed: bool = False
+    is_line: bool = False
 
 
 # Any: a tree of dictionaries and lists, with these leaves and those of JSON
@@ -181,7 +190,10 @@ def _facts(facts: Iterable[tuple[str, str]]) -> Tree:
     facts = list(facts)
     ends = dict(facts).get("Range", "")
     return [
-        (key, value if key in _EXACT else Text(value, scale=f"{ends} {value}" if key == "Mean" else ""))
+        (
+            key,
+            value if key in _EXACT else Text(value, scale=ends if key == "Mean" else "", is_fixed=key in _COSINES),
+        )
         for key, value in facts
     ]
 
@@ -193,12 +205,24 @@ def _svg(data: bytes) -> Tree:
     parts: list[Any] = _IN_SVG.split(_EMBEDDED.sub('""', text))
     lines = [each for part in parts[1::2] if part.startswith("<desc>") for each in part[6:-7].split("\n")]
     names = frozenset(re.findall(r"[\d.]+", "\n".join(line for line in lines if line.partition(": ")[0] in _EXACT)))
+    is_fixed = any(line.partition(": ")[0] in _COSINES for line in lines)
     for number, part in enumerate(parts):
         if part.startswith("<desc>"):
             parts[number] = _facts((key, value) for key, _, value in (line.partition(": ") for line in part.split("\n")))
         elif number % 2:
-            parts[number] = Text(part, names=names)
+            parts[number] = _line(part, names, is_fixed=is_fixed)
     return {"text": parts, "pictures": list(map(_png, pictures))}
+
+
+def _line(element: str, names: frozenset[str], *, is_fixed: bool) -> Tree:
+    """Return a line of text in a picture, whose width follows from its digits."""
+    if (match := _LINE.fullmatch(element)) is None:
+        return element
+    tag, text = match.groups()
+    width = np.array([float(each) for each in _LENGTH.findall(tag)])
+    tolerance = _WIDTH if any(map(str.isdigit, text)) else 0.0
+    content = Text(text, names=names, is_fixed=is_fixed, is_line=True)
+    return [_LENGTH.sub("", tag), Floats(width, largest(width), tolerance), content]
 
 
 # --- JSON, alone and in scripts

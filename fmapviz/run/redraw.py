@@ -243,7 +243,7 @@ class _RunRedraw:
                 if event.failure:
                     failures[unit] = event.failure.message
                 elif event.unit:
-                    yield self._compare(unit, event.unit, known, images=left.pop(unit))
+                    yield self._compare(unit, event.unit, known, images=left.pop(unit), classes=session.model.classes)
                     discard(event.unit, session.directory)
         for unit, images in left.items():
             yield Redrawn(self._copy.address_of(unit), "undrawn", images, reason=failures.get(unit, "it is empty"))
@@ -285,12 +285,14 @@ class _RunRedraw:
                 self._address, "undrawn", 0, reason=f"files of all images, which are not proven: {first_few(names)}"
             )
 
-    def _compare(self, unit: Path, again: Path, known: Sequence[str], *, images: int) -> Redrawn:
+    def _compare(
+        self, unit: Path, again: Path, known: Sequence[str], *, images: int, classes: Sequence[str] = ()
+    ) -> Redrawn:
         """Compare a unit with what was drawn again."""
         address = self._copy.address_of(unit)
         if not (again / UNIT_FILE).is_file():
             return Redrawn(address, "differs", images, reason="the network draws nothing of it")
-        found: list[FileDifference] = compare_units(unit, again, self._copy.open)
+        found: list[FileDifference] = compare_units(unit, again, self._copy.open, classes=classes)
         if not found:
             return Redrawn(address, "same", images)
         reasons = [*known, *(notice for notice in self._notices if _DEPENDS in notice)]

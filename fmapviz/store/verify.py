@@ -336,7 +336,7 @@ def own_names(run: Path, present: AbstractSet[str]) -> set[str]:
     """Return the names of a run's own files among those that are present in its directory."""
     settings, made = _settings(read_run(run) or {}), run_files.read(run)
     if made:
-        ours = own_run_files().intersection(entry["name"] for entry in made["files"])
+        ours = {entry["name"] for entry in made["files"]} & own_run_files()
     else:
         ours = {*()}.union(*map(run_files_of, (*settings["formats"], *settings["views"])))
     ours |= {RUN_FILE, RUN_FILES_RECORD, SURVEY_FILE, FAILURES_FILE, UNIT_TABLE, *filter(is_record, present)}

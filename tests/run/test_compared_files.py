@@ -8,6 +8,7 @@ import shutil
 import struct
 import zlib
 from base64 import b64encode
+from html import escape
 from io import BytesIO
 from tarfile import TarFile
 from zipfile import ZipFile
@@ -393,6 +394,80 @@ def test_times_of_events_do_not_count(of_image):
     path = of_image / EVENTS
     data = path.read_bytes()
     assert is_rounding(EVENTS, in_events(later)(data, path), data) is None
+
+
+# --- names in facts
+
+CLASSES = ("0.12", "0.15", "2.5", "12", "class 3", "3.5 % milk", "a 5.1 %, b", "cat", "0.1, 2.5", "v1.0 <x>", "1e-5", "70.4")
+COMPUTED = {"Predicted": "{} 70.4 %, {} 0.1234 %", "Class": "{} (number 3), {}, logit 0.1234, probability 70.4 %"}
+
+
+def pictures_of(facts, width=3):
+    """Return a PNG and an SVG file with facts, the latter also with their texts as lines."""
+    data = png.encode(np.zeros((width, width), np.uint8), facts)
+    described = "\n".join(f"{key}: {escape(value)}" for key, value in facts.items())
+    line = '<text x="300.5" y="4" textLength="{}" fill="#fff">{}</text>'
+    lines = (line.format(7 * len(value), escape(value)) for value in facts.values())
+    return {"a.png": data, "a.svg": f"<svg><desc>{described}</desc>{''.join(lines)}</svg>".encode("ascii")}
+
+
+def is_rounded(name, old, new, classes=CLASSES):
+    found = list(compare_files(name, lambda _: old[name], lambda _: new[name], classes=classes))
+    return bool(found) and all(each.is_rounding for each in found)
+
+
+@settings(deadline=None, max_examples=25)
+@given(choices=st.data(), key=st.sampled_from([*COMPUTED]), name=st.sampled_from(["a.png", "a.svg"]))
+def test_a_class_in_a_fact_is_no_rounded_number(choices, key, name):
+    one, other = choices.draw(st.permutations(CLASSES))[:2]
+    right = pictures_of({key: COMPUTED[key].format(one, other)})
+    forged = choices.draw(
+        st.sampled_from([*CLASSES, "0.13", "0.11", "2.501", "12.01", "class 3.001", "3.6 % milk", "a 5.2 %, b"])
+    )
+    assume(forged != other)
+    assert not is_rounded(name, pictures_of({key: COMPUTED[key].format(one, forged)}), right)
+    for before, after in (("70.4 %", "72.4 %"), ("0.1234", "0.1299"), ("70.4 %", "70.4")):
+        assert not is_rounded(name, pictures_of({key: COMPUTED[key].format(one, other).replace(before, after)}), right)
+
+
+@pytest.mark.parametrize("name", ["a.png", "a.svg"])
+@pytest.mark.parametrize("one", [each for each in CLASSES if each != "70.4"])
+def test_the_scores_of_a_class_are_rounded(one, name):
+    facts = {"Predicted": f"{one} 70.4 %, cat 29.6 %", "Class": f"{one} (number 3), top1, logit 0.1234"}
+    rounded = {key: value.replace("29.6 %", "29.7 %").replace("0.1234", "0.1235") for key, value in facts.items()}
+    assert is_rounded(name, pictures_of(rounded), pictures_of(facts))
+
+
+@pytest.mark.parametrize(
+    ("right", "forged"),
+    [
+        ("0.001 to 0.002", "0.002 to 0.003"),
+        ("0.12 to 0.34", "0.4 to 0.34"),
+        ("12 to 70.5", "12.001 to 70.5"),
+    ],
+)
+@pytest.mark.parametrize("name", ["a.png", "a.svg"])
+def test_a_number_of_a_fact_is_compared_with_its_own_fact(right, forged, name):
+    assert not is_rounded(
+        name, pictures_of({"Range": forged, "Mean": "2000.5"}), pictures_of({"Range": right, "Mean": "2000.5"})
+    )
+
+
+@pytest.mark.parametrize(
+    ("version", "is_same"), [("0.1.9", True), ("0.3.0rc1", True), ("MALIGNANT 100 %", False), ("0.2.0+bad", False)]
+)
+def test_a_version_is_a_version(version, is_same, of_image, tmp_path):
+    run = shutil.copytree(of_image.parent, tmp_path / "run")
+    record = json.loads((run / "run.json").read_bytes())
+    del record["sha256"]
+    right = f"fmapviz {record['versions']['fmapviz']}"
+    record["versions"]["fmapviz"] = version
+    (run / "run.json").write_bytes(checksummed_json.dumps(record))
+    picture = Image.open(run / of_image.name / "input.png")
+    facts = {key: value.replace(right, f"fmapviz {version}") for key, value in picture.text.items()}
+    forge(run / of_image.name, "input.png", png.encode(np.array(picture), facts))
+    found = compare_units(run / of_image.name, of_image, lambda path: path.open("rb"))
+    assert all(each.is_rounding for each in found) == is_same
 
 
 # --- rounded units
