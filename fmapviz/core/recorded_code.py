@@ -174,8 +174,11 @@ def allowing(folder: Path) -> Iterator[None]:
         _allowed.reset(before)
 
 
-def check_import(module: str) -> None:
+def check_import(module: str) -> bool:
     """Check that a module may be imported now; nothing is run.
+
+    Returns:
+        Whether the working directory is searched for it: not for an installed package that a record names.
 
     Raises:
         RequestError: It does not exist.
@@ -183,7 +186,7 @@ def check_import(module: str) -> None:
     """
     allowed = _allowed.get()
     if allowed is None or module in allowed.typed:
-        return
+        return True
     file, _ = located(module)
     is_path, is_installed = module.endswith(".py"), _is_installed(file)
     if not is_path and any(re.fullmatch("__.*__", part) for part in module.split(".")):
@@ -194,6 +197,7 @@ def check_import(module: str) -> None:
         raise _standard(module)
     if not is_installed and not allowed.has(file):
         raise RefusedError(f"the record holds no checksum of the code of {quote(module)}, which is not run", hint=_HINT)
+    return not is_installed
 
 
 def check_called(module: str, name: str, found: Any, arguments: Mapping[str, Any] | None = None) -> None:
@@ -263,7 +267,7 @@ def check_plain(name: str, arguments: Mapping[str, Any], *, nested: bool = False
 
 def _is_plain(value: Any, *, nested: bool) -> bool:
     if isinstance(value, str):
-        return bool(_WORD.fullmatch(value)) and not os.path.lexists(value)
+        return bool(_WORD.fullmatch(value)) and not Path(value).is_file()
     if isinstance(value, list | tuple):
         return all(_is_plain(each, nested=nested) for each in value)
     if isinstance(value, dict):

@@ -13,7 +13,7 @@ import os
 import re
 import sys
 import sysconfig
-from contextlib import contextmanager, redirect_stdout, suppress
+from contextlib import contextmanager, nullcontext, redirect_stdout, suppress
 from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -161,9 +161,10 @@ def import_module_of(reference: CodeReference) -> ModuleType:
         RefusedError: It may not be run for a record; see `fmapviz.core.recorded_code`.
         UserCodeError: It raises an exception.
     """
-    check_import(reference.module)
+    may_be_here = check_import(reference.module)
     if not reference.is_file:
-        with _on_path(Path.cwd()), _without_arguments(reference.module), _noting_imports(reference.module):
+        here = _on_path(Path.cwd()) if may_be_here else nullcontext()
+        with here, _without_arguments(reference.module), _noting_imports(reference.module):
             return _import(reference.module)
     path = existing_file(reference.module).resolve()
     folder, parts = packages_above(path)
