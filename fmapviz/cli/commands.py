@@ -39,7 +39,7 @@ _ABOUT_MODELS = (
     Subcommand(
         name="models",
         help="List the names of models.",
-        function="fmapviz.cli.layers:list_models",
+        function="fmapviz.cli.models:list_models",
         examples=(
             ("fmapviz models", "all names that need no prefix"),
             ("fmapviz models resnet", "those that contain a word"),

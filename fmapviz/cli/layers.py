@@ -1,4 +1,4 @@
-"""`fmapviz models` and `fmapviz layers`: list the names of models, and the layers of one."""
+"""`fmapviz layers`: list the layers of a model."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ from fmapviz.cli.printing import print_json, print_line, print_message, results_
 from fmapviz.cli.process import importing
 from fmapviz.cli.run import JsonOption, ModelArgument, running_option
 from fmapviz.config import InputOptions, RunConfig, split
-from fmapviz.core import registry
 from fmapviz.core.files import format_bytes, make_folders, write_over, writing_to
 from fmapviz.core.urls import is_url
-from fmapviz.errors import RequestError, first_few, printable, quote, suggest
-from fmapviz.models.load import check_name, model_names
+from fmapviz.errors import RequestError, first_few, printable
+from fmapviz.models.load import check_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -121,18 +120,3 @@ def _write(tables: Mapping[str, str], model: str, folder: Path) -> None:
         with writing_to(path):
             write_over(path, f"{text}\n".encode())
         print_line(printable(str(path)))
-
-
-def list_models(
-    pattern: Annotated[str, typer.Argument(metavar="[PATTERN]", help="Part of a name, or a glob.", show_default=False)] = "",
-) -> None:
-    """List the names that MODEL takes."""
-    if ":" in pattern:  # the names of a source that is slow to import
-        show_status(f"listing {pattern} ...")
-    names = model_names(pattern)
-    if not names:
-        source = pattern.removesuffix(":")
-        hint = f"`fmapviz models '{source}:*'`" if source in registry.sources() else suggest(pattern, model_names())
-        hint = hint or "`fmapviz models` lists all names"
-        raise RequestError(f"no model name matches {quote(pattern)}", hint=hint)
-    print_line("\n".join(names))
