@@ -125,18 +125,19 @@ class _RunRedraw:
         names = [entry["name"] for entry in (run_files.read(self._run) or {"files": []})["files"]]
         if not chosen and not of_model:
             yield Redrawn(self._address, "undrawn", 0, reason="it holds no image that is finished and undamaged")
-            yield from self._unproven(names)
-            return
+            if not names:
+                return
         try:
             record = load_run(self._run)
             with self._session(record) as session:
                 known = explanations(record, session)
                 yield from self._of_model(session, of_model, known)
-                yield from self._of_images(session, chosen, records, known)
+                if chosen:
+                    yield from self._of_images(session, chosen, records, known)
                 yield from self._of_run_files(session, record, names, known)
         except FmapvizError as error:
             reason = str(error).replace(f"{quote(self._address)} was", "it was", 1)
-            yield Redrawn(self._address, "undrawn", number or 1, reason=reason)
+            yield Redrawn(self._address, "undrawn", number or len(of_model), reason=reason)
             yield from self._unproven(names)
 
     def _of_others(self, records: Mapping[Path, Mapping[str, Any]]) -> Iterator[Redrawn]:

@@ -342,6 +342,19 @@ def test_a_run_level_file_that_nothing_writes_is_found(name, to, where, *, place
     assert any(name in line and why in line for line in done.stdout.decode().splitlines())
 
 
+def test_run_level_files_of_a_run_without_images_are_made_again(plain, tmp_path, fmapviz):
+    runs = tmp_path / "runs"
+    shutil.copytree(plain, runs / "a")
+    run = shutil.copytree(plain, runs / "b")
+    for name in ("a.png", "b.png", "more"):
+        shutil.rmtree(run / name)
+    state = run_files._state(run, run_files.find_units(run))
+    edit_record(run / "products.json", lambda record: record.update(of=state))
+    found = [(each.path.name, each.status) for each in run_again(run, "1")]
+    assert found == [("b", "undrawn"), ("stats.csv", "differs"), ("stats.json", "differs")]
+    assert fmapviz("verify", runs, "--redraw", "1").returncode == 3
+
+
 @pytest.mark.thorough
 def test_films_of_a_run_are_named_and_no_error(place, tmp_path):
     run = draw(place, tmp_path, to="gif", layers="0")
