@@ -15,6 +15,7 @@ from fmapviz.core.file_names import RUN_FILE, UNIT_FILE
 from fmapviz.core.members import load
 from fmapviz.core.words import counted
 from fmapviz.errors import printable
+from fmapviz.formats.tensorboard.image_summary import literal
 from fmapviz.run.file_contents import Floats, Pixels, Text, content_of, record_of
 from fmapviz.run.recorded import versions_of
 from fmapviz.store.digest import lasting_files
@@ -157,7 +158,8 @@ class _Names:
     @classmethod
     def of(cls, classes: Iterable[str]) -> _Names:
         known = [name for name in classes if any(map(str.isdigit, name))]
-        written = sorted({*known, *map(escape, known)}, key=len, reverse=True)
+        forms = (str, printable, literal, lambda name: escape(printable(name), quote=False))  # of SVG and TensorBoard, too
+        written = sorted({form(name) for form in forms for name in known}, key=len, reverse=True)
         any_name = "|".join([*map(re.escape, written), r"class \d+"])
         pattern = rf"(?:^|(?<=, )|(?<=: ))(?:{any_name})(?=[ ,:(]|$)|(?P<number>{_NUMBER.pattern})"
         return cls(re.compile(pattern), frozenset(_NUMBER.findall("\n".join(known))))

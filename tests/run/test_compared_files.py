@@ -22,12 +22,14 @@ from PIL import Image
 from pyarrow import parquet
 from recorded_runs import draw, forge, furnish
 from safetensors.numpy import load_file, save
+from tensorboard.compat.proto.event_pb2 import Event
 
 from fmapviz.core import checksummed_json
 from fmapviz.draw import png
 from fmapviz.formats.html.page import pixel_script, read_script, script
 from fmapviz.formats.tar import append
 from fmapviz.formats.tensorboard.event_file import Record, read_events, write_record
+from fmapviz.formats.tensorboard.image_summary import literal
 from fmapviz.run.compared_files import compare_files, compare_units
 
 OF_IMAGE, OF_SHARD = "png,svg,html,raw,npz,stats,tensorboard", "tar,stats,tensorboard"
@@ -398,17 +400,38 @@ def test_times_of_events_do_not_count(of_image):
 
 # --- names in facts
 
-CLASSES = ("0.12", "0.15", "2.5", "12", "class 3", "3.5 % milk", "a 5.1 %, b", "cat", "0.1, 2.5", "v1.0 <x>", "1e-5", "70.4")
+CLASSES = (
+    "0.12",
+    "0.15",
+    "2.5",
+    "12",
+    "class 3",
+    "3.5 % milk",
+    "a 5.1 %, b",
+    "cat",
+    "0.1, 2.5",
+    "v_1.0 <'x'>",
+    "1e-5",
+    "70.4",
+)
 COMPUTED = {"Predicted": "{} 70.4 %, {} 0.1234 %", "Class": "{} (number 3), {}, logit 0.1234, probability 70.4 %"}
 
 
 def pictures_of(facts, width=3):
-    """Return a PNG and an SVG file with facts, the latter also with their texts as lines."""
+    """Return a PNG, an event and an SVG file with facts, the latter also with their texts as lines."""
     data = png.encode(np.zeros((width, width), np.uint8), facts)
-    described = "\n".join(f"{key}: {escape(value)}" for key, value in facts.items())
+    described = "\n".join(f"{key}: {escape(value, quote=False)}" for key, value in facts.items())
     line = '<text x="300.5" y="4" textLength="{}" fill="#fff">{}</text>'
-    lines = (line.format(7 * len(value), escape(value)) for value in facts.values())
-    return {"a.png": data, "a.svg": f"<svg><desc>{described}</desc>{''.join(lines)}</svg>".encode("ascii")}
+    lines = (line.format(7 * len(value), escape(value, quote=False)) for value in facts.values())
+    table = "\n".join(f"| {literal(key)} | {literal(value)} |" for key, value in facts.items())
+    event = Event()
+    event.summary.value.add(tag="a").metadata.summary_description = table
+    write_record(events := BytesIO(), Record(event.SerializeToString()))
+    return {
+        "a.png": data,
+        EVENTS: events.getvalue(),
+        "a.svg": f"<svg><desc>{described}</desc>{''.join(lines)}</svg>".encode("ascii"),
+    }
 
 
 def is_rounded(name, old, new, classes=CLASSES):
@@ -417,7 +440,7 @@ def is_rounded(name, old, new, classes=CLASSES):
 
 
 @settings(deadline=None, max_examples=25)
-@given(choices=st.data(), key=st.sampled_from([*COMPUTED]), name=st.sampled_from(["a.png", "a.svg"]))
+@given(choices=st.data(), key=st.sampled_from([*COMPUTED]), name=st.sampled_from(["a.png", "a.svg", EVENTS]))
 def test_a_class_in_a_fact_is_no_rounded_number(choices, key, name):
     one, other = choices.draw(st.permutations(CLASSES))[:2]
     right = pictures_of({key: COMPUTED[key].format(one, other)})
@@ -430,7 +453,7 @@ def test_a_class_in_a_fact_is_no_rounded_number(choices, key, name):
         assert not is_rounded(name, pictures_of({key: COMPUTED[key].format(one, other).replace(before, after)}), right)
 
 
-@pytest.mark.parametrize("name", ["a.png", "a.svg"])
+@pytest.mark.parametrize("name", ["a.png", "a.svg", EVENTS])
 @pytest.mark.parametrize("one", [each for each in CLASSES if each != "70.4"])
 def test_the_scores_of_a_class_are_rounded(one, name):
     facts = {"Predicted": f"{one} 70.4 %, cat 29.6 %", "Class": f"{one} (number 3), top1, logit 0.1234"}

@@ -124,17 +124,17 @@ def _summary(
 
 def _table(facts: Mapping[str, str]) -> str:
     """Format facts as a Markdown table; the first one is the heading, which a table must have."""
-    rows = [f"| {_literal(key)} | {_literal(value)} |" for key, value in facts.items()]
+    rows = [f"| {literal(key)} | {literal(value)} |" for key, value in facts.items()]
     rows.insert(1, "|---|---|")
     return "\n".join(rows) if facts else ""
 
 
 @lru_cache(512)  # model, type and scaling are the same on every picture
-def _literal(text: str) -> str:
+def literal(text: str) -> str:
     r"""Escape text for Markdown: characters with a meaning become character references.
 
     Example:
-        >>> _literal("<b> | `c`\n")
+        >>> literal("<b> | `c`\n")
         '&#60;b&#62; &#124; &#96;c&#96;&#92;n'
     """
     return re.sub(r"[]\\`*_[<>&|!#~]", lambda match: f"&#{ord(match[0])};", printable(text))
