@@ -174,8 +174,13 @@ def allowing(folder: Path) -> Iterator[None]:
         _allowed.reset(before)
 
 
-def check_import(module: str) -> bool:
+def check_import(module: str, name: str, arguments: Mapping[str, Any] | None = None) -> bool:
     """Check that a module may be imported now; nothing is run.
+
+    Args:
+        module: The module of a reference.
+        name: The reference, for messages.
+        arguments: Those that its target is called with.
 
     Returns:
         Whether the working directory is searched for it: not for an installed package that a record names.
@@ -195,7 +200,9 @@ def check_import(module: str) -> bool:
         raise RefusedError(f"{quote(module)} is a file of an installed package, which is not run for a record", hint=_HINT)
     if is_installed and _is_of_standard_library(file):
         raise _standard(module)
-    if not is_installed and not allowed.has(file):
+    if is_installed:
+        check_plain(name, arguments or {})
+    elif not allowed.has(file):
         raise RefusedError(f"the record holds no checksum of the code of {quote(module)}, which is not run", hint=_HINT)
     return not is_installed
 

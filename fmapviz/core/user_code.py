@@ -161,7 +161,7 @@ def import_module_of(reference: CodeReference) -> ModuleType:
         RefusedError: It may not be run for a record; see `fmapviz.core.recorded_code`.
         UserCodeError: It raises an exception.
     """
-    may_be_here = check_import(reference.module)
+    may_be_here = check_import(reference.module, reference.name, reference.arguments)
     if not reference.is_file:
         here = _on_path(Path.cwd()) if may_be_here else nullcontext()
         with here, _without_arguments(reference.module), _noting_imports(reference.module):

@@ -275,6 +275,7 @@ def test_an_installed_class_is_called_with_numbers_and_plain_words_only(command,
         with pytest.raises(RefusedError, match=r"'installed:Net' is not called with .*: for a record, code of installed"):
             COMMANDS[command](run, place / "again")
         assert not (place / "mark").exists(), argument
+        assert "installed" not in sys.modules
     shutil.copy(place / "evil", place / "default.txt")
     plain = "installed:Net(act='nn', width=3, more=[1, (2.5, None, True, 'silu-x_1')])"
     drawn = draw(place, place / "out", model=plain, to="png", layers="0", views="maps", name="plain")
