@@ -50,6 +50,7 @@ _EXACT = {"Layer", "Type", "Shape", "Channels", "Heads", "Dead channels", "Shows
 _EXACT |= {"Model", "Weights", "Software", "Image", "A", "B"}
 _COSINES = {"Matches", "Cosine", "Layers of one name"}
 _PYARROW = re.compile(r"parquet-cpp-arrow version \d+\.\d+\.\d+")
+_AROUND_PARQUET = 12  # bytes: `PAR1` at both ends, and the length of the footer
 _SCORES = {"score", "logit", "probability"}  # four digits behind the point are recorded of predictions
 _OF_RANGE = {"min", "max", "mean", "low", "high"}
 _ROUNDED_SCORE = 1.001e-4
@@ -394,7 +395,11 @@ def _read_table(data: bytes) -> Any:  # a pyarrow.Table
     from pyarrow import parquet  # noqa: PLC0415
 
     with parquet.ParquetFile(BytesIO(data)) as file:
-        table, made_by = file.read(), file.metadata.created_by
+        table, footer = file.read(), file.metadata
+    chunks = (footer.row_group(row).column(at) for row in range(footer.num_row_groups) for at in range(footer.num_columns))
+    if len(data) != sum(each.total_compressed_size for each in chunks) + footer.serialized_size + _AROUND_PARQUET:
+        raise ValueError("it holds more than its columns")
+    made_by = footer.created_by
     # In a file, the values of a list have another name.
     fields = [
         each.with_type(pa.list_(each.type.value_type)) if pa.types.is_list(each.type) else each for each in table.schema

@@ -389,6 +389,16 @@ def test_a_forged_file_is_no_rounding_even_if_others_are_rounded(forgery, of_ima
     assert [each.is_rounding for each in found if each.name == "input.png"] == [True] * (forgery in FORGERIES)
 
 
+def test_bytes_between_the_columns_of_another_version_are_found(of_shard):
+    data = (of_shard / "stats.parquet").read_bytes()
+    version = parquet.read_metadata(BytesIO(data)).created_by
+    other = data.replace(version.encode(), version[:-1].encode() + (b"1" if version[-1] == "0" else b"0"))
+    assert other != data
+    assert is_rounding("stats.parquet", other, data)
+    footer = len(other) - 8 - int.from_bytes(other[-8:-4], "little")
+    assert is_rounding("stats.parquet", other[:footer] + b"more" + other[footer:], data) is False
+
+
 def test_times_of_events_do_not_count(of_image):
     def later(event):
         event.wall_time += 1
