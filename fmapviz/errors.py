@@ -7,6 +7,7 @@ option.
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
@@ -146,17 +147,25 @@ SAMPLES = "sample_images"  # the pictures of the guide's examples
 
 
 def suggest_file(path: str, is_wanted: Callable[[str], bool] = bool) -> str:
-    """Return a hint for a path that does not exist: similar folders and names, or the last folder that exists."""
+    """Return a hint for a path that does not exist: why, similar folders and names, or the last folder that exists."""
     typed = Path(path)
+    try:
+        typed.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    except OSError as error:  # the name is too long, a folder may not be entered, links form a circle
+        return f"the system reports: {error.strerror}"
+    except ValueError:
+        return "no path holds a NUL byte"
     with suppress(OSError, ValueError):  # ValueError: a character that no path can hold
-        names = [each.name for each in typed.parent.iterdir() if is_wanted(each.name) or each.is_dir()]
+        names = [each.name for each in typed.parent.iterdir() if is_wanted(each.name) or os.path.isdir(each)]
         near = [quote(typed.with_name(name)) for name in nearest(typed.name, names, cutoff=0.7)]
         if near:
             return f"did you mean {', '.join(near)}?"
     if _is_sample(typed):
         return f"{SAMPLES} is a folder of fmapviz's repository, and not in the package: take any photo of yours"
     with suppress(OSError, ValueError):
-        existing = next(folder for folder in (typed / "_").absolute().parents if folder.is_dir())
+        existing = next(folder for folder in (typed / "_").absolute().parents if os.path.isdir(folder))
         return f"no similar name in {quote(existing)}"
     return "the working directory was removed"
 
@@ -165,7 +174,7 @@ def _is_sample(path: Path) -> bool:
     """Return True for a path of the guide's examples, in a directory without their pictures."""
     folder = next((folder for folder in (path, *path.parents) if folder.name == SAMPLES), None)
     with suppress(OSError, ValueError):
-        return folder is not None and not folder.exists()
+        return folder is not None and not os.path.exists(folder)
     return False
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -178,7 +179,7 @@ class RunSummary:
     def _repr_html_(self) -> str:
         """Return a table with links, and some pictures, for notebooks; no text in it is taken as HTML."""
         pages = registry.pages().values()
-        report = [link(self.directory / page) for page in pages if (self.directory / page).is_file()]
+        report = [link(self.directory / page) for page in pages if os.path.isfile(self.directory / page)]
         counts = [("done", self.done), ("skipped", self.skipped), ("failed", self.failed)]
         failures = [f"{each.message} [{each.code}]" for each in self.failures[:_MOST_FAILURES]]
         if self.failed > len(failures):

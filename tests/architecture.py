@@ -1,7 +1,8 @@
 """Measure how the package is built: `make check` runs the static part, `python tests/architecture.py --run` all of it.
 
-parameters of a function, import cycles, modules without a test, class names that several modules define, words that the
-glossary replaces, lines of code; with --run also which modules one image passes, and how deep the stack is above a pixel.
+parameters of a function, import cycles, modules without a test, calls of pathlib that fail for some names, class names that
+several modules define, words that the glossary replaces, lines of code; with --run also which modules one image passes, and
+how deep the stack is above a pixel.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ def main() -> int:
         "functions with too many parameters": long_signatures(),
         "import cycles": cycles(),
         "modules of which nothing says where they are tested": untested(),
+        "calls of pathlib that fail for some names, before Python 3.14; use os.path.isfile or the like": failing_questions(),
         f"class names of several modules, above {MOST_SHARED_NAMES}": shared_names()[MOST_SHARED_NAMES:],
         "words that the glossary of .github/CONTRIBUTING.md replaces": replaced_words(),
     }
@@ -88,6 +90,17 @@ def cycles() -> list[str]:
     except CycleError as error:
         return [" -> ".join(error.args[1])]
     return []
+
+
+def failing_questions() -> list[str]:
+    """Return calls of `Path.exists` and the like, which raise for names that are too long; an `entry` is of `os.scandir`."""
+    return [
+        f"{name_of(path)}, line {node.lineno}: {ast.unparse(node)}"
+        for path in modules()
+        for node in ast.walk(ast.parse(path.read_bytes()))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and not (node.args or node.keywords)
+        if node.func.attr in {"exists", "is_file", "is_dir", "is_symlink"} and ast.unparse(node.func.value) != "entry"
+    ]
 
 
 def shared_names() -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from contextlib import suppress
 from fnmatch import fnmatchcase
@@ -194,7 +195,7 @@ def _as_glob(name: str, special: str = "") -> str:
 def _runs(folder: Path) -> Iterator[Item]:
     with suppress(OSError, ValueError):
         for path in sorted(folder.iterdir()):
-            if (path / "run.json").is_file():
+            if os.path.isfile(path / "run.json"):
                 yield str(path), ""
 
 
@@ -208,5 +209,5 @@ def _own_code(word: str) -> Iterator[Item]:
                 continue
             if path.suffix == ".py":
                 yield from ((reference, "your own code") for reference in references_in(shown))
-            elif path.is_dir():
+            elif os.path.isdir(path):
                 yield f"{shown}/", ""

@@ -259,5 +259,6 @@ def _paths(word: str, known: Container[str], *, only_folders: bool) -> Iterator[
         for path in sorted(Path(f"{folder}{slash}").iterdir()):
             found = f"{option}{equals}{folder}{slash}{path.name}"
             is_hidden = path.name.startswith(".") and not name
-            if path.name.startswith(name) and found not in known and not is_hidden and (path.is_dir() or not only_folders):
+            is_offered = path.name.startswith(name) and found not in known and not is_hidden
+            if is_offered and (os.path.isdir(path) or not only_folders):
                 yield found, ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -97,7 +98,7 @@ class Console:
         has_steps = bool(self._shard or self._has_pages or summary.steps)
         commands = self._open_commands(out, has_steps=has_steps) if summary.exit_code != 4 else {}
         pages = [summary.directory / page for form, page in registry.pages().items() if form in self._formats]
-        pages = [page for page in pages if page.exists() or (is_url(str(page)) and summary.exit_code != 4)]
+        pages = [page for page in pages if os.path.exists(page) or (is_url(str(page)) and summary.exit_code != 4)]
         if self._json:
             fields = asdict(summary)
             for name in ("model_pictures", "units", "highlights", "notices", "same"):  # the last two have separate lines

@@ -27,7 +27,7 @@ _LONGEST = 400  # characters; of more inputs, such as those of a glob, a command
 
 def is_first(out: str | Path) -> bool:
     """Return True if a directory of runs holds none yet."""
-    return not is_url(out) and not any(Path(out).glob(f"*/{RUN_FILE}"))
+    return not is_url(out) and not (os.path.isdir(out) and any(Path(out).glob(f"*/{RUN_FILE}")))
 
 
 def show_next_step(config: RunConfig, summary: RunSummary, *, first: bool, predicted: bool) -> None:

@@ -186,7 +186,7 @@ def _check_model(spec: str, inputs: list[str]) -> None:
             raise RequestError(
                 f"no such command or model: {quote(spec)}", hint=f"the model comes first: `{in_shell('fmapviz', *first)}`"
             ) from error
-        if re.fullmatch(r"[\w-]+", spec) and not Path(f"{spec}.py").is_file():
+        if re.fullmatch(r"[\w-]+", spec) and not os.path.isfile(f"{spec}.py"):
             raise _unknown_word(spec, alone=not inputs) from error
         raise
 

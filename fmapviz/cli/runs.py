@@ -105,7 +105,7 @@ def _remove(names: Sequence[str], out: str, *, yes: bool, json: bool) -> None:
     from fmapviz.store.listing import describe_run
     from fmapviz.store.remove import check_removable, find_run, remove_run
 
-    directories = {directory.resolve(): directory for directory in (find_run(name, out) for name in names)}
+    directories = {os.path.realpath(directory): directory for directory in (find_run(name, out) for name in names)}
     for directory in directories.values():
         check_removable(directory)
     removed = []

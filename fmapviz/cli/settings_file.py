@@ -108,7 +108,7 @@ def _read(path: Path, here: Path) -> SettingsFile | None:
     """Read a settings file; return None for a `pyproject.toml` without settings."""
     shown = relative(path, here)
     heading = _HEADINGS[path.name]
-    if heading and not os.path.isfile(path):  # noqa: PTH113  False for each error: a folder, a link to nothing
+    if heading and not os.path.isfile(path):
         return None
     data, owners, is_open = _load(path, shown)
     if not all(key.encode() in data for key in heading) and b"\\" not in data:  # most need not be parsed

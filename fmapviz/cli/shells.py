@@ -179,17 +179,17 @@ def install_script(shell: str) -> list[str]:
     place, done = place_of(shell), []
     content = SCRIPTS[shell].encode()
     with writing_to(place.script):
-        if not place.script.is_file() or place.script.read_bytes() != content:
+        if not os.path.isfile(place.script) or place.script.read_bytes() != content:
             files.make_folders(place.script.parent)
-            files.write_over(place.script.resolve(), content)
+            files.write_over(Path(os.path.realpath(place.script)), content)
             done.append(f"wrote {place.script}")
     undo = f"undo: remove {place.script}"
     if place.startup:
         with writing_to(place.startup):
-            present = place.startup.read_text(errors="replace").splitlines() if place.startup.exists() else []
+            present = place.startup.read_text(errors="replace").splitlines() if os.path.exists(place.startup) else []
             if place.line not in map(str.strip, present):
                 files.make_folders(place.startup.parent)
-                files.append(place.startup.resolve(), f"{place.line}\n".encode())
+                files.append(Path(os.path.realpath(place.startup)), f"{place.line}\n".encode())
                 done.append(f"added a line to {place.startup}: {place.line}")
         undo += f", and the line {place.line} from {place.startup}"
     return [*(done or ["nothing to do: it is installed"]), "it works in new terminals", undo]

@@ -85,12 +85,12 @@ def make_folders(path: Path) -> None:
     try:
         os.mkdir(path)
     except FileNotFoundError:
-        if path.parent == path or path.parent.is_dir():  # nothing can be created in it, for instance below /proc
+        if path.parent == path or os.path.isdir(path.parent):  # nothing can be created in it, for instance below /proc
             raise
         make_folders(path.parent)
         make_folders(path)
     except OSError:
-        if not path.is_dir():
+        if not os.path.isdir(path):
             raise
 
 

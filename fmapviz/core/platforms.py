@@ -163,14 +163,14 @@ def persist(operation: Callable[[], Result]) -> Result:
 
 def rename_replaces(target: Path) -> bool:
     """Return True if a directory that is renamed replaces this one if it is empty, which it does not on Windows."""
-    return sys.platform != "win32" or not target.is_dir()
+    return sys.platform != "win32" or not os.path.isdir(target)
 
 
 def flags_to_sync(path: Path) -> int | None:
     """Return the flags with which a file or directory is opened for `os.fsync`; None if the system syncs no directories."""
     if sys.platform != "win32":
         return os.O_RDONLY
-    return None if path.is_dir() else os.O_RDWR
+    return None if os.path.isdir(path) else os.O_RDWR
 
 
 def refuse_link(path: str | Path) -> None:
@@ -179,7 +179,7 @@ def refuse_link(path: str | Path) -> None:
     Raises:
         OSError: The path is a link.
     """
-    if not NO_LINK and Path(path).is_symlink():
+    if not NO_LINK and os.path.islink(path):
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
 
 

@@ -274,7 +274,7 @@ def check_plain(name: str, arguments: Mapping[str, Any], *, nested: bool = False
 
 def _is_plain(value: Any, *, nested: bool) -> bool:
     if isinstance(value, str):
-        return bool(_WORD.fullmatch(value)) and not Path(value).is_file()
+        return bool(_WORD.fullmatch(value)) and not os.path.isfile(Path(value))
     if isinstance(value, list | tuple):
         return all(_is_plain(each, nested=nested) for each in value)
     if isinstance(value, dict):
@@ -339,16 +339,15 @@ def existing_file(module: str) -> Path:
         RequestError: It does not exist.
     """
     path = Path(module)
-    with suppress(OSError, ValueError):  # the name is too long
-        if path.is_file():
-            return path
+    if os.path.isfile(path):
+        return path
     raise RequestError(f"no such file: {quote(module)}", hint=suggest_file(module, lambda name: name.endswith(".py")))
 
 
 def packages_above(path: Path) -> tuple[Path, list[str]]:
     """Return the folder that holds the outermost package of a file, and the parts of the name of its module."""
     folder, parts = path.parent, [path.stem]
-    while (folder / "__init__.py").is_file() and folder.name.isidentifier():
+    while os.path.isfile(folder / "__init__.py") and folder.name.isidentifier():
         parts.insert(0, folder.name)
         folder = folder.parent
     return folder, parts
@@ -374,13 +373,13 @@ def _is_of_standard_library(file: Path) -> bool:
 
 @cache
 def _is_standard(folder: Path) -> bool:
-    return (folder / "os.py").is_file() and (folder / "subprocess.py").is_file()
+    return os.path.isfile(folder / "os.py") and os.path.isfile(folder / "subprocess.py")
 
 
 def _read(file: Path) -> tuple[str, bytes | None]:
     """Return the SHA-256 of a file, empty if there is none; and the content that has it, if that is source code."""
     with suppress(OSError, ValueError):
-        if file.is_file():  # no pipe, whose reader waits
+        if os.path.isfile(file):  # no pipe, whose reader waits
             with file.open("rb") as content:
                 if file.suffix != ".py":
                     return hashlib.file_digest(content, "sha256").hexdigest(), None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -112,4 +113,4 @@ def expand_home(path: str | Path) -> str | Path:
         >>> expand_home("~a/b"), expand_home("s3://photos")
         ('~a/b', 's3://photos')
     """
-    return Path(path).expanduser() if str(path).startswith("~/") else path
+    return Path(os.path.expanduser(path)) if str(path).startswith("~/") else path

@@ -271,7 +271,7 @@ def imported_files(module: str) -> list[Path]:
     prefix = str(root).rstrip(os.sep) + os.sep
     known = {str(getattr(imported, "__file__", None) or "") for imported in list(sys.modules.values())}
     paths = {Path(name).resolve() for name in known if name.startswith(prefix)} | _imported.get(file, set())
-    return sorted(path for path in paths if path.is_file() and not is_library(path))
+    return sorted(path for path in paths if os.path.isfile(path) and not is_library(path))
 
 
 def imported_files_beside(module: ModuleType) -> list[Path]:

@@ -61,7 +61,7 @@ def open_writer(form: Format, directory: Path, *, many: bool = False) -> Iterato
             with _running(form, directory):
                 close()
     for path in sorted(directory.iterdir()):
-        if path.is_symlink() or not path.is_file() or path.name.startswith(".") or path.name == UNIT_FILE:
+        if os.path.islink(path) or not os.path.isfile(path) or path.name.startswith(".") or path.name == UNIT_FILE:
             raise UserCodeError(
                 f"the format {form.name} made {quote(path.name)} in the directory of a unit",
                 hint=f"it may write files there, whose names begin without a dot; {UNIT_FILE} is the unit's record",
@@ -84,4 +84,6 @@ def _running(form: Format, directory: Path) -> Iterator[None]:
 def _is_of_output(error: OSError, directory: Path) -> bool:
     """Return True if the disk of the output failed, or if the run was removed: no fault of the user's code."""
     path = Path(os.fsdecode(error.filename)) if isinstance(error.filename, str | bytes) else directory / "unknown"
-    return not directory.exists() or (error.errno in _OF_DISK and path.absolute().is_relative_to(directory.absolute()))
+    return not os.path.exists(directory) or (
+        error.errno in _OF_DISK and path.absolute().is_relative_to(directory.absolute())
+    )

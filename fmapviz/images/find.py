@@ -214,7 +214,9 @@ def absolute_path(typed: str) -> Path:
     if ".." not in path.parts:
         return path
     # `link/..` is the folder above the link's target.
-    return path.resolve() if path.name == ".." else path.parent.resolve() / path.name
+    if path.name == "..":
+        return Path(os.path.realpath(path))
+    return Path(os.path.realpath(path.parent)) / path.name
 
 
 def is_candidate(name: str) -> bool:
@@ -224,7 +226,7 @@ def is_candidate(name: str) -> bool:
 
 def is_input(path: str | Path) -> bool:
     """Return True for a folder, and for the name of an image, which need not exist."""
-    return is_candidate(Path(path).name) or Path(path).is_dir()
+    return is_candidate(Path(path).name) or os.path.isdir(path)
 
 
 def in_natural_order(parts: Sequence[str]) -> list[tuple[str, str]]:
@@ -251,7 +253,7 @@ def _walk(
     left_out: Counter[str],
 ) -> Iterator[ImageFile | Failure]:
     """Find the image files below a folder, depth first, except those named before; memory holds names of open folders."""
-    top = root.resolve()
+    top = Path(os.path.realpath(root))
 
     def enter(path: Path, relative: str) -> Iterator[ImageFile | Failure | tuple[Path, str]]:
         """Yield the images of a folder, and the arguments for each folder in it."""
@@ -287,9 +289,9 @@ def _walk(
 
 def _is_alias(path: Path, top: Path, avoid: Path | None) -> bool:
     """Return True for a link to a folder that is searched under its own name, below the same root."""
-    if not path.is_symlink():
+    if not os.path.islink(path):
         return False
-    target = path.resolve()
+    target = Path(os.path.realpath(path))
     below = takewhile(lambda folder: folder != top, (target, *target.parents))
     return target.is_relative_to(top) and not any(
         folder.name.startswith(".") or _is_output(folder, avoid) for folder in below
@@ -298,7 +300,7 @@ def _is_alias(path: Path, top: Path, avoid: Path | None) -> bool:
 
 def _is_output(folder: Path, avoid: Path | None) -> bool:
     """Return True for the output of this run, and for other runs among the inputs."""
-    if avoid and avoid.exists() and folder.samefile(avoid):
+    if avoid and os.path.exists(avoid) and folder.samefile(avoid):
         return True
     return _is_run(checksummed_json.load(folder / RUN_FILE))
 

@@ -67,7 +67,7 @@ def frames_of(path: str) -> Frames | None:
     if match is None or not may_be_film(match["film"]):
         return None
     first, last = int(match["first"]), int(match["last"] or match["first"])
-    is_folder = not is_url(path) and os.path.isdir(match["film"])  # noqa: PTH112  of a path that may hold a NUL byte
+    is_folder = not is_url(path) and os.path.isdir(match["film"])
     return None if last < first or is_folder else Frames(match["film"], first, last)
 
 

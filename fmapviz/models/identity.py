@@ -5,6 +5,7 @@ from __future__ import annotations
 import dis
 import hashlib
 import inspect
+import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -62,7 +63,7 @@ def digest_of_network(network: nn.Module, *, files: Iterable[Path] = (), called:
     running = running_codes(network, called)
     reader = _Reader(files, running)
     read = [*reader.network(network), *(reader.value(item, _DEEPEST) for item in called)]
-    code = sorted({sha256_of(path) for path in reader.files if path.is_file()})
+    code = sorted({sha256_of(path) for path in reader.files if os.path.isfile(path)})
     return hashlib.sha256("\n".join([*read, *code]).encode("utf-8", "surrogatepass")).hexdigest()
 
 
@@ -198,7 +199,7 @@ class _Reader:
         if not _is_own(function):
             return f"{function.__module__}.{function.__qualname__}"
         path = Path(function.__code__.co_filename)
-        if not path.is_file():
+        if not os.path.isfile(path):
             return self._code(function.__code__, depth)
         self.files.add(path)
         return ""

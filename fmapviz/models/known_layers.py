@@ -95,7 +95,7 @@ def _is_text(value: object) -> bool:
 def _path_of(spec: str) -> Path | None:
     """Return the file of a model; models of the same name in other directories have others."""
     folder, code = cache_folder(), _code_of(spec)
-    key = json.dumps([spec, str(code.resolve()) if code else ""])
+    key = json.dumps([spec, os.path.realpath(code) if code else ""])
     return folder / "layers" / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json" if folder else None
 
 
@@ -106,7 +106,7 @@ def _code_of(spec: str) -> Path | None:
         return None
     module = name.partition(":")[0]
     for path in map(Path, (name, module, f"{module.replace('.', '/')}.py", f"{module.replace('.', '/')}/__init__.py")):
-        if path.exists():
+        if os.path.exists(path):
             return path
     return None
 

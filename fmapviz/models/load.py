@@ -181,7 +181,7 @@ def _no_model(spec: str) -> RequestError:
     if name in model_names() and module.partition(".")[0] in {"models", *registry.sources()}:
         return RequestError(f"no such model: {quote(spec)}", hint=f"type {name}")
     for file, attribute in ((f"{spec}.py", "build"), (f"{module}.py", name)):
-        if os.path.isfile(file):  # noqa: PTH113  the name may be too long for a path
+        if os.path.isfile(file):
             return RequestError(
                 f"no such model: {quote(spec)}", hint=f"code of yours is named with a function: {file}:{attribute}"
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Sequence
 from math import ceil
@@ -149,7 +150,7 @@ def count_unfinished(found: Iterable[ImageFile | Failure], run: Path, fingerprin
 
 def free_space(path: Path) -> tuple[int | None, int | None]:
     """Return the free bytes and inodes where a directory is or will be; None if unknown."""
-    while not path.exists():
+    while not os.path.exists(path):
         path = path.parent
     try:
         return platforms.free_space(path)

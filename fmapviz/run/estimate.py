@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import tempfile
 import time
@@ -191,7 +192,7 @@ def _estimate(
     choice = replace(choice, clip=clip_length(info.preparation))
     if images and choice.clip > 1:
         images = sum(1 for _ in list_frames(find(), choice, decode=False))
-    to_draw, is_begun = images, run_directory.exists() and not config.force
+    to_draw, is_begun = images, os.path.exists(run_directory) and not config.force
     if images and is_begun:
         images, to_draw = count_unfinished(
             list_frames(find(), choice, decode=False), run_directory, info.fingerprint, shards=shard is not None

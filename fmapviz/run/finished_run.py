@@ -91,7 +91,7 @@ def _explaining(record: Mapping[str, Any], model: object, weights: object) -> It
         for name in (str(model).partition(":")[0], weights):
             if not isinstance(name, str):
                 continue
-            if Path(name).suffix and not Path(name).is_absolute() and not os.path.exists(name):  # noqa: PTH110  it may be too long
+            if Path(name).suffix and not Path(name).is_absolute() and not os.path.exists(name):
                 error.hint = f"the run names {quote(name)} relative to the directory where it was made: run it there"
         raise
 

@@ -108,7 +108,7 @@ def run(
         if config.needs_images and images is None:
             found = _find(inputs, destination, of_inputs, no_inputs)
         session, notices = open_session(replace(config, device="auto") if is_remote else config)
-        is_new = not destination.directory.exists()
+        is_new = not os.path.exists(destination.directory)
         info = replace(session.info, request=request_of(session, config, inputs))
         session = replace(
             session,
@@ -252,7 +252,7 @@ def _explain_number(session: Session) -> Iterator[str]:
     """Yield the reason for a number in the name of a run."""
     directory, address_of = session.directory, session.output.address_of
     plain = directory.with_name(next(names_of(session.info, session.request.name)))
-    if plain != directory and plain.exists():
+    if plain != directory and os.path.exists(plain):
         found = describe_contents(plain, session.info)
         yield f"{address_of(plain)} holds {found}; this run is {address_of(directory)}"
 
@@ -531,7 +531,7 @@ def _is_one_file(inputs: Iterable[str | Path | MemoryImage]) -> bool:
     (only,) = inputs if isinstance(inputs, Sequence) and len(inputs) == 1 else (None,)
     if only is None or isinstance(only, MemoryImage):
         return only is not None
-    return not may_be_film(str(only)) and (is_candidate(str(only)) if is_url(only) else Path(only).is_file())
+    return not may_be_film(str(only)) and (is_candidate(str(only)) if is_url(only) else os.path.isfile(only))
 
 
 def _addressed(event: Event, output: Destination) -> Event:

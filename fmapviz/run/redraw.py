@@ -6,6 +6,7 @@ Checksums prove that files are as they were written. This proves that they are w
 from __future__ import annotations
 
 import hashlib
+import os
 import tempfile
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
@@ -210,7 +211,7 @@ class _RunRedraw:
             draw_model(session, self._note)
         for unit in units:
             again = session.directory / self._name(unit)
-            if (again / UNIT_FILE).is_file():
+            if os.path.isfile(again / UNIT_FILE):
                 yield self._compare(unit, again, known, images=0)
             else:
                 reason = f"its record says that it is of the kind {quote(MODEL)}, and the network draws no such unit"
@@ -291,7 +292,7 @@ class _RunRedraw:
     ) -> Redrawn:
         """Compare a unit with what was drawn again."""
         address = self._copy.address_of(unit)
-        if not (again / UNIT_FILE).is_file():
+        if not os.path.isfile(again / UNIT_FILE):
             return Redrawn(address, "differs", images, reason="the network draws nothing of it")
         found: list[FileDifference] = compare_units(unit, again, self._copy.open, classes=classes)
         if not found:

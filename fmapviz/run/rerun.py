@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -77,7 +78,7 @@ def read_recorded(place: str | Path) -> RecordedRun:
         RefusedError: It was made by a version with another format.
     """
     path = Path(place)
-    if not is_url(place) and path.is_file():
+    if not is_url(place) and os.path.isfile(path):
         record = checksummed_json.load(path)
         if record is None or "fingerprint" not in record:
             raise RequestError(
@@ -208,7 +209,7 @@ def _prepared(
 
 def _is_same(one: Path, other: Path) -> bool:
     other = other.parent if other.name == RUN_FILE else other
-    return one.exists() and other.exists() and one.samefile(other)
+    return os.path.exists(one) and os.path.exists(other) and one.samefile(other)
 
 
 def _request(record: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -92,7 +92,7 @@ def content_of(directory: Path, open_file: Callable[[Path], BinaryIO]) -> str:
     Raises:
         ValueError: The record, or a file that counts in part, is not formatted as fmapviz does it.
     """
-    name = UNIT_FILE if (directory / UNIT_FILE).is_file() else RUN_FILE
+    name = UNIT_FILE if os.path.isfile(directory / UNIT_FILE) else RUN_FILE
     try:
         data = checksummed_json.read(directory / name)
         if not checksummed_json.is_formatted(data):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from fmapviz.core.file_names import INDEX_FILE, RUN_FILE, UNIT_FILE, shard_files
 from fmapviz.core.files import writing_to
 from fmapviz.core.platforms import in_shell
 from fmapviz.data import Picture
-from fmapviz.errors import DamagedError, RefusedError, RequestError, first_few, printable, quote, suggest
+from fmapviz.errors import DamagedError, RefusedError, RequestError, first_few, printable, quote, suggest, suggest_file
 from fmapviz.images.find import absolute_path, path_hash
 from fmapviz.store.remote.local_copy import local_copy
 from fmapviz.store.shards import index as shard_index
@@ -105,8 +106,8 @@ def put(path: Path, png: bytes, *, force: bool = False) -> None:
 def _shards(directory: Path) -> list[Path]:
     if files.exists(directory / INDEX_FILE):
         return [directory]
-    if not directory.is_dir():
-        raise RequestError(f"no such directory: {quote(directory)}")
+    if not os.path.isdir(directory):
+        raise RequestError(f"no such directory: {quote(directory)}", hint=suggest_file(str(directory), lambda _name: False))
     runs = [path.parent for path in (directory / RUN_FILE, *sorted(directory.glob(f"*/{RUN_FILE}"))) if files.exists(path)]
     return [shard for run in runs for shard in find_shards(run) if files.exists(shard / UNIT_FILE)]
 

@@ -160,11 +160,7 @@ def local_directory(typed: str | Path) -> Path:
         RequestError: There is none, or it is not local.
     """
     path = local_path(typed)
-    try:
-        is_there = path.is_dir()
-    except OSError:  # the name is too long, or a folder above may not be entered
-        is_there = False
-    if not is_there:
+    if not os.path.isdir(path):
         what = "not a directory" if os.path.lexists(path) else "no such directory"
         raise RequestError(f"{what}: {quote(typed)}", hint=suggest_file(str(path), lambda _name: False))
     return path
@@ -197,9 +193,10 @@ def _find_runs(directory: Path) -> Iterator[Path]:
 def runs_of_training(directory: Path) -> list[Path]:
     """Return the runs of trainings in a directory that is no run itself; none if it is a link, or cannot be read."""
     with suppress(OSError):
-        if not directory.is_symlink():
+        if not os.path.islink(directory):
             found = sorted(
-                (path for path in directory.iterdir() if path.is_dir() and is_run(path)), key=lambda path: natural(path.name)
+                (path for path in directory.iterdir() if os.path.isdir(path) and is_run(path)),
+                key=lambda path: natural(path.name),
             )
             return [path for path in found if settings_of(path).get("weights") == IN_TRAINING]
     return []

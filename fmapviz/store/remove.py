@@ -38,8 +38,10 @@ def find_run(typed: str, out: str | Path) -> Path:
         if not os.path.lexists(named) and not is_run(path):
             raise RequestError(f"no such run: {quote(named)}", hint=suggest_file(str(named), lambda _name: False))
         path = named if os.path.lexists(named) else path
-    if path.is_symlink():
-        raise RequestError(f"a link, which is not followed: {quote(path)}", hint=f"it leads to {quote(path.resolve())}")
+    if os.path.islink(path):
+        raise RequestError(
+            f"a link, which is not followed: {quote(path)}", hint=f"it leads to {quote(os.path.realpath(path))}"
+        )
     if not is_run(local_directory(path)):
         inside = runs_of_training(path)
         if len(inside) == 1:

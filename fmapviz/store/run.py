@@ -16,7 +16,7 @@ from fmapviz.core.file_names import HIDDEN, RUN_FILE, UNIT_FILE, UNIT_TABLE, fol
 from fmapviz.core.files import locked, staging_folder, writing_to
 from fmapviz.core.platforms import SLASH
 from fmapviz.core.settings_file import settings_file
-from fmapviz.errors import OutputError, RefusedError, RequestError, printable, quote
+from fmapviz.errors import OutputError, RefusedError, RequestError, printable, quote, suggest_file
 from fmapviz.store.unfinished import is_record
 from fmapviz.store.unit import read_unit, sweep
 
@@ -52,7 +52,7 @@ def check_output(out: Path) -> None:
         path.lstat()  # fails for a name that is too long
     while not os.path.lexists(path):
         path = path.parent
-    if not path.is_dir():
+    if not os.path.isdir(path):
         raise OutputError(f"not a directory: {quote(path)}", hint="choose another out=")
     if not os.access(path, os.W_OK | os.X_OK):
         raise OutputError(f"cannot write to {quote(path)}: read-only, or not permitted", hint="choose another out=")
@@ -289,7 +289,8 @@ def _belongs(directory: Path, info: RunInfo) -> bool:
     visible = (path for path in directory.rglob("*") if HIDDEN not in str(path.relative_to(directory)))
     own = own_run_files() | {UNIT_FILE, UNIT_TABLE}
     return all(
-        path.is_dir() or path.name in own or is_record(path.name) or (path.parent / UNIT_FILE).exists() for path in visible
+        os.path.isdir(path) or path.name in own or is_record(path.name) or os.path.exists(path.parent / UNIT_FILE)
+        for path in visible
     )
 
 
@@ -299,25 +300,26 @@ def read_run(directory: Path) -> dict[str, Any] | None:
     return document if document and _version(document) else None
 
 
-def load_run(
-    directory: Path, *, typed: object = None, hint: str = f"the directory of a run holds {RUN_FILE}"
-) -> dict[str, Any]:
+def load_run(directory: Path, *, typed: object = None, hint: str | None = None) -> dict[str, Any]:
     """Read `run.json`.
 
     Args:
         directory: The run.
         typed: Its path as the user typed it; None: the directory.
-        hint: Hint if it is no run.
+        hint: Hint if it is no run; None: one for a path that does not exist, or what a run holds.
 
     Raises:
         RequestError: It is no run.
         RefusedError: See `check_format`.
     """
     document = read_run(directory)
-    if document is None and (directory / RUN_FILE).is_file():
+    if document is None and os.path.isfile(directory / RUN_FILE):
         again = f"draw it again into another directory, or restore {RUN_FILE} from a copy"
         raise RequestError(f"the record of a run is damaged: {quote(directory / RUN_FILE)}", hint=again)
     if document is None:
+        if not hint and not os.path.isdir(directory):
+            hint = suggest_file(str(typed or directory), lambda _name: False)
+        hint = hint or f"the directory of a run holds {RUN_FILE}"
         raise RequestError(f"no run of fmapviz: {quote(typed or directory)}", hint=hint)
     check_format(document, directory)
     return document

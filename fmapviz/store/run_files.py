@@ -75,7 +75,7 @@ def publish(
             contents, left_out = make(units)
             made = {"of": "" if left_out else state, **({"variant": variant} if variant else {})}
             _write(run, made, contents, owned=owned, sync=sync)
-        if left_out and left_out == make([unit for unit in left_out if unit.exists()])[1]:
+        if left_out and left_out == make([unit for unit in left_out if os.path.exists(unit)])[1]:
             return left_out  # they are damaged, not just being replaced by another process
     return left_out
 
@@ -101,7 +101,7 @@ def unit_names(run: Path) -> Iterator[str]:
             if name.startswith(HIDDEN):
                 continue
             unit = f"{above}{name}"
-            if os.path.exists(f"{run}/{unit}/{UNIT_FILE}"):  # noqa: PTH110  see above
+            if os.path.exists(f"{run}/{unit}/{UNIT_FILE}"):
                 yield unit
             else:
                 pending.append(f"{unit}/")

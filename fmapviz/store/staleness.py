@@ -33,7 +33,7 @@ def stale_files(run: Path) -> dict[str, str]:
     drawn = [(each, read_unit(run / each.unit)) for each in registry.aggregates().values() if each.unit]
     made = [(each, key_of(record).version.get("of")) for each, record in drawn if record]
     state = state_of_images(run, find_units(run)) if made else ""
-    return {name: each.command for each, of in made if of != state for name in each.run_files if (run / name).exists()}
+    return {name: each.command for each, of in made if of != state for name in each.run_files if os.path.exists(run / name)}
 
 
 def describe_stale(run: Path, where: object) -> str | None:

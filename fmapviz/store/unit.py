@@ -144,7 +144,7 @@ def image_file(entry: Mapping[str, Any]) -> ImageFile:
 
 def read_unit(directory: Path) -> dict[str, Any] | None:
     """Read the record of a unit; None if it is missing or incomplete, or the directory is a link."""
-    if directory.is_symlink():
+    if os.path.islink(directory):
         return None
     try:
         return parse_unit(checksummed_json.read(directory / UNIT_FILE))
@@ -177,10 +177,11 @@ def is_current(record: dict[str, Any], key: UnitKey, fingerprint: object) -> boo
 
 def lacks_record(directory: Path) -> bool:
     """Return True for a unit whose record is missing or cannot be read, by the names of its files."""
-    if directory.is_symlink():
+    if os.path.islink(directory):
         return False
     for path in map(directory.joinpath, signatures()):
-        if path.is_symlink() or (path.exists() and not path.is_dir()):  # a directory would be an image's of such a name
+        is_folder = os.path.isdir(path) and not os.path.islink(path)
+        if os.path.lexists(path) and not is_folder:  # a directory would be an image's of such a name
             return not read_unit(directory)
     return False
 
@@ -421,9 +422,9 @@ def _rename(staging: Path, directory: Path, run: Path) -> Literal["placed", "tak
         files.make_folders(directory.parent)
         files.rename(staging, directory)
     except OSError as error:
-        if error.errno == errno.ENOTDIR or (error.errno == errno.EEXIST and not directory.parent.is_dir()):
+        if error.errno == errno.ENOTDIR or (error.errno == errno.EEXIST and not os.path.isdir(directory.parent)):
             return "blocked"
-        if error.errno in {errno.ENOTEMPTY, errno.EEXIST} or (error.errno == errno.ENOENT and staging.exists()):
+        if error.errno in {errno.ENOTEMPTY, errno.EEXIST} or (error.errno == errno.ENOENT and os.path.exists(staging)):
             return "taken"  # ENOENT: the folder around it is being replaced by another unit
         raise
     if _is_out_of_bounds(directory, run):  # another unit took the name of a folder that was still empty
@@ -437,6 +438,6 @@ def _is_out_of_bounds(directory: Path, run: Path) -> bool:
     for parent in directory.parents:
         if parent == run or not parent.is_relative_to(run):
             return False
-        if (parent / UNIT_FILE).exists() or parent.is_symlink():
+        if os.path.exists(parent / UNIT_FILE) or os.path.islink(parent):
             return True
     return False

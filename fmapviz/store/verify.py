@@ -165,7 +165,7 @@ def _with_content(step: Callable[[], Verified], copy: LocalCopy) -> Verified:
     try:
         return replace(checked, content=content_of(checked.directory, copy.open))
     except ValueError as error:
-        is_unit = (checked.directory / UNIT_FILE).is_file()
+        is_unit = os.path.isfile(checked.directory / UNIT_FILE)
         record = checked.directory / (UNIT_FILE if is_unit else RUN_FILE)
         problem = Problem(record, f"damaged: {printable(str(error))}", "repair" if is_unit else "none")
         return replace(checked, problems=(problem,))
@@ -186,7 +186,7 @@ def _verify(copy: LocalCopy, *, hashed: bool) -> Iterator[Verified]:
         yield checked
     if empty:
         typed = copy.address_of(copy.directory)
-        is_there = copy.store is not None or copy.directory.is_dir()
+        is_there = copy.store is not None or os.path.isdir(copy.directory)
         hint = f"the directory of a run holds {RUN_FILE}" if is_there else suggest_file(str(typed), lambda _name: False)
         raise RequestError(f"no run of fmapviz: {quote(copy.directory)}", hint=hint)
     for run in whole:  # other runs have problems that explain it
@@ -279,7 +279,7 @@ def _run_of(unit: Path, top: Path) -> Path | None:
 
 def _links(directory: Path, folders: list[str]) -> list[str]:
     """Return the links among folders, which are not followed."""
-    return [name for name in folders if (directory / name).is_symlink()]
+    return [name for name in folders if os.path.islink(directory / name)]
 
 
 def _check_run_at_rest(directory: Path, present: AbstractSet[str], checksum: Checksum | None, *, hidden: int) -> Verified:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -83,7 +84,7 @@ def is_chosen(name: str, type_: str, config: RunConfig) -> bool:
 def _open(unit: Path) -> Iterator[tuple[list[Described], Callable[[str], NDArray[Any]]]]:
     """Open the values of a unit; yield the descriptions of outputs, and a function that reads one by its key."""
     formats = [form for form in registry.formats() if "values" in needs_of(form)]
-    name = next((each for form in formats for each in unit_patterns(form) if (unit / each).is_file()), None)
+    name = next((each for form in formats for each in unit_patterns(form) if os.path.isfile(unit / each)), None)
     if name is None:
         hint = f"draw both runs with to={formats[0]!r}"
         raise RequestError(f"a run without stored values of layers: {quote(unit)}", hint=hint)

@@ -6,11 +6,11 @@
 from __future__ import annotations
 
 import copy
+import os
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from math import sqrt
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
@@ -122,7 +122,7 @@ def load_second(first: Model, against: Other, *, weights: Weights, preprocessing
         _check_dtype(dtype)
         module = copy.deepcopy(first.module).to(getattr(torch, dtype))
         return replace(first, module=module, weights=f"{first.weights}, {dtype}", notices=())
-    if isinstance(against, str) and against in DTYPES and not Path(against).exists():
+    if isinstance(against, str) and against in DTYPES and not os.path.exists(against):
         raise RequestError(f"no such weights or file: {quote(against)}", hint=f"did you mean '{_DTYPE}{against}'?")
     if isinstance(against, str) and against.startswith(_MODEL):
         shared = (
@@ -134,7 +134,7 @@ def load_second(first: Model, against: Other, *, weights: Weights, preprocessing
             return _with_other_weights(first, against)
         return load_model(first.name, weights=against, preprocessing=preprocessing)
     except WeightsError as error:
-        if isinstance(against, str) and not Path(against).exists() and is_model(against):
+        if isinstance(against, str) and not os.path.exists(against) and is_model(against):
             error.advise(f"another network is against='{_MODEL}{against}'")
         raise
 

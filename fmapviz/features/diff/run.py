@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -47,7 +48,7 @@ def run_diff(config: RunConfig, *, against: Other | None, reference: str | None 
     if reference is not None and reference not in REFERENCES:
         raise RequestError(f"no such reference: {quote(reference)}", hint=f"one of {', '.join(REFERENCES)}")
     pattern = config.weights if isinstance(config.weights, str) and set(_GLOB) & set(config.weights) else ""
-    is_series = bool(pattern) and not Path(pattern).exists()
+    is_series = bool(pattern) and not os.path.exists(pattern)
     if is_series and against is not None:
         raise RequestError(
             "a series of checkpoints is compared with one of its own",
@@ -73,7 +74,7 @@ def _hint(config: RunConfig) -> str:
     given = [str(each) for each in inputs if isinstance(each, str | Path)] if isinstance(inputs, list | tuple) else []
     if any(each.endswith(_CHECKPOINTS) for each in given):
         return "a series of checkpoints is one text in quotes, 'epoch_*.pt': without, the shell replaces it by the files"
-    if isinstance(config.model, str | Path) and (Path(config.model) / RUN_FILE).is_file():
-        others = [each for each in given if not (Path(each) / RUN_FILE).is_file()]
+    if isinstance(config.model, str | Path) and os.path.isfile(Path(config.model) / RUN_FILE):
+        others = [each for each in given if not os.path.isfile(Path(each) / RUN_FILE)]
         return f"no directory of a run: {first_few(others)}" if others else "exactly two runs are compared"
     return "against='b.pth', against='dtype:bfloat16', against='model:resnet34'; or weights='ckpt/epoch_*.pt'"

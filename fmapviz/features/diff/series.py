@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import os
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -67,7 +68,7 @@ def list_steps(pattern: str) -> list[SeriesStep]:
     if not found and "#" in pattern:
         names, _, entry = pattern.rpartition("#")
         found, entry = glob.glob(names, recursive=True), f"#{entry}"  # noqa: PTH207
-    paths = sorted(path for path in map(Path, found) if path.is_file())
+    paths = sorted(path for path in map(Path, found) if os.path.isfile(path))
     if len(paths) < 2:
         raise RequestError(
             f"{'no file' if not paths else 'one file only'} of this name: {quote(pattern)}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -92,7 +93,7 @@ def are_runs(config: RunConfig) -> bool:
     """Return True if the model and the only input are directories of runs."""
     paths = [config.model, *_inputs_of(config)]
     return len(paths) == 2 and all(
-        isinstance(path, str | Path) and not is_url(str(path)) and (Path(path) / RUN_FILE).is_file() for path in paths
+        isinstance(path, str | Path) and not is_url(str(path)) and os.path.isfile(Path(path) / RUN_FILE) for path in paths
     )
 
 

@@ -7,6 +7,7 @@ that shows the frames that the run has now is not written again. One frame is in
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -203,7 +204,7 @@ class _Pictures:
         sizes = []
         for path in paths:
             size = _size_of(path)
-            self.damaged += size is None and path.exists()
+            self.damaged += size is None and os.path.exists(path)
             self._paths.append(path if size else None)
             sizes += [size] if size else []
         self.size: tuple[int, int] | None = None

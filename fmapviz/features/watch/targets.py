@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 from contextlib import contextmanager
 from dataclasses import replace
@@ -75,12 +76,12 @@ class WriterTarget:
     def filmstrip_file(self) -> Path | None:
         """The file of small maps."""
         name = f"{self._name}.{FILMSTRIP_FILE}" if self._name else FILMSTRIP_FILE
-        return self.folder / name if self.folder and self.folder.is_dir() else None
+        return self.folder / name if self.folder and os.path.isdir(self.folder) else None
 
     @property
     def place(self) -> object:
         """The identity of the tags; two targets with equal places would overwrite each other."""
-        return self.folder.resolve() if self.folder else id(self._writer), self._name
+        return os.path.realpath(self.folder) if self.folder else id(self._writer), self._name
 
     def steps_of(self, _images: Sequence[str]) -> set[int]:
         """Return nothing: the pictures of an earlier training are not read."""
@@ -178,7 +179,7 @@ class RunTarget:
         except (OutputError, RefusedError) as error:
             raise type(error)(str(error), hint="another directory, out='runs/other'") from error
         self._session = replace(session, output=destination, directory=self.folder)
-        self.place: object = self.folder.resolve()
+        self.place: object = os.path.realpath(self.folder)
         self._events: WriterTarget | None = None
 
     @property
@@ -245,9 +246,9 @@ class RunTarget:
             raise
 
 
-def place_of(out: str | Path, name: str | None) -> Path:
+def place_of(out: str | Path, name: str | None) -> str:
     """Return the `place` of a `RunTarget`."""
-    return (Path(expand_home(out)).absolute() / (name or RUN)).resolve()
+    return os.path.realpath(Path(expand_home(out)) / (name or RUN))
 
 
 def _takes_summaries(writer: Any) -> Callable[[Any, int], None] | None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from fmapviz.core import files
 from fmapviz.core.file_names import RUN_FILE
 from fmapviz.core.files import reading_from, writing_to
-from fmapviz.core.urls import is_unknown, is_url
+from fmapviz.core.urls import expand_home, is_unknown, is_url
 from fmapviz.errors import RefusedError, RequestError, first_few, printable, quote, suggest_file
 from fmapviz.formats.html import PAGE, UNIT_SCRIPT
 from fmapviz.formats.html.facts import describe_settings
@@ -104,13 +104,13 @@ def _absolute(path: str | Path) -> Path:
     """Return an absolute path; links are followed only where `..` asks for it, since browsers do not follow them."""
     if "\0" in str(path):
         raise RequestError(f"no path can hold this: {quote(path)}", hint="a directory, such as 'runs/alexnet'")
-    expanded = Path(path).expanduser() if str(path).startswith("~/") else Path(path)
+    expanded = Path(expand_home(path))
     with reading_from(path):  # the working directory may have been removed
-        return expanded.resolve() if ".." in expanded.parts else expanded.absolute()
+        return Path(os.path.realpath(expanded)) if ".." in expanded.parts else expanded.absolute()
 
 
 def _hint_at_runs(directory: Path, typed: str | Path) -> str:
-    if not directory.is_dir():
+    if not os.path.isdir(directory):
         return suggest_file(str(typed))
     runs = sorted(str(Path(typed) / each.parent.name) for each in directory.glob(f"*/{RUN_FILE}"))
     return f"it holds runs: {first_few(runs)}" if runs else f"the directory of a run holds {RUN_FILE}"
@@ -140,7 +140,7 @@ def _choose_page(runs: Sequence[Path], out: str | Path | None) -> Path:
         raise RequestError(f"not a local file: {quote(out)}", hint="out= takes a local file or directory")
     else:
         page = _absolute(out)
-        if page.is_dir() or page.suffix.lower() not in _ENDINGS:
+        if os.path.isdir(page) or page.suffix.lower() not in _ENDINGS:
             page /= name
     if run := next((folder for folder in page.parents if read_run(folder)), None):
         raise RequestError(

@@ -68,7 +68,7 @@ class _Files:
     def find(self, names: Sequence[str], *, instead: str = "") -> Path | None:
         """Return the first existing one of some files; see `find_on_hub`."""
         if self.folder:
-            return next((self.folder / name for name in names if (self.folder / name).is_file()), None)
+            return next((self.folder / name for name in names if os.path.isfile(self.folder / name)), None)
         return find_on_hub(self.repository, names, revision=self.revision, instead=instead) if self.repository else None
 
 
@@ -82,7 +82,7 @@ def load(name: str, *, weights: str | Mapping[str, Any] | None, preprocessing: I
 
     Arguments for its configuration may follow the name, as in `vit(hidden_size=192)`.
     """
-    full, arguments = (name, {}) if os.path.isdir(name) else split_call(name)  # noqa: PTH112  arguments may be too long for a path
+    full, arguments = (name, {}) if os.path.isdir(name) else split_call(name)
     files = _locate(full)
     config = _configure(full, files.find([_CONFIG]), arguments)
     is_random = weights is None or read_seed(weights) is not None
@@ -126,8 +126,8 @@ def _locate(full: str) -> _Files:
     if full in transformers.CONFIG_MAPPING:
         return _Files()
     folder = Path(full)
-    if os.path.isdir(full):  # noqa: PTH112  as above
-        if not (folder / _CONFIG).is_file():
+    if os.path.isdir(full):
+        if not os.path.isfile(folder / _CONFIG):
             raise RequestError(
                 f"no {_CONFIG} in the folder {quote(full)}", hint="save_pretrained() of transformers writes it"
             )

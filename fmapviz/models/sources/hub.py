@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 import sys
 from contextlib import ExitStack, contextmanager, suppress
@@ -82,7 +83,7 @@ def _find(full: str) -> tuple[Path, str]:
     cache = Path(hub.get_dir())
     references = [reference.replace("/", "_")] if reference else _BRANCHES
     folders = [cache / f"{owner}_{repository}_{branch}" for branch in references]
-    folder = next((path for path in folders if (path / "hubconf.py").is_file()), None)
+    folder = next((path for path in folders if os.path.isfile(path / "hubconf.py")), None)
     if folder is None:
         source = f"{owner}/{repository}{f':{reference}' if reference else ''}"
         command = python_in_shell("-c", f'import torch; torch.hub.load("{source}", "{entry}")')

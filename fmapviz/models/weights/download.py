@@ -55,7 +55,7 @@ def fetch(url: str) -> Path:
     if len(os.fsencode(name)) > LONGEST_NAME:
         raise WeightsError(f"the file name is too long: {quote(url)}", hint=by_hand)
     cached = Path(hub.get_dir()) / "checkpoints" / name
-    if cached.exists():
+    if os.path.exists(cached):
         return cached
     reason = unreachable(url)
     if reason is None:

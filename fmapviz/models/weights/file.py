@@ -42,12 +42,12 @@ def find_weights(weights: str, *, known: Sequence[str] = ()) -> tuple[Path, str 
             raise WeightsError(f"no such weights: {quote(weights)}", hint="URLs may begin with https://, http:// or file://")
         url, _, fragment = weights.partition("#")
         path = fetch(url)
-        if not _exists(str(path)):
+        if not os.path.exists(str(path)):
             raise missing(str(path))
         return _in_folder(path), fragment or None
     before, _, after = weights.rpartition("#")
     for name, entry in ((weights, None), (before, after)):
-        if _exists(name) and entry != "":
+        if os.path.exists(name) and entry != "":
             return _in_folder(Path(name)), entry
     if not weights.startswith("random:") and re.search(r"[./\\]", weights):
         raise missing(weights)
@@ -61,7 +61,7 @@ def find_weights(weights: str, *, known: Sequence[str] = ()) -> tuple[Path, str 
 
 def missing(path: str) -> WeightsError:
     """Return the error for a weights file that does not exist, or is no regular file."""
-    if _exists(path) and not Path(path).is_dir():
+    if os.path.exists(path) and not os.path.isdir(path):
         return WeightsError(
             f"not a regular file: {quote(path)}", hint="weights are read several times: copy a pipe's content into a file"
         )
@@ -102,7 +102,7 @@ def digesting(path: Path) -> Iterator[Future[str]]:
     def digest() -> str:
         shards = sorted(set(read_index(path).values())) if path.name.endswith(INDEX) else []
         paths = [path, *(path.with_name(name) for name in shards)]
-        return sha256_of(*paths) if all(part.is_file() for part in paths) else ""
+        return sha256_of(*paths) if all(os.path.isfile(part) for part in paths) else ""
 
     with ThreadPoolExecutor(1) as pool:
         yield pool.submit(digest)
@@ -137,16 +137,9 @@ def _in_folder(path: Path) -> Path:
     Raises:
         WeightsError: The folder contains none.
     """
-    if not path.is_dir():
+    if not os.path.isdir(path):
         return path
-    file = next((path / name for name in _IN_FOLDERS if (path / name).is_file()), None)
+    file = next((path / name for name in _IN_FOLDERS if os.path.isfile(path / name)), None)
     if file is None:
         raise WeightsError(f"no such weights file: {quote(path)}", hint=f"a folder may contain {' or '.join(_IN_FOLDERS)}")
     return file
-
-
-def _exists(name: str) -> bool:
-    try:
-        return bool(name) and Path(name).exists()
-    except OSError:  # the name is too long
-        return False

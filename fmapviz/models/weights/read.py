@@ -121,7 +121,7 @@ def read_given(weights: Mapping[str, Any]) -> Checkpoint:  # Any: see `find_stat
 
 def _read(path: Path) -> tuple[Any, dict[str, str], tuple[str, ...]]:
     """Return the content of a file, a safetensors file's metadata, and the names of the Python objects that were ignored."""
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise missing(str(path))
     if path.name.endswith(INDEX):
         return _read_shards(path), {}, ()
@@ -145,7 +145,7 @@ def _read_shards(index: Path) -> StateDict:
     shards = {}
     for name in sorted(set(weight_map.values())):
         shard = index.with_name(name)
-        if not shard.is_file():
+        if not os.path.isfile(shard):
             raise WeightsError(f"{quote(index)} names a missing file: {quote(name)}", hint="download it too")
         shards[name] = _read(shard)[0]
         if not is_state(shards[name]):

@@ -441,7 +441,7 @@ def _make_folder() -> str:
 
     Its path must be short, because Ray's sockets are in it.
     """
-    parent = Path("/tmp" if Path("/tmp").is_dir() else tempfile.gettempdir())  # noqa: S108
+    parent = Path("/tmp" if os.path.isdir("/tmp") else tempfile.gettempdir())  # noqa: S108
     for old in parent.glob(f"{_FOLDERS}*"):
         pid = old.name.removeprefix(_FOLDERS).partition("-")[0]
         if pid.isdecimal() and not platforms.is_running(int(pid)):

@@ -6,6 +6,7 @@ files up to date.
 
 from __future__ import annotations
 
+import os
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -76,7 +77,7 @@ def published_names(run: Path) -> list[str]:
     return [
         name
         for name, each in registry.aggregates().items()
-        if not made.isdisjoint(each.run_files) or (each.unit and (run / each.unit / UNIT_FILE).is_file())
+        if not made.isdisjoint(each.run_files) or (each.unit and os.path.isfile(run / each.unit / UNIT_FILE))
     ]
 
 

@@ -150,7 +150,7 @@ def _download(copy: LocalCopy, store: Store, sync: RunSync) -> None:
         else:
             folders.setdefault(folder, {})[name] = entry.size
     sync.download(*records)
-    uncopied += [name for name in records if sync.is_known(name) and not (copy.directory / name).is_file()]
+    uncopied += [name for name in records if sync.is_known(name) and not os.path.isfile(copy.directory / name)]
     for folder, sizes in folders.items():
         directory = copy.directory / folder
         entries = (read_unit(directory) or {"files": []})["files"]
@@ -161,7 +161,7 @@ def _download(copy: LocalCopy, store: Store, sync: RunSync) -> None:
             path, target = directory / names.get(name, name), f"{folder}/{name}".lstrip("/")
             if path.name != name:
                 copy.objects[path] = target
-            if path.name in sync.copied and path.is_file():
+            if path.name in sync.copied and os.path.isfile(path):
                 continue
             try:
                 files.make_folders(path.parent)

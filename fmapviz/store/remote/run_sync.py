@@ -11,6 +11,7 @@ unit at once, those of a killed command when they are a day old.
 from __future__ import annotations
 
 import errno
+import os
 import re
 import threading
 import time
@@ -233,13 +234,13 @@ class RunSync:
         found = self._store.fetch(name)
         if found is None:
             self._known.pop(name, None)
-            if path.is_file():
+            if os.path.isfile(path):
                 files.remove(path)
             return False
         data, entry = found
         if path.name == FAILURES_FILE:
             self._uploaded = len(data)
-        changed = not path.is_file() or files.read(path) != data
+        changed = not os.path.isfile(path) or files.read(path) != data
         if changed:
             self._keep(name, data, entry)
         self._known[name] = entry
@@ -263,7 +264,7 @@ class RunSync:
             files.make_folders(path.parent)
             files.write_over(path, data)
             for other in path.parent.iterdir() if path.name == UNIT_FILE else ():
-                if other.name not in kept and other.is_file():
+                if other.name not in kept and os.path.isfile(other):
                     files.remove(other)
             for file, content in contents.items():
                 files.write(path.with_name(file), content)
