@@ -19,7 +19,7 @@ from fmapviz.config.options import CHOOSE, COMMON, INPUT, STORING, Option, optio
 from fmapviz.config.own import find_own
 from fmapviz.config.style import Style
 from fmapviz.core import registry
-from fmapviz.core.urls import expand_home, is_url
+from fmapviz.core.urls import expand_home, is_path, is_url
 from fmapviz.errors import RequestError, quote
 
 if TYPE_CHECKING:
@@ -196,7 +196,7 @@ class RunConfig(Execution, Output, Selection):
         for name in ("layers", "exclude", "types"):
             object.__setattr__(self, name, split(getattr(self, name)))
         object.__setattr__(self, "out", expand_home(self.out))
-        if "\0" in str(self.out):
+        if not is_path(str(self.out)):
             raise RequestError(f"no path can hold this: {quote(self.out)}", hint="a directory, such as 'runs'")
         targets = [self.targets] if isinstance(self.targets, str | int) else self.targets
         object.__setattr__(self, "targets", tuple(map(str, targets)))

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any
 
 from fmapviz.core import files
+from fmapviz.core.urls import is_path
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -123,7 +123,7 @@ def load(path: Path, *, intact: bool = False) -> dict[str, Any] | None:
     """
     try:
         data = read(path)
-    except OSError:
+    except (OSError, ValueError):  # ValueError: no path can hold its name
         return None
     return None if intact and not is_intact(data) else parse(data)
 
@@ -135,19 +135,6 @@ def entries(document: Mapping[str, Any]) -> list[dict[str, Any]] | None:
     """
     listed = document.get("files")
     return listed if isinstance(listed, list) and all(map(_is_entry, listed)) else None
-
-
-def is_path(text: object) -> TypeGuard[str]:
-    r"""Return True for text that can be a path.
-
-    Example:
-        >>> is_path("a/b"), is_path("a\0b"), is_path("\ud800"), is_path(7)
-        (True, False, False, False)
-    """
-    try:
-        return isinstance(text, str) and b"\0" not in os.fsencode(text)
-    except UnicodeEncodeError:
-        return False
 
 
 def _is_entry(entry: object) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
+from typing import TypeGuard
 from urllib.parse import urlsplit
 
 from fmapviz.errors import RequestError, quote
@@ -16,6 +17,19 @@ HINT = f"a local path, or one of {', '.join(f'{scheme}://' for scheme in SCHEMES
 
 _HOLDERS = dict.fromkeys(("az", "abfs", "abfss"), "container")  # of objects, where it is no bucket
 _URL = re.compile(rf"({'|'.join(SCHEMES)})://", re.IGNORECASE)
+
+
+def is_path(text: object) -> TypeGuard[str]:
+    r"""Return True for text that can be a path.
+
+    Example:
+        >>> is_path("a/b"), is_path("a\0b"), is_path("\ud800"), is_path(7)
+        (True, False, False, False)
+    """
+    try:
+        return isinstance(text, str) and b"\0" not in os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
 
 
 def is_url(text: object) -> bool:

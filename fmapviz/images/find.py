@@ -22,7 +22,7 @@ from fmapviz.config import check_type
 from fmapviz.core import checksummed_json, object_store
 from fmapviz.core.file_names import RUN_FILE, UNIT_FILE, folded, own_run_files, portable
 from fmapviz.core.object_store import Store
-from fmapviz.core.urls import HINT, check_address, expand_home, is_unknown, is_url, is_web, join
+from fmapviz.core.urls import HINT, check_address, expand_home, is_path, is_unknown, is_url, is_web, join
 from fmapviz.data import Failure, ImageFile
 from fmapviz.errors import RequestError, quote
 from fmapviz.images.decode import FORMATS
@@ -118,7 +118,7 @@ def look_again(file: ImageFile) -> ImageFile | None:
         film = look_again(replace(file, path=frames.film))
         return film and replace(film, path=file.path)
     if not is_url(file.path):
-        found = _look(file.path, file.unit) if checksummed_json.is_path(file.path) else None
+        found = _look(file.path, file.unit) if is_path(file.path) else None
         return replace(found, unit=file.unit) if isinstance(found, ImageFile) else None
     try:
         entry = object_store.find(file.path)

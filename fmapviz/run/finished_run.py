@@ -86,11 +86,9 @@ def _explaining(record: Mapping[str, Any], model: object, weights: object) -> It
         yield
     except RequestError as error:
         settings, request = record.get("settings") or {}, record.get("request") or {}
-        model = settings.get("model") if model is None else model
-        weights = request.get("weights") if weights is None else weights
-        for name in (str(model).partition(":")[0], weights):
-            if not isinstance(name, str):
-                continue
+        recorded = [str(settings.get("model")).partition(":")[0]] if model is None else []
+        recorded += [str(request.get("weights"))] if weights is None else []
+        for name in recorded:
             if Path(name).suffix and not Path(name).is_absolute() and not os.path.exists(name):
                 error.hint = f"the run names {quote(name)} relative to the directory where it was made: run it there"
         raise

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from fmapviz.core import checksummed_json, files
 from fmapviz.core.file_names import HIDDEN, RUN_FILE
 from fmapviz.core.files import reading_from
-from fmapviz.core.urls import expand_home, is_unknown, is_url
+from fmapviz.core.urls import expand_home, is_path, is_unknown, is_url
 from fmapviz.errors import RequestError, quote, suggest_file
 from fmapviz.images.find import natural, unit_name
 from fmapviz.images.memory.image import is_in_memory
@@ -176,7 +176,7 @@ def local_path(typed: str | Path) -> Path:
         raise RequestError(
             f"runs are listed and removed in local directories only: {quote(typed)}", hint="copy the runs here, or a path"
         )
-    if not checksummed_json.is_path(str(typed)) or not str(typed):
+    if not is_path(str(typed)) or not str(typed):
         raise RequestError(f"no path can hold this: {quote(typed)}", hint="a directory, such as 'runs'")
     return Path(expand_home(typed))
 

@@ -16,6 +16,7 @@ from fmapviz.core import checksummed_json, files, platforms
 from fmapviz.core.checksummed_json import FORMAT
 from fmapviz.core.file_names import UNIT_FILE, signatures
 from fmapviz.core.files import hidden, leftovers
+from fmapviz.core.urls import is_path
 from fmapviz.data import ImageFile
 from fmapviz.errors import RefusedError, quote
 from fmapviz.store.unit_key import IMAGE, SHARD, image_version, is_key, is_version, key_of, possible_paths
@@ -291,7 +292,7 @@ def sweep(run: Path) -> None:
 
 def _is_image(image: object) -> bool:
     """Return True for an image in the record of a shard."""
-    if not isinstance(image, dict) or not checksummed_json.is_path(image.get("path")):
+    if not isinstance(image, dict) or not is_path(image.get("path")):
         return False
     return isinstance(image.get("name"), str) and is_version(image_version(image))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeGuard
 
-from fmapviz.core import checksummed_json
+from fmapviz.core.urls import is_path
 from fmapviz.images.find import path_hash
 from fmapviz.images.frames import frames_of
 
@@ -77,8 +77,8 @@ def is_key(value: object) -> TypeGuard[dict[str, Any]]:
     version = value["version"]
     return (
         isinstance(value["kind"], str)
-        and checksummed_json.is_path(value["path"])
-        and checksummed_json.is_path(value["name"])
+        and is_path(value["path"])
+        and is_path(value["name"])
         and isinstance(version, dict)
         and is_version(version)
     )

@@ -16,7 +16,7 @@ from PIL import Image as PillowImage
 from fmapviz.core.drawings import Histogram
 from fmapviz.core.file_names import FILMSTRIP, FILMSTRIP_FILE, STEP, event_tag
 from fmapviz.core.files import writing_to
-from fmapviz.core.urls import expand_home, is_url
+from fmapviz.core.urls import expand_home, is_path, is_url
 from fmapviz.data import Picture
 from fmapviz.draw.histogram import bin_edges
 from fmapviz.draw.png import encode
@@ -170,7 +170,7 @@ class RunTarget:
     def __init__(self, out: str | Path, session: Session, name: str = RUN) -> None:
         if is_url(str(out)):
             raise RequestError(f"no local directory: {quote(out)}", hint="a path, or a SummaryWriter that writes there")
-        if "\0" in str(out):
+        if not is_path(str(out)):
             raise RequestError(f"no path can hold this: {quote(out)}", hint="a directory, such as out='runs/mine'")
         destination = LocalDestination(Path(expand_home(out)).absolute())  # the training may change its directory
         try:

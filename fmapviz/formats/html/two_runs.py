@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from fmapviz.core import files
 from fmapviz.core.file_names import RUN_FILE
 from fmapviz.core.files import reading_from, writing_to
-from fmapviz.core.urls import expand_home, is_unknown, is_url
+from fmapviz.core.urls import expand_home, is_path, is_unknown, is_url
 from fmapviz.errors import RefusedError, RequestError, first_few, printable, quote, suggest_file
 from fmapviz.formats.html import PAGE, UNIT_SCRIPT
 from fmapviz.formats.html.facts import describe_settings
@@ -102,7 +102,7 @@ def _open(run: str | Path) -> tuple[Path, dict[str, Any]]:
 
 def _absolute(path: str | Path) -> Path:
     """Return an absolute path; links are followed only where `..` asks for it, since browsers do not follow them."""
-    if "\0" in str(path):
+    if not is_path(str(path)):
         raise RequestError(f"no path can hold this: {quote(path)}", hint="a directory, such as 'runs/alexnet'")
     expanded = Path(expand_home(path))
     with reading_from(path):  # the working directory may have been removed

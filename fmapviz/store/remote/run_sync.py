@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from fmapviz.core import checksummed_json, files
 from fmapviz.core.file_names import FAILURES_FILE, RUN_FILE, UNIT_FILE, own_run_files
 from fmapviz.core.files import FOREIGN_SECONDS
+from fmapviz.core.urls import is_path
 from fmapviz.errors import RefusedError, quote
 from fmapviz.store.unit import is_current, is_of, is_truncated_record, parse_unit, read_unit
 from fmapviz.store.unit_key import key_of, possible_paths
@@ -318,7 +319,7 @@ def list_objects(store: Store, folder: str = "") -> Iterator[Entry]:
 
 def is_safe(name: str) -> bool:
     """Return True if an object can have a local copy under this name."""
-    return checksummed_json.is_path(name) and all(part not in {"", ".", ".."} for part in name.split("/"))
+    return is_path(name) and all(part not in {"", ".", ".."} for part in name.split("/"))
 
 
 def orphans_of(names: AbstractSet[str], entries: Iterable[Mapping[str, Any]]) -> set[str]:
