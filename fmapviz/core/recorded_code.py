@@ -274,7 +274,7 @@ def check_plain(name: str, arguments: Mapping[str, Any], *, nested: bool = False
 
 def _is_plain(value: Any, *, nested: bool) -> bool:
     if isinstance(value, str):
-        return bool(_WORD.fullmatch(value)) and not os.path.isfile(Path(value))
+        return bool(_WORD.fullmatch(value)) and not os.path.isfile(value)
     if isinstance(value, list | tuple):
         return all(_is_plain(each, nested=nested) for each in value)
     if isinstance(value, dict):

@@ -90,7 +90,7 @@ def _is_relative(name: str) -> bool:
 
 
 def _is_file_in(directory: str, path: str) -> bool:
-    return os.path.isfile(os.path.join(directory, path))  # noqa: PTH118  the name may be too long for a file
+    return os.path.isfile(Path(directory) / path)
 
 
 def code_files(references: Iterable[str]) -> dict[str, dict[str, str]]:
