@@ -17,6 +17,7 @@ from fmapviz.config.options import COMMON as COMMON
 from fmapviz.config.options import PANELS as PANELS
 from fmapviz.config.options import RUNNING as RUNNING
 from fmapviz.config.options import Option as Option
+from fmapviz.config.options import check_glob as check_glob
 from fmapviz.config.options import describe as describe
 from fmapviz.config.options import options_of as options_of
 from fmapviz.config.options import split as split

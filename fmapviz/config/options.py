@@ -21,7 +21,10 @@ COMMON, CHOOSE, LOOKS, INPUT = "Most used", "Layers and classes", "Looks", "Inpu
 STORING, RUNNING, CLUSTER = "Storing", "Running", "Ray"
 PANELS = (COMMON, CHOOSE, LOOKS, INPUT, STORING, RUNNING, CLUSTER)
 ITEM = "\n\n- "  # before each of the values that the help of an option lists
-_PART = re.compile(r"(?:\[!?\]?[^]]*\]|[^,])+")  # of a list; commas in the brackets of a glob belong to it
+_MOST_OF_GLOB = 1000  # characters; the time of fnmatch grows with the square of those that are open brackets
+_SHOWN = 40  # of these in a message
+# Of a list; commas in the brackets of a glob belong to it.
+_PART = re.compile(rf"(?:\[!?\]?[^]]{{0,{_MOST_OF_GLOB}}}\]|[^,])+")
 _WRAPPER = textwrap.TextWrapper(  # with pydoc's indentation, a terminal of 80 columns
     72, initial_indent=" " * 4, subsequent_indent=" " * 8, break_long_words=False, break_on_hyphens=False
 )
@@ -107,11 +110,24 @@ def split(values: str | Iterable[str]) -> tuple[str, ...]:
         (('png', 'tensorboard'), ('layer[1,2].*', 'fc'))
 
     Raises:
-        RequestError: The values contain no name.
+        RequestError: The values contain no name, or a glob that is too long.
     """
     values = [values] if isinstance(values, str) else list(values)
     parts = (part.strip() for value in values for part in _PART.findall(value))
     names = tuple(dict.fromkeys(filter(None, parts)))
     if values and not names:
         raise RequestError(f"a list without names: {quote(','.join(values))}", hint="names, separated by commas")
+    for name in names:
+        check_glob(name)
     return names
+
+
+def check_glob(text: str) -> None:
+    """Check the length of a text with wildcards; names without are as long as networks have them.
+
+    Raises:
+        RequestError: It has too many characters.
+    """
+    if len(text) > _MOST_OF_GLOB and re.search(r"[*?[]", text):
+        message = f"a glob has more than {_MOST_OF_GLOB:,} characters: {quote(f'{text[:_SHOWN]}...')}"
+        raise RequestError(message, hint="one shorter, such as 'layer4.*'")

@@ -11,7 +11,7 @@ from importlib import import_module
 from pathlib import PurePath
 from typing import TYPE_CHECKING, cast
 
-from fmapviz.config import InputOptions, check_type, check_weights, explain_arguments, renamed
+from fmapviz.config import InputOptions, check_glob, check_type, check_weights, explain_arguments, renamed
 from fmapviz.core import registry
 from fmapviz.core.synonyms import meant_model
 from fmapviz.core.user_code import check_reference, split_call
@@ -34,13 +34,14 @@ def model_names(pattern: str = "") -> list[str]:
         pattern: List only names that contain it or match it as a glob; `timm:*resnet*` lists those of one source.
 
     Raises:
-        RequestError: The pattern names a source whose package is not installed.
+        RequestError: The pattern names a source whose package is not installed, or is too long a glob.
 
     Example:
         >>> model_names("vgg1*_bn")
         ['vgg11_bn', 'vgg13_bn', 'vgg16_bn', 'vgg19_bn']
     """
     check_type("pattern", pattern, str, hint="part of a name, or a glob such as 'resnet*'")
+    check_glob(pattern)
     source, colon, glob = pattern.partition(":")
     if colon and source in registry.sources() and not registry.sources()[source].names:
         names: list[str] = getattr(_fetch(source), "model_names", list)()

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from fmapviz.config import InputOptions, check_scores
+from fmapviz.config import InputOptions, check_glob, check_scores
 from fmapviz.core.layout import check_layout
 from fmapviz.data import Model
 from fmapviz.errors import RequestError, quote
@@ -157,6 +157,8 @@ def find_layout(*owners: object) -> UserLayouts | None:
     if given is None or isinstance(given, nn.Module):
         return None
     if isinstance(given, Mapping):
+        for glob in given:
+            check_glob(str(glob))
         return {str(glob): check_layout(text) for glob, text in given.items()}
     if callable(given):
         return cast("UserLayouts", given)

@@ -2,9 +2,11 @@
 
 import ast
 import re
+from collections import OrderedDict
 from pathlib import Path
 
 import pytest
+import torch
 import typer
 from typer.main import get_command
 
@@ -12,7 +14,7 @@ import fmapviz
 from fmapviz.cli.app import app
 from fmapviz.cli.options import GROUPS, as_typed
 from fmapviz.cli.run import _configure
-from fmapviz.config import options_of
+from fmapviz.config import RunConfig, options_of, split
 from fmapviz.errors import RequestError
 
 PACKAGE = Path(fmapviz.__file__).parent
@@ -87,3 +89,40 @@ def test_what_is_said_of_a_refused_value_is_in_the_words_of_the_command(option):
             assert any(repr(each) in str(error) for each in (text, text.split(",")[0])) or "package" in str(error)
             proposed = re.findall(r"(--[a-z-]+) ([a-z\d:.]\S*[^\s;,])", hint)
             assert not any(refuse(*each) for each in proposed if each[0] in TYPED), hint
+
+
+OPEN = "[a" * 20_000  # fnmatch would take seconds, or minutes
+LONG_GLOBS = [OPEN, f"layer,{OPEN}", "*" * 1001, "a" * 1000 + "?", f"{OPEN}]", "[!" * 9999]
+
+
+@pytest.mark.parametrize("glob", LONG_GLOBS, ids=range(len(LONG_GLOBS)))
+@pytest.mark.parametrize("name", ["layers", "exclude", "types"])
+def test_a_glob_that_is_too_long_is_refused_in_one_sentence(name, glob):
+    net = torch.nn.Sequential(torch.nn.Conv2d(3, 2, 3))
+    for call in (RunConfig, fmapviz.list_layers):
+        with pytest.raises(RequestError) as caught:
+            call(net, **{name: glob})
+        assert len(str(caught.value)) < 120
+        assert caught.value.hint
+
+
+@pytest.mark.parametrize("command", [["models"], ["layers", "shapesnet", "--layers"], ["layers", "shapesnet", "--exclude"]])
+def test_a_typed_glob_that_is_too_long_is_refused(command, fmapviz):
+    result = fmapviz(*command, OPEN)
+    assert result.returncode == 2
+    assert result.stderr.decode().startswith("error: a glob has more than 1,000 characters: '[a[a[a")
+
+
+def test_globs_as_long_as_allowed_and_names_of_any_length_are_taken():
+    globs = ["[a" * 500, "*" * 1000, f"[{'a,' * 498}]", "[a,b].*", "[]a,b]", "[!],b]"]
+    assert split(",".join(globs)) == (*globs,)
+    name = "a" * 5000
+    net = torch.nn.Sequential(OrderedDict({name: torch.nn.Conv2d(3, 2, 3)}))
+    assert [layer.name for layer in fmapviz.list_layers(net, layers=name)] == [name]
+
+
+def test_the_glob_of_a_declared_layout_is_bounded():
+    net = torch.nn.Sequential(torch.nn.Conv2d(3, 2, 3))
+    net.layout = {OPEN: "N C H W"}
+    with pytest.raises(RequestError, match="a glob has more than 1,000 characters"):
+        fmapviz.visualize(net, torch.rand(1, 3, 8, 8))

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fmapviz.config import check_glob
 from fmapviz.core import registry
 from fmapviz.core.file_names import STEP
 from fmapviz.data import Failure, ImageFile
@@ -62,8 +63,9 @@ def list_steps(pattern: str) -> list[SeriesStep]:
         pattern: The glob; `#` and the name of an entry may follow it.
 
     Raises:
-        RequestError: There are fewer than two, or one has no number, or two have the same.
+        RequestError: The glob is too long, there are fewer than two files, one has no number, or two have the same.
     """
+    check_glob(pattern)
     found, entry = glob.glob(pattern, recursive=True), ""  # noqa: PTH207  the pattern may be absolute
     if not found and "#" in pattern:
         names, _, entry = pattern.rpartition("#")
