@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from fmapviz.cli.printing import print_line, show_status
+from fmapviz.cli.process import check_directory
 from fmapviz.core import registry
 from fmapviz.errors import RequestError, quote, suggest
 from fmapviz.models.load import model_names
@@ -18,6 +19,7 @@ def list_models(
     """List the names that MODEL takes."""
     if ":" in pattern:  # the names of a source that is slow to import
         show_status(f"listing {pattern} ...")
+        check_directory()
     names = model_names(pattern)
     if not names:
         source = pattern.removesuffix(":")

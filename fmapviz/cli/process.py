@@ -11,6 +11,7 @@ import threading
 import time
 from contextlib import contextmanager, suppress
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from fmapviz.core import platforms
@@ -53,6 +54,7 @@ def importing() -> Iterator[None]:
     Raises:
         RequestError: PyTorch or torchvision cannot be imported.
     """
+    check_directory()
     gc.disable()
     try:
         yield
@@ -66,6 +68,19 @@ def importing() -> Iterator[None]:
     finally:
         _freeze()
         gc.enable()
+
+
+def check_directory() -> None:
+    """Refuse to import PyTorch in a working directory that was removed: oneMKL would end the process.
+
+    Raises:
+        RequestError: It was removed.
+    """
+    try:
+        Path.cwd()
+    except OSError as error:
+        problem = "PyTorch cannot be imported: the working directory was removed"
+        raise RequestError(problem, hint="change to a directory that exists") from error
 
 
 def handle_signals(report: Callable[[Interrupted], int] | None = None) -> None:

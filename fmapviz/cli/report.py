@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from fmapviz.cli.printing import print_line, print_message, show_status
+from fmapviz.cli.process import importing
 from fmapviz.cli.run import open_page
 from fmapviz.errors import RequestError, printable
 
@@ -37,7 +38,8 @@ def report(
     if len(runs) == 1 and out is not None:
         raise RequestError("--out is for a page of two runs", hint="`fmapviz report RUN RUN --out FILE`")
     show_status(f"reading {' and '.join(runs)} ...")
-    from fmapviz.formats.html.two_runs import find_report, write_two_runs
+    with importing():
+        from fmapviz.formats.html.two_runs import find_report, write_two_runs
 
     page = write_two_runs(runs, out) if len(runs) == 2 else find_report(runs[0])
     print_line(printable(str(page.relative_to(Path.cwd()) if page.is_relative_to(Path.cwd()) else page)))

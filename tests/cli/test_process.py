@@ -13,6 +13,7 @@ import pytest
 from waiting import PATIENCE
 
 from fmapviz.cli import app, printing, process, progress
+from fmapviz.cli.commands import commands
 from fmapviz.cli.process import Interrupted, interruption_behind
 from fmapviz.errors import RequestError
 from fmapviz.run.pipeline import scheduler
@@ -120,3 +121,30 @@ def test_a_signal_after_the_summary_adds_no_second_one(capsys, monkeypatch):
     printing.summaries[:] = [3]
     assert app._end_after(Interrupted(signal.SIGTERM)) == 3
     assert capsys.readouterr().out == ""
+
+
+REMOVED = "import os; os.mkdir('gone'); os.chdir('gone'); os.rmdir('../gone'); from fmapviz.__main__ import main; main()"
+WORDS = {
+    "run": ["shapesnet", "x.png"],
+    "layers": ["shapesnet"],
+    "models": ["timm:x"],
+    "diff": ["shapesnet", "x.png", "--against", "random"],
+    "top": ["runs/x"],
+    "report": ["runs/x"],
+    "rerun": ["runs/x"],
+    "extract": ["runs/x", "--image", "x", "--layer", "y"],
+    "verify": ["runs/x"],
+    "guide": ["weights"],
+    "completion": ["bash"],
+}
+
+
+@pytest.mark.parametrize("command", commands())
+def test_a_command_in_a_removed_directory_reports_an_error_or_works(command, command_line_alone):
+    """`import torch` would end the process there, with words of oneMKL."""
+    done = command_line_alone(REMOVED, command, *WORDS.get(command, []))
+    lines = done.stderr.decode().splitlines()
+    if done.returncode:
+        assert (done.returncode, [line.partition(":")[0] for line in lines]) == (2, ["error", "hint"])
+        assert "the working directory was removed" in f"{lines}"
+    assert done.returncode or command in {"runs", "guide", "help", "completion"}
