@@ -30,6 +30,7 @@ Kind = Literal["words", "files", "directories"]
 
 _MOST_RECORD = 2**22  # bytes of a `run.json` or `unit.json`
 _MOST_SHARDS = 20  # whose images are listed
+_MOST_GLOB = 1000  # characters; the time to read a longer one grows with the square
 _FILES = re.compile(r"\b(FILE|INPUT|IMAGE|PATH)\b")
 
 
@@ -100,19 +101,20 @@ def complete_image(_word: str, values: Values) -> Iterator[Item]:
     directory = Path(values.get("directory") or "")
     for record in islice(sorted([directory / UNIT_FILE, *directory.glob(f"*/{UNIT_FILE}")]), _MOST_SHARDS):
         with suppress(OSError, ValueError, LookupError, TypeError, RecursionError):
-            unit = json.loads(files.read(record, most=_MOST_RECORD))
-            yield from ((image["name"], "") for image in unit["images"] if "failed" not in image)
+            images = json.loads(files.read(record, most=_MOST_RECORD))["images"]
+            yield from ((image["name"], "") for image in images if "failed" not in image and isinstance(image["name"], str))
 
 
 def complete_drawn_layer(_word: str, values: Values) -> Iterator[Item]:
     """Yield the names of the layers that a run draws."""
     yield "input", "the preprocessed input"
     known, record = _known(values), _record_of(values)
-    settings = record.get("settings") or {} if record else {}
-    of_types = [name for name, kind in (known.layers if known else {}).items() if kind in settings.get("types", ())]
-    for name in of_types:
-        if not any(fnmatchcase(name, glob) for glob in settings.get("exclude", ())):
-            yield name, known.layers[name] if known else ""
+    with suppress(LookupError, TypeError):
+        settings = record["settings"] if record else {}
+        types, globs = settings["types"], [glob for glob in settings["exclude"] if len(glob) <= _MOST_GLOB]
+        for name, kind in known.layers.items() if known else ():
+            if kind in types and not any(fnmatchcase(name, glob) for glob in globs):
+                yield name, kind
 
 
 def complete_page(_word: str, values: Values) -> Iterator[Item]:

@@ -203,6 +203,25 @@ def test_an_option_takes_a_value_in_each_command_or_in_none(group):
                 assert takes.setdefault(option, parameter.is_flag) == parameter.is_flag, option
 
 
+@pytest.mark.parametrize("damage", [None, 3, True, "x", [], [1], [None], {}, {"name": None}, ["[a" * 20_000]], ids=str)
+def test_damaged_records_of_a_run_complete_what_is_left(place, values, damage):
+    run, shard = place / "runs/first/run.json", place / "runs/first/shard-000000/unit.json"
+    record, images = json.loads(run.read_text()), [{"name": "star.jpg"}, {"name": "stop.jpg"}]
+    for wrong in (damage, *({**record, key: damage} for key in record), *(
+        {**record, "settings": {**record["settings"], key: damage}} for key in record["settings"]
+    )):  # fmt: skip
+        run.write_text(json.dumps(wrong))
+        assert values("extract runs/first --layer ")[0] == "input"
+        values("top runs/first --layers ")
+    for wrong, left in (
+        (damage, []),
+        ({"images": damage}, []),
+        ({"images": [images[0], {"name": damage}, images[1]]}, ["star.jpg", "stop.jpg"]),
+    ):
+        shard.write_text(json.dumps(wrong))
+        assert [name for name in values("extract runs/first --image s") if name != damage] == left
+
+
 @pytest.mark.parametrize("line", ["a\\", "'", '"a b', "'layer4.", "", "x  ", "--layers=", "$(", "é", "a\\ "])
 def test_any_line_is_split(line, values, place):
     typed = split_line(f"fmapviz {line}")
@@ -451,6 +470,35 @@ def test_a_shell_completes_at_tab(place, program, shell, keys, words):
     options = {"bash": ["--norc", "--noprofile", "-i"], "zsh": ["-f", "-i"]}[shell]
     prepare = {"bash": "", "zsh": "autoload -Uz compinit; compinit -u -D\n"}[shell]
     assert type_into([path, *options], prepare + SCRIPTS[shell], keys, place, program) == ["fmapviz", *words]
+
+
+STRANGE = [
+    "$x", "a'b", "!x", "a b", "a:b", "a\\b", "~x", "=x", "*", "?", "[a-z]", "{a,b}", "#c", "a;b", "a&b", "<a>",
+    "`touch ran`", '"', "'", "é", "日本", "😀", "e\u0301", "-x", "a=b", "%1", "^a", "a\\:b", "\\", "a  b", " a", "a ",
+    "(x)", "$'a'", "$(touch ran)",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("quote", ["", "'", '"'])
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+@pytest.mark.thorough
+def test_any_name_of_a_layer_is_completed_as_it_is(place, program, shell, quote):
+    path = shell_or_skip(shell)
+    names = [f"n{number:02}{name}" for number, name in enumerate(STRANGE)]
+    remember("my_net.py:build", dict.fromkeys(names, "Conv2d"))
+    lines = [f"fmapviz my_net.py:build --layers {quote}{name[:3]}" for name in names]
+    if shell == "fish":
+        script = f"{SCRIPTS['fish']}\nfor line in $argv; complete -C $line; end"
+        environment = {**os.environ, "PATH": f"{program}:{os.environ['PATH']}", "HOME": str(place), "LC_ALL": "C.UTF-8"}
+        command = [path, "--no-config", "-c", script, *lines]
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True, stdin=subprocess.DEVNULL)
+        assert [line.partition("\t")[0] for line in done.stdout.splitlines()] == names
+    else:
+        setup = f"autoload -Uz compinit; compinit -u -D\n{SCRIPTS['zsh']}\nkeep() {{ printf '%s\\0' \"$4\" >> found; }}"
+        keys = "\r".join(f"{line}\t\x01keep " for line in lines)
+        type_into([path, "-f", "-i"], f"export LC_ALL=C.UTF-8\n{setup}", keys, place, program)
+        assert (place / "found").read_text().split("\0")[:-1] == names[:-1]  # the last one is printed
+    assert not (place / "ran").exists()
 
 
 @pytest.mark.parametrize(
