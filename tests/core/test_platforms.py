@@ -15,6 +15,7 @@ from trees import difference, snapshot
 from waiting import PATIENCE
 
 from fmapviz.core import platforms
+from fmapviz.core.file_names import folded
 from fmapviz.run.loop import visualize
 
 ROOT = Path(__file__).parents[2]
@@ -370,11 +371,47 @@ with Watch(network, sys.argv[1], out="training", every=1) as watch:
 @pytest.mark.thorough
 def test_names_that_windows_refuses_are_drawn_where_they_can_exist(tmp_path):
     """The inputs have names that only other systems allow; the run could be written on Windows."""
-    for seed, name in enumerate(["a:b.png", "con.png", "nul. /x?.png", "dots....png", "A.PNG", "a.png", "snow\u2603.png"]):
+    names = ["a:b.png", "con.png", "nul. /x?.png", "dots....png", "A.PNG", "a.png", "snow\u2603.png"]
+    names += ["COM\u00b9.png", "CON.png", "trail /a.png", "Trail/a.png", "\U0001f600.png"]
+    names += ["e\u0301.png", "\u00e9.png", f"{'x' * 251}.png"]
+    for seed, name in enumerate(names):
         paint(tmp_path / "in" / name, seed)
     found = fmapviz(("shapesnet", "in", "--to", "png,html,tensorboard", "--out", "runs"), ("verify", "runs"), cwd=tmp_path)
     assert "snow\\u2603.png" in found.stdout + found.stderr
-    assert "7 images done" in found.stdout + found.stderr
+    assert f"{len(names)} images done" in found.stdout + found.stderr
+    inputs = [path for path in (tmp_path / "runs" / "shapesnet").rglob("input.png") if path.is_file()]
+    assert len({path.read_bytes() for path in inputs}) == len(names)
+    assert len({folded(str(path)) for path in inputs}) == len(names)
+
+
+ODD_LAYERS = (
+    "A", "a", "con", "CON", "a:b", "a_b", "COM\u00b9", "nul ", "trail ", "dots...", "e\u0301", "\u00e9", "\u00c9",
+    "\U0001f600", "x" * 255, "a/b", "a\\b", "a\nb", "..",
+    "-x", "~", "input", "unit.json", "K", "k", "\u212a", '"', "*", "?", "<b>", "%2F",
+)  # fmt: skip
+ODD_NETWORK = f"""
+from torch import nn
+class Net(nn.Sequential):
+    pass
+def build():
+    network = Net()
+    network._modules.update({{name: nn.Conv2d(3, 3, 1) for name in {ODD_LAYERS!a}}})
+    return network
+"""
+
+
+@pytest.mark.thorough
+def test_odd_names_of_layers_and_networks_are_the_same_on_windows(tmp_path):
+    """Each layer has its own file, also where case and normalization of names are ignored."""
+    paint(tmp_path / "in" / "a.png")
+    (tmp_path / "Com1.py").write_text(ODD_NETWORK, encoding="utf-8")
+    draw = ("Com1.py:build", "in", "--weights", "random", "--size", "16", "--to", "png,svg,channels,npz,html,tar")
+    fmapviz((*draw, "--out", "there"), ("verify", "there"), cwd=tmp_path)
+    subprocess.run([sys.executable, "-m", "fmapviz", *draw, "--out", "here"], cwd=tmp_path, check=True, capture_output=True)
+    names = {str(path.relative_to(tmp_path / "here")) for path in (tmp_path / "here").rglob("*")}
+    assert names == {str(path.relative_to(tmp_path / "there")) for path in (tmp_path / "there").rglob("*")}
+    assert len(names) == len({*map(folded, names)})
+    assert sum(name.endswith(".maps.png") for name in names) == len(ODD_LAYERS)
 
 
 def test_python_is_named_as_the_shell_finds_it(tmp_path, monkeypatch):
