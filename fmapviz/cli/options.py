@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast, get_args, get_origin
@@ -125,6 +125,30 @@ def as_typed(text: str) -> str:
     for spoken, typed in _PHRASES.items():
         text = re.sub(spoken, typed, text)
     return _arguments().sub(lambda found: _type(found["name"], found["value"]) if found["name"] else found[0], text)
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """How messages describe an option.
+
+    Attributes:
+        words: Its name and the kinds of its values, in lower case.
+        difference: Pattern of a difference between a run and another value of it.
+    """
+
+    words: Sequence[str]
+    difference: str
+
+
+@cache
+def described_as(parameter: str) -> Described:
+    """Return how messages describe the option of a parameter of a command."""
+    found = ((group, name, each) for group, name, each in _options() if _key(name, each) == parameter)
+    group, name, option = next(found, (RunConfig, parameter, Option(help="")))
+    own = parameter.replace("_", " ")
+    kinds = re.findall("[A-Z]{3,}", option.metavar or "")
+    difference = "another preprocessing" if group is InputOptions else rf"[(;] ?{option.recorded or name}: .*, not "
+    return Described([own, own.removesuffix("s"), *map(str.lower, kinds)], difference)
 
 
 @cache

@@ -19,15 +19,20 @@ from fmapviz.config.options import RUNNING
 from fmapviz.core.platforms import in_shell
 from fmapviz.core.settings_file import settings_file
 from fmapviz.core.urls import is_url
-from fmapviz.errors import FmapvizError, RequestError, printable, quote
+from fmapviz.errors import RequestError, printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from fmapviz.cli.setting_values import Setting
+    from fmapviz.errors import FmapvizError
 
 F = TypeVar("F", bound="Callable[..., Any]")
 _OPPOSITES = (("quiet", "verbose"), ("verbose", "quiet"))
+_PATHS = {"out", "name"}  # whose parts and contents messages name
+_MEMBERS = {"view", "to"}
+_TO_LEAVE_OUT = re.compile(r"\b(?:without|leave out|omit) (--[^;:,.]*)")
+_WORD = re.compile(r"[^\W_]+")
 
 
 class _InEffect:
@@ -39,6 +44,7 @@ class _InEffect:
         command: Name of the command.
         settings: Those of the command, by the names of parameters; once it is parsed, those in effect.
         values: The parsed values, by the same names.
+        typed: The parsed values of what was typed.
     """
 
     def __init__(self) -> None:
@@ -50,6 +56,7 @@ class _InEffect:
         self.command = "run"
         self.settings: dict[str, Setting] = {}
         self.values: dict[str, Any] = {}  # Any: of each type
+        self.typed: list[Any] = []  # Any: as above
         settings_file.set({})
 
 
@@ -116,6 +123,7 @@ def take_effect(ctx: Any) -> None:  # Any: the class of contexts is not public
             ctx.params[other] = False
     _in_effect.settings = settings
     _in_effect.values = {name: ctx.params.get(name, each.value) for name, each in settings.items()}
+    _in_effect.typed = [value for name, value in ctx.params.items() if source(name) == "COMMANDLINE"]
     if _in_effect.file and settings:
         options = {each.key: None if is_url(each.value) else each.value for each in settings.values()}  # may hold a password
         settings_file.set({"file": Path(_in_effect.file.path).name, "options": options})
@@ -150,8 +158,8 @@ def asks_for_json() -> bool:
 
 def locate(error: FmapvizError) -> None:
     """Add the places of the settings that an error is about to its message, unless it has one."""
-    if isinstance(error, RequestError):
-        places = [place_of(name) for name in _causes(str(error))]
+    places = [place_of(name) for name in _causes(str(error), error.hint or "")]
+    if places:
         error.args = (f"{error}{''.join(place for place in places if place not in str(error))}",)
 
 
@@ -161,17 +169,52 @@ def place_of(parameter: str) -> str:
     return f" ({file.place(*setting.keys)})" if setting and file else ""
 
 
-def _causes(message: str) -> list[str]:
-    """Return the settings that a message is about, by the names of their parameters."""
-    values, words = _in_effect.values, f" {message.replace('-', ' ')} "
-    if alone := [name for name, value in values.items() if _fails_alone(name, value) == message]:
-        return alone
-    quoted = [name for name, value in values.items() if any(quote(part) in message for part in _parts(value))]
-    if quoted:
-        return [name for name in quoted if name.replace("_", " ") in words] or quoted
-    if said := [name for name, value in values.items() if f" {name.replace('_', ' ')} {value} " in words]:
-        return said
-    return [name for name, each in _in_effect.settings.items() if re.search(rf"--{each.key}(?![\w-])", message)]
+def _causes(message: str, hint: str) -> list[str]:
+    """Return the settings that an error is about, by the names of their parameters."""
+    return next(filter(None, _guesses(message, hint)), []) if _in_effect.settings else []
+
+
+def _guesses(message: str, hint: str) -> Iterator[list[str]]:
+    """Yield settings that an error may be about, the surest first."""
+    from fmapviz.cli.options import as_typed, described_as  # most commands have no settings file
+
+    values, keys = _in_effect.values, {name: each.key for name, each in _in_effect.settings.items()}
+    yield [name for name, value in values.items() if _fails_alone(name, value) == message]
+    quoted = [name for name, value in values.items() if _is_quoted(message, value, is_path=name in _PATHS)]
+    yield [name for name in quoted if any(f" {word}" in _words(message) for word in described_as(name).words)]
+    if not any(_is_quoted(message, value) for value in _in_effect.typed):
+        yield quoted
+    yield [name for name, value in values.items() if _is_said(message, name, value)]
+    yield [name for name in values if re.search(described_as(name).difference, message)]
+    yield [name for name, key in keys.items() if _has_flag(message, key) or f"chosen {key} " in message]
+    advice = as_typed(hint)
+    yield [name for name, key in keys.items() if any(_has_flag(each, key) for each in _TO_LEAVE_OUT.findall(advice))]
+    yield [name for name, key in keys.items() if values.get(name) == "" and _has_flag(advice, key)]
+
+
+def _is_quoted(message: str, value: Any, *, is_path: bool = False) -> bool:  # Any: of each type
+    """Return True if a message quotes a part of a value, or a path with it."""
+    ends = "['/]" if is_path and value else "'"
+    return any(re.search(f"{ends}{re.escape(printable(part))}{ends}", message) for part in _parts(value))
+
+
+def _is_said(message: str, name: str, value: Any) -> bool:  # Any: as above
+    """Return True if a message names an option with a part of its value, or begins with a view or format."""
+    from fmapviz.cli.options import described_as
+
+    parts = {piece for part in _parts(value) if part for piece in (part, part.partition("-")[0])}
+    if name in _MEMBERS and message.partition(" ")[0].rstrip(",") in parts:
+        return True
+    return any(f" {word}{_words(part)}" in _words(message) for word in described_as(name).words for part in parts)
+
+
+def _words(text: str) -> str:
+    """Return the words of a text in lower case, with a blank at both ends."""
+    return f" {' '.join(_WORD.findall(text.lower()))} "
+
+
+def _has_flag(text: str, key: str) -> bool:
+    return re.search(rf"--{key}(?![\w-])", text) is not None
 
 
 def _fails_alone(name: str, value: Any) -> str | None:  # Any: of each type
@@ -194,7 +237,9 @@ def _fails_alone(name: str, value: Any) -> str | None:  # Any: of each type
 
 
 def _parts(value: Any) -> Iterator[str]:  # Any: of each type
-    """Yield what a message may quote of a value."""
+    """Yield what a message may quote of a value: all, each of several, and what follows a prefix, as in `model:NAME`."""
     for each in value if isinstance(value, list | tuple) else [value]:
         if not isinstance(each, bool):
-            yield from {str(each), *str(each).split(",")} - {""}
+            yield str(each)
+            pieces = {*str(each).split(","), str(each).partition(":")[2]}
+            yield from pieces - ({""} if not str(each).endswith(":") else set())

@@ -153,7 +153,10 @@ def select_layers(
     chosen = [layer for layer in layers if layer.name in wanted or _matches(layer, free)]
     chosen = [layer for layer in chosen if not _matches(layer, exclude)]
     if not chosen:
-        raise RequestError("no layer is left: all are excluded", hint="fmapviz.list_layers(model) lists the layers")
+        left_out = first_few([*map(quote, exclude)])
+        raise RequestError(
+            f"no layer is left: all are excluded by {left_out}", hint="fmapviz.list_layers(model) lists the layers"
+        )
     return chosen
 
 

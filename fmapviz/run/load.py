@@ -161,9 +161,10 @@ def check_views(config: RunConfig, *, pair: bool) -> None:
     """
     if pair and config.style.scope == "run":
         hint = "Style(norm='layer'), or Style(norm='fixed:LO,HI')"
-        raise RequestError("no range over all images of a comparison", hint=hint)
+        raise RequestError(f"no range over all images of a comparison: {quote(config.style.norm)}", hint=hint)
     if not pair and config.style.rank == "change":
-        raise RequestError("channels are ranked by change where two networks are compared", hint="channels='top:16:max'")
+        message = f"channels are ranked by change where two networks are compared: {quote(config.style.channels)}"
+        raise RequestError(message, hint="channels='top:16:max'")
     for view in config.views:
         if pair and registry.view(view).networks == 1:
             of_two = ", ".join(name for name, each in registry.views().items() if each.networks == 2)

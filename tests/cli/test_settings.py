@@ -583,3 +583,94 @@ def test_the_line_of_a_key_is_that_of_its_statement(before, heading, line):
             values = values[each]
         if not inner:
             assert _line_of(f"{start}{line}\nc = 1\n", keys) == start.count("\n") + 1
+
+
+LATE = {  # values that only the run refuses: command, setting, message
+    "run": {
+        "name = ''": "not a directory name: ''",
+        "name = '.x'": "not a directory name: '.x'",
+        "weights = ''": "no such weights or file: ''",
+        "weights = 'w.pth'": "no such weights file: 'w.pth'",
+        "device = ''": "no such device here: ''",
+        "target = ''": "no class in the list: ''",
+        "target = '0,99'": "no class 99: the network has 6 outputs",
+        "output = ''": "the network returns nothing under ''",
+        "exclude = '*'": "no layer is left: all are excluded by '*'",
+        "layers = ['features.0.conv', 'zz']": "no layer matches 'zz'",
+        "types = 'Foo'": "no layer of this type in the model: 'Foo'",
+        "mean = '0.5,0.5'": "mean must be",
+        "view = 'diff'": "diff compares two networks",
+        "view = 'attention'": "no attention is computed in shapesnet, or none that can be seen: 'attention'",
+        "channels = 'top:4:change'": "channels are ranked by change where two networks are compared: 'top:4:change'",
+        "out = '/dev/null'": "not a directory: '/dev/null'",
+        "out = '/proc/x'": "cannot write to '/proc/x/shapesnet'",
+    },
+    "diff": {
+        "against = ''": "the second network or run of the comparison is empty",
+        "against = 'model:zz'": "no such model: 'zz'",
+        "against = 'dtype:zz'": "no such type: 'zz'",
+        "against = 'random'\nnorm = 'run'": "no range over all images of a comparison: 'run'",
+        "against = 'random'\nreference = 'first'": "a reference is of a series of checkpoints: 'first'",
+        "against = 'random'\nweights = 'e_*.pt'": "a series of checkpoints is compared with one of its own: 'e_*.pt'",
+    },
+    "runs": {"out = ''": "no path can hold this: ''"},
+    "layers": {"exclude = '*'": "no layer is left: all are excluded by '*'"},
+}
+
+
+@pytest.fixture
+def message_of(place, monkeypatch, capsys):
+    """Return a function that runs a command in this process and returns the message of its error."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(place / "cache"))
+
+    def message_of(*words):
+        with pytest.raises(FmapvizError) as caught:
+            app(words, standalone_mode=False)
+        settings.locate(caught.value)
+        return str(caught.value)
+
+    return message_of
+
+
+@pytest.mark.parametrize(("command", "text"), [(command, text) for command, texts in LATE.items() for text in texts])
+def test_a_value_that_is_refused_after_parsing_is_refused_with_its_place(command, text, write, message_of):
+    write(text)
+    words = {"run": ["shapesnet", STAR], "diff": ["shapesnet", STAR], "layers": ["shapesnet"], "runs": []}[command]
+    line = text.count("\n") + 1
+    assert re.fullmatch(rf"{re.escape(LATE[command][text])}.* \(fmapviz\.toml:{line}\)", message_of(command, *words))
+
+
+def test_a_refused_run_of_other_settings_names_the_place_of_each(write, message_of):
+    visualize("shapesnet", STAR, layers="features.0.conv", name="a", to="stats")
+    write("columns = 3\nexclude = 'zz'\npadding = 3\nsize = 32\nto = 'stats'")
+    message = message_of("shapesnet", STAR, "--name", "a", "--layers", "features.0.conv", "--force")
+    assert message.startswith("'runs/a' holds a run with other settings")
+    assert {*re.findall(r"fmapviz\.toml:(\d)", message)} == {"1", "2", "3", "4"}
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "message"),
+    [
+        ("target = ''", ["shapesnet", ""], "no such file: ''"),
+        ("name = 'zz'", ["shapesnet", "zz"], "no such file: 'zz'"),
+        ("exclude = 'zz'", ["shapesnet", STAR, "--layers", "zz"], "no layer matches 'zz'"),
+        ("columns = 6", ["shapesnet", STAR, "--target", "99"], "no class 99: the network has 6 outputs"),
+        ("name = 'no'\nnorm = 'run'", ["shapesnet", STAR, "--weights", "x.pth"], "no such weights file: 'x.pth'"),
+    ],
+)
+def test_an_error_about_something_typed_names_no_place(text, words, message, write, message_of):
+    write(text)
+    assert message_of(*words) == message
+
+
+def test_an_error_about_what_should_be_left_out_names_its_place(write):
+    write("layers = 'a'\ncolumns = 2")
+    parse("run")
+    for message, hint, place in (
+        ("two things exclude each other", "leave out columns= or force=", " (fmapviz.toml:2)"),
+        ("none of the chosen layers computes attention", "these do: b", " (fmapviz.toml:1)"),
+        ("unrelated", "pass columns=3", ""),
+    ):
+        error = RequestError(message, hint=hint)
+        settings.locate(error)
+        assert str(error) == message + place

@@ -9,7 +9,7 @@ import torch
 
 from fmapviz.core import registry
 from fmapviz.data import FeatureMap, LayerResult
-from fmapviz.errors import RequestError, first_few
+from fmapviz.errors import RequestError, first_few, quote
 from fmapviz.features.attention import ROLLOUT, rollout
 from fmapviz.features.attention.capture.blocks import Block, flow_through
 from fmapviz.features.attention.capture.observe import AttentionMode
@@ -181,8 +181,9 @@ class AttentionObserver(PassObserver):
         if not seen:
             known = [view.name for view in registry.views().values() if view.networks == 1]
             others = [name for name in known if registry.view(name).observe != registry.view("attention").observe]
+            views = first_few([*map(quote, sorted(self._observation.views))])
             raise RequestError(
-                f"no attention is computed in {current.model}, or none that can be seen",
+                f"no attention is computed in {current.model}, or none that can be seen: {views}",
                 hint=f"other views: {', '.join(others)}",
             )
         if modules is not None and modules.isdisjoint(seen):

@@ -51,7 +51,7 @@ def run_diff(config: RunConfig, *, against: Other | None, reference: str | None 
     is_series = bool(pattern) and not os.path.exists(pattern)
     if is_series and against is not None:
         raise RequestError(
-            "a series of checkpoints is compared with one of its own",
+            f"a series of checkpoints is compared with one of its own: {quote(pattern)}",
             hint="without against=; reference='first' or reference='previous'",
         )
     if is_series and (film := next((form for form in config.to if registry.form(form).write_film), None)):
@@ -61,7 +61,8 @@ def run_diff(config: RunConfig, *, against: Other | None, reference: str | None 
         series = Series(list_steps(pattern), reference or FIRST)
         return run(config, open_session=series.load, rounds=series.rounds)
     if reference is not None:
-        raise RequestError("a reference is of a series of checkpoints", hint="weights='ckpt/epoch_*.pt', for example")
+        hint = "weights='ckpt/epoch_*.pt', for example"
+        raise RequestError(f"a reference is of a series of checkpoints: {quote(reference)}", hint=hint)
     if against is None:
         raise RequestError("the second network or run of the comparison is missing", hint=_hint(config))
     check_other(against)
