@@ -13,7 +13,7 @@ import sys
 import pytest
 from deleting import FEATURES, copy_without
 
-FOLDERS = ("fmapviz", "tests", "sample_images", ".github", ".ci", ".readme")
+FOLDERS = (".agents", "fmapviz", "tests", "sample_images", ".github", ".ci", ".readme")
 FILES = ("pyproject.toml", "README.md", "Makefile", ".constraints.txt")
 SAMPLE = ("config", "draw", "formats", "views")
 
