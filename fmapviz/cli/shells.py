@@ -53,7 +53,10 @@ _fmapviz() {
     lines=("${(@f)$(_FMAPVIZ_COMPLETE=zsh _FMAPVIZ_WORD="$QIPREFIX$PREFIX" "${(@Q)words[1,CURRENT-1]}" 2>/dev/null)}")
     kind=$lines[1]
     for line in "${(@)lines[2,-1]}"; do
-        known+=(${(b)${line%%$'\t'*}})
+        value=${line%%$'\t'*}
+        known+=("${(b)value}")
+        compquote value # _files compares what it inserts
+        known+=("${(b)value}")
         value=${${${line%%$'\t'*}//\\/\\\\}//:/\\:}
         [[ $line == *$'\t'?* ]] && line=$value:${line#*$'\t'} || line=$value
         if [[ $value == *[:/=] ]]; then open+=("$line"); else ended+=("$line"); fi

@@ -501,6 +501,19 @@ def test_any_name_of_a_layer_is_completed_as_it_is(place, program, shell, quote)
     assert not (place / "ran").exists()
 
 
+@pytest.mark.parametrize("quote", ["'", *thorough("", '"')])
+def test_zsh_lists_a_run_with_a_strange_name_once(place, program, quote):
+    """Among folders too it would be listed again, and the quotation would stay open."""
+    names = ["a'b", "!x", "(x)", "a b", "$x", 'x"y']
+    for number, name in enumerate(names):
+        shutil.copytree(place / "runs/first", place / f"runs/{number}{name}")
+    setup = f"autoload -Uz compinit; compinit -u -D\n{SCRIPTS['zsh']}\nkeep() {{ printf '%s\\0' \"$3\" >> found; }}"
+    keys = "".join(f"fmapviz verify {quote}runs/{number}\t\x01keep \r" for number in range(len(names)))
+    type_into([shell_or_skip("zsh"), "-f", "-i"], setup, f"{keys}fmapviz", place, program)
+    found = (place / "found").read_text().split("\0")[:-1]
+    assert [name.removesuffix("/") for name in found] == [f"runs/{number}{name}" for number, name in enumerate(names)]
+
+
 @pytest.mark.parametrize(
     ("keys", "words"),
     [
