@@ -159,7 +159,7 @@ def _keeps_permissions(path: Path) -> bool:
 def _check_trusted(owners: set[int], here: Path, shown: str, *, is_open: bool) -> None:
     """Check that no other user decides what a command does: a setting may name code.
 
-    As git does for repositories. The owner of the working directory counts for commands in a container.
+    As git does for repositories, except that the owner of the working directory counts, for commands in a container.
 
     Raises:
         RequestError: The file is of another user, or every user can write it.
