@@ -42,6 +42,7 @@ def test_sizes_and_arguments_reach_the_package():
         load_model("ultralytics:yolo11n.yaml(depth=5)")
 
 
+@pytest.mark.thorough
 def test_a_file_of_the_same_name_in_the_working_directory_is_not_read(tmp_path, monkeypatch):
     """ultralytics evaluates what such a file names as activation."""
     monkeypatch.chdir(tmp_path)

@@ -799,7 +799,9 @@ def run_printed(hint):
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(("make", "name"), [(script, "s.pt"), (export, "e.pt2"), (arrays, "a.npz"), (arrays, "it's.npz")])
+@pytest.mark.parametrize(
+    ("make", "name"), [(script, "s.pt"), *thorough((export, "e.pt2")), (arrays, "a.npz"), (arrays, "it's.npz")]
+)
 def test_the_command_of_a_hint_saves_a_state_dict(make, name, tmp_path, monkeypatch):
     make(tmp_path / name)
     with pytest.raises(WeightsError) as caught:
