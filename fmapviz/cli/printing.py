@@ -22,7 +22,9 @@ _ERASE = "\r\x1b[K"
 _REMARK = re.compile(r"(?:error|hint|notice): [^\n]*")
 _QUOTED, _CALL = r"""`[^`]*`|(?<!\w)'.*?'(?!\w)|(?<!\w)".*?"(?!\w)""", r"(?<=[\w=])\([^()]*\)"
 # A word, or what a user copies: besides the above, an option with its value, and the command of another program.
-_WHOLE = re.compile(rf"(?:{_QUOTED}|{_CALL}|--[\w-]+ (?:{_QUOTED}|\S)|pip install (?:-\S+ )*|(?<=\S) -[cm] .*|\S)+")
+_WHOLE = re.compile(
+    rf"(?:{_QUOTED}|{_CALL}|(?<![^\s(])--[\w-]+ (?:{_QUOTED}|\S)|pip install (?:-\S+ )*|(?<=\S) -[cm] .*|\S)+"
+)
 
 
 class _Erasing:

@@ -30,6 +30,7 @@ TEXTS = st.lists(st.one_of(WORDS, COPIED.map(lambda text: (text,))), min_size=1,
 @given(parts=TEXTS, columns=st.integers(40, 200))
 @example(parts=["the", "network's", ("'it's here.png'",), "users'", ("'a b'",)], columns=40)
 @example(parts=[*":::::", ("--layers --X",), ("`fmapviz X`",)], columns=40)
+@example(parts=[":", ("--layers X--X",), ":::::::::::据"], columns=40)
 @example(parts=["a" * 24, ("size=(240, 320)",)], columns=40)
 def test_lines_break_at_spaces_and_never_in_what_is_copied(parts, columns):
     copied = [part[0] for part in parts if isinstance(part, tuple)]
