@@ -463,6 +463,7 @@ TYPED = [
 ]
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(("keys", "words"), TYPED)
 @pytest.mark.parametrize("shell", ["bash", "zsh"])
 def test_a_shell_completes_at_tab(place, program, shell, keys, words):

@@ -380,6 +380,7 @@ def test_records_are_followed_in_several_contexts_at_once(own):
     assert not (place / "mark").exists()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("command", often(OFTEN[:1], of=COMMANDS))
 def test_a_record_with_names_that_no_file_has_is_refused(command, own):
     place, run = own

@@ -61,7 +61,7 @@ def test_a_run_is_drawn_again_with_the_same_files(kind, given, tmp_path):
     assert summary.results["digest"] == digest_of(run)
 
 
-@pytest.mark.parametrize("out", ["more", "../more", "."])
+@pytest.mark.parametrize("out", ["../more", *thorough("more", ".")])
 def test_paths_are_relative_if_the_directory_of_all_runs_is(out, own, monkeypatch):
     """Although the command works in the directory in which the run was drawn."""
     place, _ = own
@@ -105,6 +105,7 @@ def test_the_images_of_the_run_are_drawn_and_no_new_ones(own):
     assert (summary.found, summary.same) == (3, True)
 
 
+@pytest.mark.thorough
 def test_an_interrupted_rerun_continues(own):
     place, run = own
     first = again(run, place / "again")
@@ -113,6 +114,7 @@ def test_an_interrupted_rerun_continues(own):
     assert (second.done, second.skipped, second.same) == (1, 2, True)
 
 
+@pytest.mark.thorough
 def test_another_digest_is_said_with_what_differs(own, fmapviz):
     place, run = own
     paint(place / "in/b.png", 8, (24, 24))

@@ -96,6 +96,7 @@ def inputs(tmp_path):
 # --- inputs
 
 
+@pytest.mark.thorough
 def test_images_are_found_in_natural_order_and_each_once(bucket):
     for name in ("x10.png", "x2.png", "sub/a.png", "sub/deeper/b.png", ".hidden.png", ".git/c.png", "notes.txt", "a//b.png"):
         bucket.put(f"in/{name}", png())
@@ -191,6 +192,7 @@ def test_an_image_on_the_web_is_drawn(tmp_path):
         server.shutdown()
 
 
+@pytest.mark.thorough
 def test_a_web_server_without_lengths_is_read():
     class Chunked(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -431,6 +433,7 @@ def test_messages_hold_no_secrets(bucket, monkeypatch):
     assert "the endpoint is no address that begins with http:// or https://" in failure.message
 
 
+@pytest.mark.thorough
 def test_a_lost_answer_is_requested_again(bucket, proxy, monkeypatch):
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "3")
     stores.forget()

@@ -148,6 +148,7 @@ def each_value(call, name, taken):
         assert (error is None) == (kind in taken.split()), (name, kind, error)
 
 
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize(("function", "name"), [(function, name) for function, names in TAKEN.items() for name in names])
 def test_a_function_refuses_wrong_arguments(function, name):
     each_value(CALLS[function], name, TAKEN[function][name])

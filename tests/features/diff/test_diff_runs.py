@@ -139,6 +139,7 @@ def test_two_equal_comparisons_have_equal_files(checkpoints, tmp_path):
     assert trees[0] == trees[1]
 
 
+@pytest.mark.thorough
 def test_the_same_weights_do_not_differ(tmp_path, checkpoints):
     summary, told = compare(tmp_path, against=str(checkpoints / "epoch_0.pt"))
     assert "no difference in 8 layers" in told
@@ -334,6 +335,7 @@ def test_a_network_is_freed_before_the_next_one_is_loaded(checkpoints, tmp_path,
     assert not any(alive)
 
 
+@pytest.mark.thorough
 def test_each_file_is_loaded_once_and_a_new_one_is_added(checkpoints, tmp_path, monkeypatch):
     folder = tmp_path / "ckpt"
     folder.mkdir()
@@ -388,6 +390,7 @@ def test_a_damaged_checkpoint_is_named_and_the_others_are_drawn(checkpoints, tmp
     assert problems(tmp_path / "out") == []
 
 
+@pytest.mark.thorough
 def test_the_first_step_that_differs_much_is_named(checkpoints, tmp_path):
     folder = tmp_path / "ckpt"
     folder.mkdir()

@@ -317,6 +317,7 @@ def test_an_image_that_has_changed_is_not_drawn(pictures, tmp_path, inside, size
     assert {row["note"] for row in table(run) if row["image"] == "x3.png"} <= {""}
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("how", ["gone", "unreadable", "changed"])
 def test_former_pages_are_kept_if_no_image_can_be_read(pictures, tmp_path, how):
@@ -435,6 +436,7 @@ def test_a_page_has_the_size_of_the_receptive_field_as_a_fact(pictures, tmp_path
     assert re.fullmatch(r"\d+ x \d+ pixels", facts["Receptive field"])
 
 
+@pytest.mark.thorough
 def test_pages_are_steps_in_tensorboard(pictures, tmp_path):
     run = visualize("shapesnet", pictures, out=tmp_path, views="top", to="png,tensorboard", layers="*.3.conv").directory
     events = EventAccumulator(str(run / "_top"), size_guidance={"tensors": 0}).Reload()
@@ -509,6 +511,7 @@ def test_a_run_in_a_store_draws_them_as_it_ends(bucket, pictures, tmp_path):
     assert all((plain / page).read_bytes() == (saved / page).read_bytes() for page in pages)
 
 
+@pytest.mark.thorough
 def test_formats_that_show_no_pages_are_refused(pictures, tmp_path):
     run = draw(pictures, tmp_path).directory
     for form, match in {"gif": "pages, not films", "stats": "shows no pictures"}.items():
@@ -537,6 +540,7 @@ def build():
 """
 
 
+@pytest.mark.thorough
 def test_a_network_of_a_file_is_loaded_again(fmapviz, pictures, tmp_path):
     (tmp_path / "net.py").write_text(NET)
     torch.manual_seed(0)

@@ -271,6 +271,7 @@ except WeightsError as error:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.thorough
 def test_a_silent_server_is_given_up_soon(cache, monkeypatch):
     assert CONNECT_SECONDS < 10
     monkeypatch.setattr(download, "CONNECT_SECONDS", 1.0)
