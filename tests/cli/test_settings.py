@@ -451,6 +451,7 @@ def open_place(monkeypatch):
         (place / "a/b").mkdir(parents=True)
         monkeypatch.chdir(place / "a/b")
         (place / "fmapviz.toml").write_text("columns = 3")
+        parse("run")  # imports modules that the other user may not read
         yield place
         monkeypatch.chdir("/")
         settings._in_effect.clear()
