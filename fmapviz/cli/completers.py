@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from fmapviz.cli.commands import commands
 from fmapviz.cli.pages import PAGES, codes_in, rows_of_codes
+from fmapviz.config.options import MOST_OF_GLOB
 from fmapviz.core import files, registry
 from fmapviz.core.file_names import RUN_FILE, UNIT_FILE
 from fmapviz.core.user_code import references_in
@@ -30,7 +31,6 @@ Kind = Literal["words", "files", "directories"]
 
 _MOST_RECORD = 2**22  # bytes of a `run.json` or `unit.json`
 _MOST_SHARDS = 20  # whose images are listed
-_MOST_GLOB = 1000  # characters; the time to read a longer one grows with the square
 _FILES = re.compile(r"\b(FILE|INPUT|IMAGE|PATH)\b")
 
 
@@ -111,7 +111,7 @@ def complete_drawn_layer(_word: str, values: Values) -> Iterator[Item]:
     known, record = _known(values), _record_of(values)
     with suppress(LookupError, TypeError):
         settings = record["settings"] if record else {}
-        types, globs = settings["types"], [glob for glob in settings["exclude"] if len(glob) <= _MOST_GLOB]
+        types, globs = settings["types"], [glob for glob in settings["exclude"] if len(glob) <= MOST_OF_GLOB]
         for name, kind in known.layers.items() if known else ():
             if kind in types and not any(fnmatchcase(name, glob) for glob in globs):
                 yield name, kind

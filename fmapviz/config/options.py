@@ -21,10 +21,10 @@ COMMON, CHOOSE, LOOKS, INPUT = "Most used", "Layers and classes", "Looks", "Inpu
 STORING, RUNNING, CLUSTER = "Storing", "Running", "Ray"
 PANELS = (COMMON, CHOOSE, LOOKS, INPUT, STORING, RUNNING, CLUSTER)
 ITEM = "\n\n- "  # before each of the values that the help of an option lists
-_MOST_OF_GLOB = 1000  # characters; the time of fnmatch grows with the square of those that are open brackets
+MOST_OF_GLOB = 1000  # characters; the time of fnmatch grows with the square of those that are open brackets
 _SHOWN = 40  # of these in a message
 # Of a list; commas in the brackets of a glob belong to it.
-_PART = re.compile(rf"(?:\[!?\]?[^]]{{0,{_MOST_OF_GLOB}}}\]|[^,])+")
+_PART = re.compile(rf"(?:\[!?\]?[^]]{{0,{MOST_OF_GLOB}}}\]|[^,])+")
 _WRAPPER = textwrap.TextWrapper(  # with pydoc's indentation, a terminal of 80 columns
     72, initial_indent=" " * 4, subsequent_indent=" " * 8, break_long_words=False, break_on_hyphens=False
 )
@@ -128,6 +128,6 @@ def check_glob(text: str) -> None:
     Raises:
         RequestError: It has too many characters.
     """
-    if len(text) > _MOST_OF_GLOB and re.search(r"[*?[]", text):
-        message = f"a glob has more than {_MOST_OF_GLOB:,} characters: {quote(f'{text[:_SHOWN]}...')}"
+    if len(text) > MOST_OF_GLOB and re.search(r"[*?[]", text):
+        message = f"a glob has more than {MOST_OF_GLOB:,} characters: {quote(f'{text[:_SHOWN]}...')}"
         raise RequestError(message, hint="one shorter, such as 'layer4.*'")

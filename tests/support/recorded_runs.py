@@ -78,12 +78,12 @@ def digest_of(place, *, partial=False):
     return digests.digest(run, partial=partial)
 
 
-def forge(unit, name, data):
-    """Replace a file of a unit, and correct all checksums."""
-    (unit / name).write_bytes(data)
-    record = json.loads((unit / "unit.json").read_bytes())
-    del record["sha256"]
-    for entry in record["files"]:
+def forge(directory, name, data, *, record="unit.json"):
+    """Replace a file of a unit, or of the run by its `products.json`, and correct all checksums."""
+    (directory / name).write_bytes(data)
+    content = json.loads((directory / record).read_bytes())
+    del content["sha256"]
+    for entry in content["files"]:
         if entry["name"] == name:
             entry |= {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-    (unit / "unit.json").write_bytes(checksummed_json.dumps(record))
+    (directory / record).write_bytes(checksummed_json.dumps(content))

@@ -160,7 +160,7 @@ def _call(target: Any, reference: CodeReference, home: ModuleType) -> object:
 
 @contextmanager
 def _without_files(reference: CodeReference, target: object) -> Iterator[None]:
-    """Let a class of an installed package that a record names find no files of its defaults, and read no pickled objects."""
+    """Keep files of default names and pickled objects from a class of an installed package that a record names."""
     if not is_foreign(reference.module, target):
         yield
         return
