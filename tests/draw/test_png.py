@@ -8,6 +8,7 @@ from io import BytesIO
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 from PIL import Image
 
@@ -158,18 +159,69 @@ def test_pixels_of_other_types_and_shapes_are_refused(pixels):
         png.encode(pixels)
 
 
-def test_files_are_at_most_15_percent_larger_than_pillows():
-    pixels = feature_maps()
+@pytest.mark.parametrize(("smooth", "most"), [(1, 1.25), (0, 1.55)])
+def test_files_are_little_larger_than_pillows(smooth, most):
+    pixels = feature_maps(smooth)
     pillow = BytesIO()
     Image.fromarray(pixels).save(pillow, "PNG")
-    assert len(png.encode(pixels)) < 1.15 * len(pillow.getvalue())
+    assert len(png.encode(pixels)) < most * len(pillow.getvalue())
 
 
-def feature_maps():
-    """Tile the outputs of sixteen random 7x7 kernels on noise with the spectrum of a photograph."""
+def is_stored(data):
+    """Return True if a PNG file's first deflate block is not compressed: its type, two bits, is 0."""
+    (content,) = (body for name, body in walk(data) if name == b"IDAT")
+    return content[2] & 0b110 == 0
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.tuples(st.integers(65, 300), st.integers(65, 300), st.sampled_from([(), (3,), (4,)])),
+    st.integers(1, 8),
+    st.integers(0, 2**32 - 1),
+)
+def test_noise_is_stored_and_what_can_be_compressed_by_half_is_not(shape, bits, seed):
+    height, width, depth = shape
+    pixels = np.random.default_rng(seed).integers(0, 2**bits, (height, width, *depth)).astype(np.uint8)
+    data = png.encode(pixels)
+    assert np.array_equal(np.asarray(open_png(data)), pixels)
+    if bits > 6:
+        assert is_stored(data)
+    if bits < 4:
+        assert not is_stored(data)
+    assert len(data) <= pixels.nbytes + height + 5 * (pixels.nbytes // 65_000 + 1) + 100
+
+
+@pytest.mark.parametrize("smooth", [0, 0.25, 0.5, 0.75, 1, 2])
+def test_a_picture_is_stored_where_compression_would_leave_two_thirds(smooth):
+    pixels = feature_maps(smooth)
+    rows = np.diff(pixels, axis=1, prepend=np.uint8(0))
+    remains = len(zlib.compress(rows.tobytes(), 1)) / rows.size
+    assert remains > 0.58 if is_stored(png.encode(pixels)) else remains < 0.7
+
+
+# Rows of which one, two and three blocks of 65,535 bytes are just full, or one byte longer.
+@pytest.mark.parametrize(
+    "shape", [(1, 65_534), (1, 65_535), (2, 65_534), (65_535, 1), (3, 43_689), (3, 65_535), (5, 13_106, 3)]
+)
+def test_stored_rows_of_any_number_of_blocks_are_read_back(shape):
+    pixels = np.random.default_rng(3).integers(0, 256, shape, np.uint8)
+    data = png.encode(pixels)
+    assert is_stored(data)
+    (content,) = (body for name, body in walk(data) if name == b"IDAT")
+    stream = zlib.decompressobj()
+    rows = np.frombuffer(stream.decompress(content), np.uint8).reshape(shape[0], -1)
+    assert stream.eof
+    assert not stream.unused_data
+    assert not rows[:, 0].any()  # no filter
+    assert np.array_equal(rows[:, 1:].reshape(shape), pixels)
+    assert np.array_equal(np.asarray(open_png(data)), pixels)
+
+
+def feature_maps(smooth=0):
+    """Tile the outputs of sixteen random 7x7 kernels on noise with the spectrum of a photograph, or of a smooth picture."""
     rng = np.random.default_rng(0)
     frequency = np.hypot(*np.meshgrid(np.fft.fftfreq(112), np.fft.fftfreq(112))) + 1 / 112
-    spectrum = np.fft.fft2(rng.normal(size=(112, 112))) / frequency**1.5
+    spectrum = np.fft.fft2(rng.normal(size=(112, 112))) / frequency ** (1.5 + smooth)
     seen = np.fft.ifft2(spectrum * np.fft.fft2(rng.normal(size=(16, 7, 7)), (112, 112))).real
     low, high = seen.min((1, 2), keepdims=True), seen.max((1, 2), keepdims=True)
     tiles = np.zeros((16, 114, 114), np.uint8)
