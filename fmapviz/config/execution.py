@@ -138,8 +138,9 @@ class Execution:
     batch_size: int | None = _option(None, "Images per forward pass.", metavar="N", shown="1 on the CPU, 16 on a GPU")
     workers: int | None = _option(
         None,
-        "Images processed at once, each in its own thread.",
-        "On the CPU each thread gets a copy of the model that shares its parameters, unless a given module has hooks.",
+        "Images processed at once, each in its own thread or process.",
+        "On the CPU each thread gets a copy of the model that shares its parameters, unless a given module has hooks. "
+        "On Linux forks of this process draw from the fifth image on, unless the model, a view or a format is your own.",
         metavar="N",
         shown="one per core, at most 8",
     )

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     import socket
     import subprocess
     from collections.abc import Callable, Iterator, Mapping
+    from multiprocessing.process import BaseProcess
 
 Result = TypeVar("Result")
 ENDING_SIGNALS = tuple(
@@ -406,12 +407,48 @@ def confine(memory_bytes: int) -> None:
         for limit, value in ((resource.RLIMIT_CORE, 0), (resource.RLIMIT_FSIZE, 0), (resource.RLIMIT_AS, memory_bytes)):
             with suppress(OSError, ValueError):  # a lower limit is set already, or the system has no such limit
                 resource.setrlimit(limit, (value, value))
+    _die_with_parent()
+
+
+def _die_with_parent() -> None:
+    """End this process with its parent, even inside a decoder that hangs.
+
+    That a connection is closed shows nothing: forks have it too.
+    """
     if sys.platform == "linux":
         import ctypes
 
-        # Ends this process even inside a decoder that hangs. A closed connection is no proof: forks have it too.
         set_parent_death_signal = 1
         ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
+
+
+# Of the processes that draw: `fmapviz.run.forks`.
+
+FORKS = sys.platform == "linux"  # elsewhere a fork beside threads is not safe, or there is none
+
+
+_OF_RUN = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT")
+
+
+@contextmanager
+def signals_blocked() -> Iterator[None]:
+    """Block the signals that end a run, in this thread and in a process that it forks, until that calls `follow`."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.Signals[name] for name in _OF_RUN])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def follow(parent: BaseProcess | None) -> None:
+    """Leave the signals of a terminal to the process that forked this one, and end with it."""
+    for name in _OF_RUN:
+        signal.signal(signal.Signals[name], signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    _die_with_parent()
+    if parent and not parent.is_alive():
+        sys.exit(1)
 
 
 def end_process_in(seconds: float) -> None:

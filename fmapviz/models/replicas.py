@@ -25,7 +25,7 @@ def replicate(network: nn.Module) -> nn.Module | None:
         >>> copied is not network, copied.weight is network.weight
         (True, True)
     """
-    if any(_is_modified(module) for module in network.modules()):
+    if is_modified(network):
         return None
     shared = {id(values): values for values in chain(network.parameters(), network.buffers())}
     try:
@@ -35,10 +35,14 @@ def replicate(network: nn.Module) -> nn.Module | None:
     return None if _leads_to(copied, {id(module) for module in network.modules()}) else copied
 
 
-def _is_modified(module: nn.Module) -> bool:
-    if isinstance(module, torch.jit.ScriptModule) or module._forward_hooks or module._forward_pre_hooks:
-        return True
-    return any(map(_is_bound, vars(module).values()))
+def is_modified(network: nn.Module) -> bool:
+    """Return True if a network is scripted, or a module of it has hooks or a replaced method."""
+    return any(
+        isinstance(module, torch.jit.ScriptModule)
+        or bool(module._forward_hooks or module._forward_pre_hooks)
+        or any(map(_is_bound, vars(module).values()))
+        for module in network.modules()
+    )
 
 
 def _is_bound(value: object) -> bool:

@@ -29,8 +29,10 @@ from fmapviz.images.find import find_images, is_candidate, is_input
 from fmapviz.images.frames import may_be_film
 from fmapviz.images.memory.image import MemoryImage
 from fmapviz.images.memory.inputs import is_all_prepared, only_files, resolve_inputs
+from fmapviz.images.notices import NONFINITE
 from fmapviz.models.load import is_model
 from fmapviz.models.network import takes_volumes
+from fmapviz.run import forks
 from fmapviz.run.disk_space import RunWatch
 from fmapviz.run.layer_list import remember_model
 from fmapviz.run.load import find_device, frame_choice, load_session, moved
@@ -438,6 +440,8 @@ def draw_images(
         from fmapviz.run.ray import driver  # needs the extra `ray`
 
         do = driver.work
+    elif forks.suit(session):
+        do = forks.work
     with closing(do(session, items, progress=progress)) as events:
         try:
             for event in events:
@@ -455,6 +459,8 @@ def draw_images(
                     session.output.upload_failures(session.directory)
                 if until_failure and until_failure.is_over(event) and not config.shard:  # a shard is finished as a whole
                     break
+            for where, images in sorted(progress.nonfinite.items()):
+                on_event(Notice(f"{NONFINITE} in {counted(images, 'image')}, {where}"))
             session.output.upload_failures(session.directory, now=True)
         except OutputError as error:
             done = f"{counts['done'] + counts['skipped']} of the {counted(progress.found, 'image')} listed so far are done"

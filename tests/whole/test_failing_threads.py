@@ -109,7 +109,7 @@ def disturbed(disturb):
 # --- in this process
 
 
-ENCODERS = [(encoding, "encode"), (png, "_filter_rows")]
+ENCODERS = [(encoding, "encode"), (png, "is_noise")]
 
 
 @pytest.mark.sampled(1)

@@ -30,6 +30,15 @@ class Progress:
     undrawn: dict[str, str] = field(default_factory=dict)
     nonfinite: Counter[str] = field(default_factory=Counter)
 
+    def add(self, other: Progress) -> None:
+        """Add what another process, or an earlier one, has found; it does not count the inputs."""
+        self.layers |= other.layers
+        self.accepted |= other.accepted
+        self.reported |= other.reported
+        self.not_executed |= other.not_executed
+        self.undrawn |= other.undrawn
+        self.nonfinite += other.nonfinite
+
     def never_executed(self) -> tuple[str, ...]:
         """Return the selected layers that ran for no image."""
         return tuple(sorted(self.not_executed - self._executed()))

@@ -10,10 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from fmapviz.core.words import counted as in_words
-from fmapviz.events import Notice
 from fmapviz.images.decode_pool import DecodePool
-from fmapviz.images.notices import NONFINITE
 from fmapviz.observe.hooks import undisturbed
 from fmapviz.run.pipeline.batch_runner import BatchRunner
 from fmapviz.run.pipeline.reader import ImageReader, Naming, counted
@@ -26,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator
 
     from fmapviz.data import Failure, ImageFile
-    from fmapviz.events import Outcome, Staged
+    from fmapviz.events import Notice, Outcome, Staged
     from fmapviz.run.pipeline.progress import Progress
     from fmapviz.run.pipeline.scheduler import Result, Tell
     from fmapviz.run.session import Session
@@ -68,8 +65,6 @@ def work(
             schedule = Schedule(reader, runner, writer, stop=stop)
             with closing(schedule.run(listed if on_drawn else map(names.claim, listed))) as events:
                 yield from events
-            for where, images in sorted(progress.nonfinite.items()):
-                yield Notice(f"{NONFINITE} in {in_words(images, 'image')}, {where}")
     finally:
         torch.set_num_threads(cores)  # the setting of a thread holds for new threads as well
 

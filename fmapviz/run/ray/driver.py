@@ -252,11 +252,7 @@ class _Driver:
         Raises:
             FmapvizError: The error that ended the task.
         """
-        progress, found = self._progress, receipt.progress
-        progress.layers |= found.layers
-        progress.accepted |= found.accepted
-        progress.not_executed |= found.not_executed
-        progress.undrawn |= found.undrawn
+        self._progress.add(receipt.progress)
         for event in receipt.events:
             self._report(event)
         self._reported.difference_update(task.paths)

@@ -1,0 +1,250 @@
+"""Images drawn in forks have the files, events and counts of images drawn in threads; nothing of a fork outlives the run."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from cases import thorough
+from image_files import paint
+from PIL import Image
+from trees import difference, problems, snapshot
+from waiting import wait_until
+
+import fmapviz
+from fmapviz.config import Style
+from fmapviz.core import platforms
+from fmapviz.errors import OutputError
+from fmapviz.events import Notice, Outcome
+from fmapviz.run import forks
+from fmapviz.run.forward_pass import Drawer
+from fmapviz.run.pipeline.unit_writer import UnitWriter
+
+pytestmark = pytest.mark.skipif(not platforms.FORKS, reason="this system draws in threads")
+IMAGES = 4 * forks.FIRST
+
+
+@pytest.fixture(scope="module")
+def network():
+    return fmapviz.load_model("shapesnet")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    place = tmp_path_factory.mktemp("in")
+    for number in range(IMAGES):
+        paint(place / f"{number:02}.png", number, (96, 96))
+    return place
+
+
+@pytest.fixture
+def begun(monkeypatch):
+    """Return a list that grows by each fork, also on a machine with a single core."""
+    started = []
+    original = forks._Fork.__init__
+    monkeypatch.setattr(forks._Fork, "__init__", lambda self, *rest: (original(self, *rest), started.append(self))[0])
+    cores = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield started
+    torch.set_num_threads(cores)
+
+
+@pytest.fixture
+def drawn_in(network, folder, begun, tmp_path, monkeypatch):
+    """Return a function that draws all images in "forks" or "threads"."""
+
+    def run(how, **options):
+        begun.clear()
+        with monkeypatch.context() as patch:
+            if how == "threads":
+                patch.setattr(forks, "suit", lambda _session: False)
+            drawn = draw(network, folder, tmp_path / how, **options)
+        assert len(begun) == (2 if how == "forks" else 0)
+        return drawn
+
+    return run
+
+
+def draw(network, inputs, out, **options):
+    events = []
+    summary = fmapviz.visualize(network, inputs, out=out, name="run", on_event=events.append, workers=2, **options)
+    return summary, events
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"to": ["tensorboard", "png", "html", "stats", "npz"]},
+        {"views": ["maps", "mean", "kernels"], "style": Style(channels="top:4"), "to": ["png", "npz"]},
+        {"predictions": 3, "to": ["png", "html"]},
+    ],
+    ids=str,
+)
+def test_forks_leave_the_files_of_threads(drawn_in, tmp_path, options):
+    (summary, events), (expected, told) = (drawn_in(how, **options) for how in ("forks", "threads"))
+    assert difference(snapshot(tmp_path / "forks"), snapshot(tmp_path / "threads")) == []
+    assert problems(tmp_path / "forks") == []
+    of_place = {"seconds": 0, "directory": "", "units": (), "results": ()}
+    assert replace(summary, **of_place) == replace(expected, **of_place)
+    outcomes, others = ([each.path for each in some if isinstance(each, Outcome)] for some in (events, told))
+    assert sorted(outcomes) == sorted(others)
+
+
+def test_a_second_call_skips_what_forks_drew(network, folder, begun, tmp_path):
+    draw(network, folder, tmp_path, to="png")
+    summary, _ = draw(network, folder, tmp_path, to="png")
+    assert (summary.done, summary.skipped) == (0, IMAGES)
+
+
+def test_failures_are_counted_and_the_first_ends_a_strict_run(network, folder, begun, tmp_path):
+    inputs = sorted(folder.iterdir())
+    for number in (forks.FIRST + 2, forks.FIRST + 5):
+        damaged = tmp_path / f"damaged{number}.png"
+        damaged.write_bytes(b"no image")
+        inputs.insert(number, damaged)
+    summary, _ = draw(network, inputs, tmp_path / "out", to="png")
+    assert (summary.done, summary.failed) == (IMAGES, 2)
+    summary, _ = draw(network, inputs, tmp_path / "strict", to="png", strict=True)
+    assert summary.stopped
+    assert summary.done >= forks.FIRST + 2
+    assert problems(tmp_path / "strict") == []
+    assert not any(process_exists(each) for each in begun)
+
+
+def test_what_forks_cannot_read_is_drawn_by_threads(network, folder, begun, tmp_path):
+    given = [*sorted(folder.iterdir()), Image.new("RGB", (96, 96)), *[folder / "00.png"]]
+    del given[forks.FIRST + 3 : -2]
+    summary, _ = draw(network, given, tmp_path, to="png")
+    assert (summary.done, summary.failed, len(begun)) == (summary.found - summary.skipped, 0, 2)
+    assert summary.found in {forks.FIRST + 4, forks.FIRST + 5}
+
+
+def test_a_notice_of_several_forks_is_reported_once_with_their_sum(network, folder, begun, tmp_path):
+    state = network.module.state_dict()
+    last = [name for name in state if name.endswith("conv.weight")][-1]
+    state[last] = torch.full_like(state[last], torch.nan)
+    broken = fmapviz.load_model("shapesnet", weights=state)
+    summary, events = draw(broken, folder, tmp_path, to="png")
+    messages = [each.message for each in events if isinstance(each, Notice)]
+    assert len(messages) == len(set(messages))
+    assert any(f"in {IMAGES} images" in message for message in messages), messages
+    assert summary.done == IMAGES
+
+
+def test_a_killed_fork_ends_the_run_which_the_next_call_continues(network, folder, begun, tmp_path, monkeypatch):
+    own, original = os.getpid(), UnitWriter.write
+
+    def write(self, result, tell):
+        if os.getpid() != own and result.image.member.file.path.endswith(f"{IMAGES - 1:02}.png"):
+            os.kill(os.getpid(), signal.SIGKILL)
+        original(self, result, tell)
+
+    monkeypatch.setattr(UnitWriter, "write", write)
+    with pytest.raises(OutputError, match=r"a process that draws images was killed \(SIGKILL\)") as caught:
+        draw(network, folder, tmp_path, to="png")
+    assert "continues" in caught.value.hint
+    assert not any(map(process_exists, begun))
+    assert problems(tmp_path) == []
+    monkeypatch.undo()
+    summary, _ = draw(network, folder, tmp_path, to="png")
+    assert (summary.done + summary.skipped, summary.failed) == (IMAGES, 0)
+
+
+def test_an_error_in_a_fork_is_raised_here_with_its_traceback(network, folder, begun, tmp_path, monkeypatch):
+    own, original = os.getpid(), UnitWriter.write
+
+    class UnsendableError(Exception):
+        def __init__(self, one, two):
+            super().__init__(f"{one} {two}")
+
+    def write(self, result, tell):
+        if os.getpid() != own:
+            raise UnsendableError(1, 2)
+        original(self, result, tell)
+
+    monkeypatch.setattr(UnitWriter, "write", write)
+    with pytest.raises(RuntimeError, match=r"(?s)Traceback.*in write.*UnsendableError: 1 2"):
+        draw(network, folder, tmp_path, to="png")
+
+
+def test_what_a_fork_has_no_memory_for_is_drawn_by_threads(network, folder, begun, tmp_path, monkeypatch):
+    own, original = os.getpid(), Drawer.draw
+
+    def draw_all_but_one(self, batch, *, keep=None):
+        if os.getpid() != own and batch.sum() == short:
+            raise torch.OutOfMemoryError
+        return original(self, batch, keep=keep)
+
+    file = Image.open(folder / f"{forks.FIRST + 1:02}.png")
+    short = network.preparation.apply(file.convert("RGB"))[None].sum()
+    monkeypatch.setattr(Drawer, "draw", draw_all_but_one)
+    summary, _ = draw(network, folder, tmp_path, to="png")
+    assert (summary.done, summary.failed, summary.found) == (IMAGES, 0, IMAGES)
+
+
+LONG = """
+import signal
+import sys
+import torch
+import fmapviz
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a process in the background ignores it
+torch.set_num_threads(2)
+network = fmapviz.load_model("shapesnet")
+for number in range(1000):
+    fmapviz.visualize(network, sys.argv[1], out=sys.argv[2], name=f"run{number}", to="png", workers=2)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, *thorough(signal.SIGTERM, signal.SIGINT)], ids=lambda each: each.name)
+def test_no_fork_outlives_a_process_that_is_ended(folder, tmp_path, number):
+    process = subprocess.Popen([sys.executable, "-c", LONG, folder, tmp_path], stderr=subprocess.DEVNULL)
+
+    def forked():
+        listed = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        return [each for each in listed if "fork" not in each and LONG in Path(f"/proc/{each}/cmdline").read_text()]
+
+    found = wait_until(forked)
+    process.send_signal(number)
+    process.wait()
+    assert found
+    wait_until(lambda: not any(Path(f"/proc/{each}").exists() for each in found))
+    assert not any(Path(f"/proc/{each}").exists() for each in found)
+
+
+def strongest(maps):
+    return maps.amax(1)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"workers": 1},
+        {"batch_size": 2},
+        {"shard": 4, "to": "stats"},
+        {"views": "gradcam"},
+        {"views": strongest},
+        {"style": Style(norm="run")},
+    ],
+    ids=["one worker", "batches", "shards", "gradients", "a view of the user's own", "passes kept from a survey"],
+)
+def test_threads_draw_what_forks_cannot(network, folder, begun, tmp_path, options):
+    summary = fmapviz.visualize(network, folder, **{"to": "png", "workers": 2, "out": tmp_path, **options})
+    assert (summary.done, begun) == (IMAGES, [])
+
+
+def test_threads_draw_with_a_network_that_has_hooks(folder, begun, tmp_path):
+    seen, hooked = [], fmapviz.load_model("shapesnet")
+    hooked.module.register_forward_hook(lambda *_: seen.append(0))
+    draw(hooked, folder, tmp_path, to="png")
+    assert begun == []
+    assert len(seen) >= IMAGES
+
+
+def process_exists(fork):
+    return fork._process.is_alive()
