@@ -140,7 +140,7 @@ class Execution:
         None,
         "Images processed at once, each in its own thread or process.",
         "On the CPU each thread gets a copy of the model that shares its parameters, unless a given module has hooks. "
-        "On Linux forks of this process draw from the fifth image on, unless the model, a view or a format is your own.",
+        "On Linux forks of this process draw from the third image on, unless the model, a view or a format is your own.",
         metavar="N",
         shown="one per core, at most 8",
     )

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from fmapviz.run.session import Session
     from fmapviz.store.shards.grouping import Item
 
-FIRST = 4  # images that threads draw: forks do not pay for fewer, and start with what these have shown about the network
+FIRST = 2  # images that threads draw: forks do not pay for fewer, and start with what these have shown about the network
 _AHEAD = 3  # images that a fork has been given, of which it draws one and reads another
 _SIGNAL_SECONDS = 0.25  # worst-case signal latency
 
@@ -105,7 +105,8 @@ def work(session: Session, items: Iterable[Item], *, progress: Progress) -> Gene
         if (item := next(listed, None)) is not None:
             with closing(_Forks(session, noted(chain([item], listed)), progress)) as forks:
                 yield from forks.events()
-            yield from draw_in_threads(chain((files[path] for path in forks.without_memory), forks.rest))
+            if rest := [*(files[path] for path in forks.without_memory), *islice(forks.rest, 1)]:
+                yield from draw_in_threads(chain(rest, forks.rest))
 
     for event in draw():
         if isinstance(event, Outcome) and (file := files.pop(event.path, None)):
@@ -162,7 +163,7 @@ class _Forks:
 
     def __init__(self, session: Session, items: Iterator[Item], progress: Progress) -> None:
         self.without_memory: list[str] = []
-        self.rest: Iterable[Item] = ()
+        self.rest: Iterator[Item] = iter(())
         self._session = session
         self._items = items
         self._progress = progress

@@ -27,7 +27,7 @@ from fmapviz.run.forward_pass import Drawer
 from fmapviz.run.pipeline.unit_writer import UnitWriter
 
 pytestmark = pytest.mark.skipif(not platforms.FORKS, reason="this system draws in threads")
-IMAGES = 4 * forks.FIRST
+IMAGES = 16
 
 
 @pytest.fixture(scope="module")
