@@ -143,9 +143,9 @@ def _contents(batch: BatchContent | None, images: int) -> Sequence[Content | Non
     """Return the content of each image; None if no pictures are requested."""
     if batch is None:
         return [None] * images
-    arrays = [values.cpu().numpy() for values in batch.tensors.values()]
-    parts = [array.tolist() if array.ndim == 1 else array for array in arrays]
-    return [batch.make(**dict(zip(batch.tensors, own, strict=True))) for own in zip(*parts, strict=True)]
+    arrays = {name: values.cpu().numpy() for name, values in batch.tensors.items()}
+    parts = {name: array.tolist() if array.ndim == 1 else array for name, array in arrays.items()}
+    return [batch.make(**{name: part[image] for name, part in parts.items()}) for image in range(images)]
 
 
 def statistics_of(ranges: Ranges, *, single: bool) -> list[Statistics]:
@@ -162,7 +162,7 @@ def statistics_of(ranges: Ranges, *, single: bool) -> list[Statistics]:
     else:
         channels = [tuple(row.nonzero()[0].tolist()) for row in constant]
     # fmin and fmax skip NaN, of a channel without a finite value.
-    ends = np.stack([np.fmin.reduce(low, 1), np.fmax.reduce(high, 1), means], 1).tolist()
+    ends = zip(np.fmin.reduce(low, 1).tolist(), np.fmax.reduce(high, 1).tolist(), means.tolist(), strict=True)
     results = []
     for row, dead, bad in zip(ends, channels, nonfinite, strict=True):
         lowest, highest, mean = [value if isfinite(value) else None for value in row]

@@ -57,7 +57,7 @@ def draw_feature_map(
     Raises:
         MixedBatchError: The number of samples is not the number of images.
     """
-    views, images, raw = plan.draws[of], len(record.pixels), None
+    views, images, raw = plan.draws[of], record.pixels.shape[0], None
     own = feature_map
     is_alone = own.layout is not None and not own.layout.of_images
     shape = own.layout.of_one(values.shape, images=images) if own.layout and of != "attention" else tuple(values.shape[1:])
@@ -78,9 +78,10 @@ def draw_feature_map(
     for time, (suffix, maps) in enumerate(frames.items()):
         name = f"{template.layer}{suffix}"
         moment = own.layout.frame(time, count=len(frames)) if own.layout and of != "attention" else None
-        named = replace(template, layer=name, frame=moment)
+        named = replace(template, layer=name, frame=moment) if suffix or moment is not None else template
         upright = maps
-        parts = f"{len(maps)} samples for {counted(images, 'image')}, not a map of the image" if len(maps) > images else ""
+        samples = maps.shape[0]
+        parts = f"{samples} samples for {counted(images, 'image')}, not a map of the image" if samples > images else ""
         if record.places and is_placed and maps.ndim == 4 and not parts:
             upright = record.places.upright(own, maps)
             named = replace(named, centres=record.places.of(own, (upright.shape[2], upright.shape[3]), suffix))
@@ -154,19 +155,19 @@ def _measure(
     targets: Sequence[Target | None] | None,
 ) -> tuple[LayerBatch, LayerMaps]:
     """Measure maps `(N, C, H, W)`, or a vector `(N, K)`; of a single image N may be any number of samples."""
-    images, samples = len(pixels), len(maps)
+    images, samples = pixels.shape[0], maps.shape[0]
     if samples != images and images > 1:
         raise MixedBatchError
     vector, rounded = maps.ndim == 2, is_rounded(maps)
     everything = as_floats(maps[:, :, None, None] if vector else maps)
-    maps = everything[:images]
+    maps = everything if samples == images else everything[:images]
     ranges = measure(maps, moments=plan.moments or style.rank != "max")
     label = next((target.label for target in targets or () if target), "")
     if shared := plan.shared.get((template.of, template.layer, label)):
         ranges = replace(ranges, shared=shared)
     batch = LayerBatch(
         images,
-        replace(template, samples=samples if images == 1 else 1),
+        replace(template, samples=samples) if samples > images else template,
         targets,
         ranges,
         single=maps.shape[-1] * maps.shape[-2] == 1,
@@ -179,7 +180,7 @@ def _measure(
 
 def _to_host(content: BatchContent) -> BatchContent:
     """Start an asynchronous copy from a GPU, which continues with the next layer."""
-    if not any(values.is_cuda for values in content.tensors.values()):
+    if not any([values.is_cuda for values in content.tensors.values()]):  # noqa: C419  faster for so few
         return content
     copies = {}
     for name, values in content.tensors.items():

@@ -34,6 +34,8 @@ def varint(number: int) -> bytes:
     """
     if number < 0x80:
         return bytes((number,))
+    if number < 0x4000:
+        return bytes((number & 0x7F | 0x80, number >> 7))
     encoded = bytearray()
     while number > 0x7F:
         encoded.append(number & 0x7F | 0x80)
