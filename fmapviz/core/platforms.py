@@ -427,6 +427,14 @@ def _die_with_parent() -> None:
 FORKS = sys.platform == "linux"  # elsewhere a fork beside threads is not safe, or there is none
 
 
+def trim_memory() -> None:
+    """Give the memory that is free in this process back to the system; a fork would hold it too."""
+    import ctypes
+
+    with suppress(AttributeError):  # not the C library of GNU
+        ctypes.CDLL(None).malloc_trim(0)
+
+
 _OF_RUN = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT")
 
 

@@ -174,6 +174,7 @@ class _Forks:
         self._stopped = False
         known = Progress(accepted=progress.accepted, reported={*progress.reported})
         self._forks: list[_Fork] = []
+        platforms.trim_memory()
         try:
             for _ in range(session.workers):
                 self._forks.append(_Fork(session, known, self._forks))
