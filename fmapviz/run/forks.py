@@ -11,14 +11,17 @@ Python's own pools of processes pass results, not events, and give out inputs ah
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
+import os
 import pickle
 import signal
+import sys
 import threading
 import traceback
 import warnings
 from collections import deque
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from itertools import chain, islice
 from multiprocessing.connection import wait
@@ -44,6 +47,7 @@ from fmapviz.store.unit import sweep
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator, Sequence
     from multiprocessing.connection import Connection
+    from types import FrameType
 
     from fmapviz.run.pipeline.scheduler import Event
     from fmapviz.run.session import Session
@@ -52,6 +56,9 @@ if TYPE_CHECKING:
 FIRST = 2  # images that threads draw: forks do not pay for fewer, and start with what these have shown about the network
 _AHEAD = 3  # images that a fork has been given, of which it draws one and reads another
 _SIGNAL_SECONDS = 0.25  # worst-case signal latency
+_START_SECONDS = 10.0  # for a fork to start its threads
+# Packages whose threads wait, or show a progress bar: Python's own, and those of terminals and notebooks.
+_WAITING = sys.stdlib_module_names | {"IPython", "ipykernel", "rich", "tornado", "tqdm", "traitlets", "zmq"}
 
 
 def suit(session: Session) -> bool:
@@ -72,6 +79,7 @@ def suit(session: Session) -> bool:
         and session.output.is_local
         and not (config.shard or plan.of_classes or session.model.own or any(isinstance(name, OwnName) for name in named))
         and not is_modified(session.model.module)
+        and not multiprocessing.current_process().daemon  # which may have no processes
     )
 
 
@@ -79,7 +87,7 @@ def work(session: Session, items: Iterable[Item], *, progress: Progress) -> Gene
     """Read, draw and write all inputs as `fmapviz.run.pipeline.work.work` does; threads draw the first, forks the others.
 
     Threads also draw what a fork had no memory for, and all from the first input on that a fork cannot read: one in memory,
-    of a film, or remote.
+    of a film, or remote; and all if another thread of this process may be using PyTorch, or if there can be no fork.
 
     Raises:
         OutputError: The output could not be written, or a fork was killed.
@@ -102,16 +110,43 @@ def work(session: Session, items: Iterable[Item], *, progress: Progress) -> Gene
 
     def draw() -> Iterator[Event]:
         yield from draw_in_threads(islice(listed, FIRST))
-        if (item := next(listed, None)) is not None:
-            with closing(_Forks(session, noted(chain([item], listed)), progress)) as forks:
-                yield from forks.events()
-            if rest := [*(files[path] for path in forks.without_memory), *islice(forks.rest, 1)]:
-                yield from draw_in_threads(chain(rest, forks.rest))
+        if (item := next(listed, None)) is None:
+            return
+        others = chain([item], listed)
+        if not _are_others_waiting():
+            yield from draw_in_threads(others)
+            return
+        try:
+            processes = _Forks(session, noted(others), progress)
+        except OSError as error:
+            yield Notice(f"cannot start a process to draw in ({error.strerror or error}): drawing in threads")
+            yield from draw_in_threads(others)
+            return
+        with closing(processes) as forks:
+            yield from forks.events()
+        if rest := [*(files[path] for path in forks.without_memory), *islice(forks.rest, 1)]:
+            yield from draw_in_threads(chain(rest, forks.rest))
 
     for event in draw():
         if isinstance(event, Outcome) and (file := files.pop(event.path, None)):
             names.release(file)
         yield event
+
+
+def _are_others_waiting() -> bool:
+    """Return True if no other thread of this process can be using PyTorch.
+
+    A fork waits forever for a lock that such a thread has, for example that of the random generator.
+    """
+    return all(_is_waiting(frame) for thread, frame in sys._current_frames().items() if thread != threading.get_ident())
+
+
+def _is_waiting(frame: FrameType) -> bool:
+    """Return True if a thread runs no code but that of packages whose threads wait."""
+    if frame.f_code.co_name == "run" and frame.f_globals.get("__name__") in {"threading", "concurrent.futures.thread"}:
+        return False  # it has called a function that is not Python's
+    stack = (each.f_globals.get("__name__", "") for each, _ in traceback.walk_stack(frame))
+    return all(name.partition(".")[0] in _WAITING for name in stack)
 
 
 class _Fork:
@@ -136,11 +171,28 @@ class _Fork:
             self._process.start()
         theirs.close()
 
-    def stop(self) -> None:
-        """End the process, which removes what is not finished unless that takes too long."""
+    def wait_until_ready(self) -> None:
+        """Wait until the process has its threads.
+
+        Raises:
+            OSError: It cannot have them.
+        """
+        try:
+            if self.connection.poll(_START_SECONDS):
+                self.connection.recv()
+                return
+        except EOFError:
+            pass
+        raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    def end(self) -> None:
+        """Tell the process to end."""
         self.connection.close()
         if not self.ended:
             self._process.terminate()
+
+    def wait(self) -> None:
+        """Wait until the process has removed what is not finished, unless that takes too long."""
         self._process.join(2 * PARTING_SECONDS)
         self._process.kill()
         self._process.join()
@@ -178,6 +230,10 @@ class _Forks:
         try:
             for _ in range(session.workers):
                 self._forks.append(_Fork(session, known, self._forks))
+            for fork in self._forks:
+                fork.wait_until_ready()
+            for fork in self._forks:
+                fork.connection.send(None)
         except BaseException:
             self.close()
             raise
@@ -196,6 +252,8 @@ class _Forks:
                 else:
                     self._woken.recv_bytes()
                     yield from self._reported(self._own.popleft())
+        for report in self._own:  # the listing has ended
+            yield from self._reported(report)
 
     def close(self) -> None:
         """End the processes, and remove what they leave."""
@@ -204,7 +262,10 @@ class _Forks:
             self._changed.notify_all()
         are_done = all(fork.ended for fork in self._forks)
         for fork in self._forks:
-            fork.stop()
+            fork.end()
+        for fork in self._forks:
+            fork.wait()
+        self._woken.close()  # of a listing that goes on
         if not are_done:
             with suppress(OSError):
                 sweep(self._session.directory)
@@ -282,6 +343,9 @@ def _serve(session: Session, connection: Connection, progress: Progress, inherit
     torch.set_num_threads(1)
     decode_pool.start()
     try:
+        with _reserved_threads():
+            connection.send(None)
+            connection.recv()
         drawn = in_threads.work(replace(session, workers=1), iter(connection.recv, None), progress=progress)
         with closing(drawn) as events:
             for event in events:
@@ -291,6 +355,22 @@ def _serve(session: Session, connection: Connection, progress: Progress, inherit
         return
     except Exception as error:  # noqa: BLE001  it is raised again in the process that started this one
         connection.send(_portable(error))
+
+
+@contextmanager
+def _reserved_threads() -> Iterator[None]:
+    """Make sure that this process may have a thread that reads, and one that draws: it ends if it may not."""
+    is_over = threading.Event()
+    threads = [threading.Thread(target=is_over.wait, daemon=True) for _ in range(2)]
+    try:
+        for thread in threads:
+            thread.start()
+    except RuntimeError:
+        sys.exit(1)
+    yield
+    is_over.set()
+    for thread in threads:
+        thread.join()
 
 
 def _portable(error: Exception) -> Exception:

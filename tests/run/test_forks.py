@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import errno
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -49,6 +55,7 @@ def begun(monkeypatch):
     started = []
     original = forks._Fork.__init__
     monkeypatch.setattr(forks._Fork, "__init__", lambda self, *rest: (original(self, *rest), started.append(self))[0])
+    monkeypatch.setattr(forks, "_WAITING", {*forks._WAITING, "execnet"})  # of pytest-xdist
     cores = torch.get_num_threads()
     torch.set_num_threads(2)
     yield started
@@ -215,6 +222,86 @@ def test_no_fork_outlives_a_process_that_is_ended(folder, tmp_path, number):
     assert found
     wait_until(lambda: not any(Path(f"/proc/{each}").exists() for each in found))
     assert not any(Path(f"/proc/{each}").exists() for each in found)
+
+
+def test_inputs_that_fail_are_all_counted_when_the_forks_have_ended(network, folder, begun, tmp_path):
+    missing = [tmp_path / f"missing{number}.png" for number in range(60)]
+
+    def see(event):
+        if isinstance(event, Outcome) and event.failure:
+            time.sleep(0.005)
+
+    inputs = [*sorted(folder.iterdir())[: forks.FIRST + 1], *missing]
+    summary = fmapviz.visualize(network, inputs, out=tmp_path, name="run", on_event=see, workers=2, to="png")
+    assert (summary.done, summary.failed, len(begun)) == (forks.FIRST + 1, len(missing), 2)
+
+
+def test_threads_draw_if_no_process_can_be_started(network, folder, begun, tmp_path, monkeypatch):
+    original, left = os.fork, [1]  # the first fork can be started
+
+    def refuse():
+        if not left:
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        left.pop()
+        return original()
+
+    monkeypatch.setattr(os, "fork", refuse)
+    summary, events = draw(network, folder, tmp_path, to="png")
+    assert summary.done == summary.found == IMAGES
+    assert [each.message for each in events if isinstance(each, Notice) and "cannot start a process" in each.message] == [
+        f"cannot start a process to draw in ({os.strerror(errno.EAGAIN)}): drawing in threads"
+    ]
+    assert not any(map(process_exists, begun))
+
+
+def test_threads_draw_if_a_fork_may_have_no_threads(network, folder, begun, tmp_path, monkeypatch):
+    own, original = os.getpid(), threading.Thread.start
+
+    def start(self):
+        if os.getpid() != own:
+            raise RuntimeError("can't start new thread")
+        original(self)
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    summary, events = draw(network, folder, tmp_path, to="png")
+    assert summary.done == summary.found == IMAGES
+    assert any("drawing in threads" in each.message for each in events if isinstance(each, Notice))
+    assert not any(map(process_exists, begun))
+
+
+def draw_random_numbers(lock):
+    while lock.locked():
+        torch.randn(1000)
+
+
+def wait(lock):
+    lock.acquire()
+
+
+@pytest.mark.parametrize("doing", [draw_random_numbers, wait, None], ids=["PyTorch", "waiting", "a call into C"])
+def test_threads_draw_while_a_thread_of_the_user_may_hold_a_lock(network, folder, begun, tmp_path, doing):
+    taken = threading.Lock()
+    taken.acquire()
+    thread = threading.Thread(target=partial(doing, taken) if doing else taken.acquire)
+    thread.start()
+    inputs = sorted(folder.iterdir())[: forks.FIRST + 1]
+    summary, _ = draw(network, inputs, tmp_path, to="stats")
+    taken.release()
+    thread.join()
+    assert (summary.done, begun) == (len(inputs), [])
+
+
+def test_idle_threads_of_an_executor_are_no_obstacle(network, folder, begun, tmp_path):
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(int).result()
+        draw(network, folder, tmp_path, to="stats")
+    assert len(begun) == 2
+
+
+def test_threads_draw_in_a_process_that_may_have_no_other(network, folder, begun, tmp_path, monkeypatch):
+    monkeypatch.setitem(multiprocessing.current_process()._config, "daemon", True)
+    summary, _ = draw(network, folder, tmp_path, to="stats")
+    assert (summary.done, begun) == (IMAGES, [])
 
 
 def strongest(maps):

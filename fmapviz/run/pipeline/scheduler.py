@@ -218,6 +218,7 @@ class Schedule:
                 except Empty:
                     continue
                 if event is None:
+                    listing.join()
                     return
                 if isinstance(event, BaseException):
                     raise event
