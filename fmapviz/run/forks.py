@@ -165,9 +165,7 @@ class _Fork:
         ours = [self.connection, *(fork.connection for fork in others)]  # a connection ends when no process has it open
         self._process = begin(target=_serve, args=(session, theirs, progress, ours), daemon=True)
         with platforms.signals_blocked(), warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore", DeprecationWarning
-            )  # of a fork beside threads: no lock of theirs is needed in it
+            warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside threads, which all wait
             self._process.start()
         theirs.close()
 
