@@ -82,12 +82,12 @@ class Ranker:
     def _settle(self) -> None:
         """Rank the images that wait, and add the numbers of images by value."""
         self._rank()
-        ranking = self._ranking
+        ranking, counts = self._ranking, self._counts
+        self._counts = np.zeros_like(counts)
         if ranking.maps == self._maps and ranking.counts.size:
-            self._ranking = replace(ranking, counts=ranking.counts + self._counts)
+            self._ranking = replace(ranking, counts=ranking.counts + counts)
         else:
-            self.merge(replace(no_images(ranking.by, ranking.k, self._maps, counted=False), counts=self._counts.copy()))
-        self._counts[:] = 0
+            self.merge(replace(no_images(ranking.by, ranking.k, self._maps, counted=False), counts=counts))
 
     def _rank(self) -> None:
         if not self._rows:
@@ -165,14 +165,17 @@ def _first_of(
     Returns:
         Places and scores, `(C, M)` with M at most k; -1 and NaN behind the last image.
     """
-    channels, images = np.nonzero(chosen.T)
-    lengths = np.bincount(channels, minlength=chosen.shape[1])
-    within = np.arange(len(channels)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    shape = (chosen.shape[1], int(lengths.max(initial=0)))
-    order, own = np.full(shape, -1, np.int32), np.full(shape, np.nan, np.float32)
-    order[channels, within], own[channels, within] = places[images], scores[images, channels]
-    keys = sort_keys(order, own)
-    if shape[1] > k:
+    if chosen.all():  # as of the first block usually
+        keys = sort_keys(np.broadcast_to(places, scores.shape[::-1]), np.ascontiguousarray(scores.T))
+    else:
+        channels, images = np.nonzero(chosen.T)
+        lengths = np.bincount(channels, minlength=chosen.shape[1])
+        within = np.arange(len(channels)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        shape = (chosen.shape[1], int(lengths.max(initial=0)))
+        order, own = np.full(shape, -1, np.int32), np.full(shape, np.nan, np.float32)
+        order[channels, within], own[channels, within] = places[images], scores[images, channels]
+        keys = sort_keys(order, own)
+    if keys.shape[1] > k:
         keys = np.partition(keys, k, 1)[:, :k]
     keys.sort(1)
     return read_keys(keys)
