@@ -93,7 +93,7 @@ def test_the_ranking_does_not_depend_on_the_division(images, table, cut):
 @example(images=[(1, 1)], table=[[NAN, NAN]] * 13, k=1)
 def test_a_ranking_is_read_as_it_was_written_for_a_shard(tmp_path_factory, images, table, k):
     directory = tmp_path_factory.mktemp("shard")
-    write_rankings(directory, {by: rank(images, table, by, 16) for by in BYS})
+    write_rankings(directory, [rank(images, table, by, 16) for by in BYS])
     for by in BYS:
         read, whole = read_ranking(directory, by, k), rank(images, table, by, k)
         assert entries(read) == entries(whole)
