@@ -3,8 +3,8 @@
 A process has one interpreter, for which its threads wait. A network of many small layers keeps it so busy that two threads
 draw no faster than one. A fork has the network, its weights, and what the first images showed about it, at the cost of some
 milliseconds. This process lists the inputs, hands them out one by one and passes the events on; a fork reads, draws and
-writes. Time for an image of MobileNetV3-large on two cores of an Intel Xeon: 110 ms in threads, 55 in forks; of ResNet-50
-160 and 140; of AlexNet 24 and 20; of VGG-16 the same.
+writes. Time for an image of MobileNetV3-large on two cores of an Intel Xeon: 112 ms in threads, 69 in forks; of ResNet-50
+150 and 121.
 
 Python's own pools of processes pass results, not events, and give out inputs ahead of the listing.
 """
@@ -184,7 +184,7 @@ class _Fork:
         raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
     def end(self) -> None:
-        """Tell the process to end."""
+        """Ask the process to end."""
         self.connection.close()
         if not self.ended:
             self._process.terminate()
@@ -300,7 +300,7 @@ class _Forks:
         yield report
 
     def _list(self) -> None:
-        """Give each input to the process that has the fewest, as soon as one has room."""
+        """Send each input to the process that has the fewest, as soon as one has room."""
         try:
             for item in self._items:
                 if isinstance(item, Failure):
@@ -357,7 +357,7 @@ def _serve(session: Session, connection: Connection, progress: Progress, inherit
 
 @contextmanager
 def _reserved_threads() -> Iterator[None]:
-    """Make sure that this process may have a thread that reads, and one that draws: it ends if it may not."""
+    """End this process unless it may have a thread that reads, and one that draws."""
     is_over = threading.Event()
     threads = [threading.Thread(target=is_over.wait, daemon=True) for _ in range(2)]
     try:
