@@ -205,15 +205,17 @@ def _end_after(error: BaseException) -> int:
 
 
 def _report_interruption(interruption: Interrupted) -> int:
+    if summaries:  # everything was done before the signal arrived
+        return summaries[-1]
     print_message(f"interrupted{progress.describe()}")
     return _end_json(128 + interruption.number, interruption)
 
 
 def _end_json(code: int, error: BaseException) -> int:
     """Print the summary that ends the output of `--json`, and return the exit code; that of a printed summary is final."""
+    if summaries:
+        return summaries[-1]
     if "--json" in sys.argv[1:] or asks_for_json():
-        if summaries:
-            return summaries[-1]
         from fmapviz.cli.options import as_typed
 
         hint = as_typed(getattr(error, "hint", None) or "") or None

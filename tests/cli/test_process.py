@@ -120,7 +120,7 @@ def test_a_signal_after_the_summary_adds_no_second_one(capsys, monkeypatch):
     assert json.loads(capsys.readouterr().out)["exit_code"] == 143
     printing.summaries[:] = [3]
     assert app._end_after(Interrupted(signal.SIGTERM)) == 3
-    assert capsys.readouterr().out == ""
+    assert capsys.readouterr() == ("", "")
 
 
 REMOVED = "import os; os.mkdir('gone'); os.chdir('gone'); os.rmdir('../gone'); from fmapviz.__main__ import main; main()"
