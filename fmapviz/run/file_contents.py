@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _PNG = re.compile(rb"\x89PNG\r\n\x1a\n.*?IEND\xaeB`\x82", re.DOTALL)
 _PIXELS = re.compile(rb'("(?:[^"\\]|\\.)*"):"((?:[^"\\]|\\.)*)",\n', re.DOTALL)
-_ESCAPED = re.compile(rb"\\(x00|.)")
-_ESCAPES = {b"x00": b"\0", b"n": b"\n", b"r": b"\r"}
+_ESCAPED = re.compile(rb"\\(.)")
+_ESCAPES = {b"n": b"\n", b"r": b"\r"}
 _EMBEDDED = re.compile(r'"data:image/png;base64,([^"]*)"')
 _IN_SVG = re.compile(r"(<desc>.*?</desc>|<text [^>]*>.*?</text>)", re.DOTALL)
 _LINE = re.compile(r"(<text [^>]*>)(.*)</text>", re.DOTALL)

@@ -37,7 +37,7 @@ SCRIPTS = tuple(f"formats/html/{name}.js" for name in ("field", "swipe", "series
 _STYLES = ("formats/html/report.css", *(part.style for part in registry.report_parts() if part.style))
 
 # Characters that could end a script element are written as escapes, which JSON reads as the same text.
-_STRING_ESCAPES = ((b"\\", b"\\\\"), (b'"', b'\\"'), (b"\n", b"\\n"), (b"\r", b"\\r"), (b"\0", b"\\x00"))  # of binary data
+_STRING_ESCAPES = ((b"\\", b"\\\\"), (b'"', b'\\"'), (b"\n", b"\\n"), (b"\r", b"\\r"))  # of binary data
 _ESCAPES = {ord(character): f"\\u{ord(character):04x}" for character in "<>&"}
 
 
