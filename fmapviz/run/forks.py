@@ -1,10 +1,10 @@
 """Draw images in forks of this process, each with an interpreter of its own.
 
 A process has one interpreter, for which its threads wait. A network of many small layers keeps it so busy that two threads
-draw no faster than one. A fork has the network, its weights, and what the first images showed about it, at the cost of some
-milliseconds. This process lists the inputs, hands them out one by one and passes the events on; a fork reads, draws and
-writes. Time for an image of MobileNetV3-large on two cores of an Intel Xeon: 112 ms in threads, 69 in forks; of ResNet-50
-150 and 121.
+draw no faster than one. A fork has the network, its weights, and what the first images showed about it; it takes some
+milliseconds, and half a second until it draws at full speed. This process lists the inputs, hands them out one by one and
+passes the events on; a fork reads, draws and writes. Time for an image of MobileNetV3-large on two cores of an Intel Xeon:
+112 ms in threads, 69 in forks; of ResNet-50 150 and 121.
 
 Python's own pools of processes pass results, not events, and give out inputs ahead of the listing.
 """
@@ -53,7 +53,8 @@ if TYPE_CHECKING:
     from fmapviz.run.session import Session
     from fmapviz.store.shards.grouping import Item
 
-FIRST = 2  # images that threads draw: forks do not pay for fewer, and start with what these have shown about the network
+FIRST = 2  # images that threads draw, for forks to start with what these have shown about the network
+LAYERS = 400  # that threads draw first: with a few times as many, forks save the time that they take to start
 _AHEAD = 3  # images that a fork has been given, of which it draws one and reads another
 _SIGNAL_SECONDS = 0.25  # worst-case signal latency
 _START_SECONDS = 10.0  # for a fork to start its threads
@@ -109,7 +110,8 @@ def work(session: Session, items: Iterable[Item], *, progress: Progress) -> Gene
         progress.add(own)
 
     def draw() -> Iterator[Event]:
-        yield from draw_in_threads(islice(listed, FIRST))
+        first = max(FIRST, LAYERS // max(1, len(session.layers)))
+        yield from draw_in_threads(islice(listed, first))
         if (item := next(listed, None)) is None:
             return
         others = chain([item], listed)

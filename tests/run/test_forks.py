@@ -55,6 +55,7 @@ def begun(monkeypatch):
     started = []
     original = forks._Fork.__init__
     monkeypatch.setattr(forks._Fork, "__init__", lambda self, *rest: (original(self, *rest), started.append(self))[0])
+    monkeypatch.setattr(forks, "LAYERS", 0)
     monkeypatch.setattr(forks, "_WAITING", {*forks._WAITING, "execnet"})  # of pytest-xdist
     cores = torch.get_num_threads()
     torch.set_num_threads(2)
@@ -101,6 +102,15 @@ def test_forks_leave_the_files_of_threads(drawn_in, tmp_path, options):
     assert replace(summary, **of_place) == replace(expected, **of_place)
     outcomes, others = ([each.path for each in some if isinstance(each, Outcome)] for some in (events, told))
     assert sorted(outcomes) == sorted(others)
+
+
+def test_threads_draw_as_many_layers_as_forks_take_time_to_start(network, folder, begun, tmp_path, monkeypatch):
+    inputs = sorted(folder.iterdir())
+    monkeypatch.setattr(forks, "LAYERS", 24)  # of eight for each image
+    for count, layers, started in [(3, "*", 0), (4, "*", 2), (4, "features.[0-3].*", 0), (7, "features.[0-3].*", 2)]:
+        draw(network, inputs[:count], tmp_path / f"{count}{started}", layers=[layers], to="png")
+        assert len(begun) == started
+        begun.clear()
 
 
 def test_a_second_call_skips_what_forks_drew(network, folder, begun, tmp_path):
@@ -200,9 +210,11 @@ import signal
 import sys
 import torch
 import fmapviz
+from fmapviz.run import forks
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a process in the background ignores it
 torch.set_num_threads(2)
 network = fmapviz.load_model("shapesnet")
+forks.LAYERS = 0
 for number in range(1000):
     fmapviz.visualize(network, sys.argv[1], out=sys.argv[2], name=f"run{number}", to="png", workers=2)
 """

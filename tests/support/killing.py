@@ -49,6 +49,7 @@ COMMON = (
     "--std",
     "1",
 )
+FORKING = HEEDING.replace("from fmapviz", "from fmapviz.run import forks; forks.LAYERS = 0; from fmapviz")
 ARGUMENTS = (*COMMON, "--to", "tensorboard,png,html,raw,stats")
 SHARDS = (*COMMON, "--to", "tensorboard,tar,stats", "--shard", "5")
 
@@ -64,7 +65,7 @@ class Command:
 
     def __init__(self, place, *options, server=OFF, arguments=ARGUMENTS):
         self.errors = place / f"errors-{random.getrandbits(40)}"
-        arguments = ["-c", HEEDING, *arguments, *options]
+        arguments = ["-c", FORKING if server == OFF else HEEDING, *arguments, *options]  # the server has a single thread
         with self.errors.open("wb") as errors, Path(os.devnull).open("r+b") as nothing:
             streams = [nothing.fileno(), nothing.fileno(), errors.fileno()]
             self.process = start_process(server, arguments, directory=place, streams=streams)
