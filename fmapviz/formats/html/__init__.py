@@ -28,10 +28,11 @@ from fmapviz.store.failures import read_failures
 from fmapviz.store.unit_key import IMAGE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from fmapviz.config import RunInfo
+    from fmapviz.core.drawings import Tiles
     from fmapviz.data import EmptyMaps, Picture, UnitImage
     from fmapviz.store.aggregates.channels import ChannelStatistics
     from fmapviz.store.aggregates.images import ListedUnit
@@ -174,7 +175,7 @@ def _describe(picture: Picture, empty_maps: Sequence[EmptyMaps]) -> dict[str, An
         shown = rows if channels is None else rows[:, list(channels)]
         statistics = {"values": measures.values, "data": pack(shown)}
     return {
-        "href": link(PurePath(picture.file_name)),
+        "href": _link(picture.file_name),
         "view": picture.group,
         "name": printable(picture.name),
         "title": printable(picture.title),
@@ -182,7 +183,7 @@ def _describe(picture: Picture, empty_maps: Sequence[EmptyMaps]) -> dict[str, An
         "height": height,
         "layer": layer,
         "facts": [[key, printable(value)] for key, value in picture.facts.items()],
-        "tiles": None if picture.tiles is None else asdict(picture.tiles),
+        "tiles": picture.tiles and _fields(picture.tiles),
         "channels": None if channels is None else list(channels),
         "statistics": statistics,
         **({"levels": _levels(content)} if picture.tiles and isinstance(content, Grid) and content.ends is not None else {}),
@@ -199,7 +200,12 @@ def _levels(grid: Grid) -> dict[str, Any]:
     return {"data": pack(grid.ends), **({"palette": palette} if palette else {})}
 
 
-@lru_cache(4096)  # the same for all images
+# The same for all images.
+_link = lru_cache(4096)(lambda file_name: link(PurePath(file_name)))
+_fields: Callable[[Tiles], dict[str, int]] = lru_cache(4096)(asdict)
+
+
+@lru_cache(4096)  # likewise
 def _axis(ends: bytes) -> list[Any]:
     """Return the first and the last pixel that each position along an axis depends on.
 
