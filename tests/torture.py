@@ -8,10 +8,12 @@ import signal
 import pytest
 import test_remote
 from failing_disk import CRASH, FULL, NAMES, PART, POWER, TORN
-from faults import SCENARIOS, disturb
+from faults import SCENARIOS, Scenario, disturb
 from killing import ARGUMENTS, SHARDS, House
 from test_remote import FAULTS
 
+from fmapviz.core import platforms
+from fmapviz.run import forks
 from fmapviz.store.remote import run_sync
 
 ROUNDS = 200
@@ -24,6 +26,18 @@ def test_each_failing_disk_operation_leaves_a_run_that_continues(name, fault, tm
     points, damaged = disturb(SCENARIOS[name], fault, 4, tmp_path, monkeypatch)
     record_property("points", points)
     assert not damaged
+
+
+@pytest.mark.skipif(not platforms.FORKS, reason="this system draws in threads")
+@pytest.mark.parametrize("fault", [FULL, PART])
+def test_each_failing_disk_operation_of_forks_leaves_a_run_that_continues(fault, tmp_path, monkeypatch, record_property):
+    monkeypatch.setattr(forks, "suit", lambda _session: True)
+    monkeypatch.setattr(forks, "LAYERS", 0)
+    monkeypatch.setattr(forks, "_WAITING", {*forks._WAITING, "execnet"})  # of pytest-xdist
+    images = forks.FIRST + 3
+    points, _ = disturb(Scenario({"workers": 2}), fault, images, tmp_path, monkeypatch, step=3)
+    record_property("points", points)
+    assert points > images
 
 
 # A disk may keep that a directory was removed, and not the name of what has replaced it: without fsync nothing is promised.

@@ -18,6 +18,7 @@ import pickle
 import signal
 import sys
 import threading
+import time
 import traceback
 import warnings
 from collections import deque
@@ -58,6 +59,7 @@ LAYERS = 400  # that threads draw first: with a few times as many, forks save th
 _AHEAD = 3  # images that a fork has been given, of which it draws one and reads another
 _SIGNAL_SECONDS = 0.25  # worst-case signal latency
 _START_SECONDS = 10.0  # for a fork to start its threads
+_END_SECONDS = 1.0  # for a fork to remove what is not finished, before the command must have ended
 # Packages whose threads wait, or show a progress bar: Python's own, and those of terminals and notebooks.
 _WAITING = sys.stdlib_module_names | {"IPython", "ipykernel", "rich", "tornado", "tqdm", "traitlets", "zmq"}
 
@@ -191,9 +193,9 @@ class _Fork:
         if not self.ended:
             self._process.terminate()
 
-    def wait(self) -> None:
-        """Wait until the process has removed what is not finished, unless that takes too long."""
-        self._process.join(2 * PARTING_SECONDS)
+    def wait(self, until: float) -> None:
+        """Wait until the process has removed what is not finished; kill it at some time, see `time.monotonic`."""
+        self._process.join(max(0.0, until - time.monotonic()))
         self._process.kill()
         self._process.join()
 
@@ -263,8 +265,9 @@ class _Forks:
         are_done = all(fork.ended for fork in self._forks)
         for fork in self._forks:
             fork.end()
+        until = time.monotonic() + _END_SECONDS
         for fork in self._forks:
-            fork.wait()
+            fork.wait(until)
         self._woken.close()  # of a listing that goes on
         if not are_done:
             with suppress(OSError):

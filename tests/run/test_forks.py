@@ -5,12 +5,12 @@ from __future__ import annotations
 import errno
 import multiprocessing
 import os
+import re
 import signal
-import subprocess
-import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,19 +18,22 @@ from pathlib import Path
 import pytest
 import torch
 from cases import thorough
+from failing_disk import FULL, PART, Disk, put_in
 from image_files import paint
 from PIL import Image
-from trees import difference, problems, snapshot
-from waiting import wait_until
+from trees import HIDDEN, difference, problems, snapshot
+from waiting import PATIENCE, wait_until
+from warm import HEEDING, start_process
 
 import fmapviz
-from fmapviz.config import Style
+from fmapviz.config import Part, Style
 from fmapviz.core import platforms
 from fmapviz.errors import OutputError
 from fmapviz.events import Notice, Outcome
 from fmapviz.run import forks
 from fmapviz.run.forward_pass import Drawer
 from fmapviz.run.pipeline.unit_writer import UnitWriter
+from fmapviz.store.listing import list_runs
 
 pytestmark = pytest.mark.skipif(not platforms.FORKS, reason="this system draws in threads")
 IMAGES = 16
@@ -67,12 +70,12 @@ def begun(monkeypatch):
 def drawn_in(network, folder, begun, tmp_path, monkeypatch):
     """Return a function that draws all images in "forks" or "threads"."""
 
-    def run(how, **options):
+    def run(how, *, inputs=folder, **options):
         begun.clear()
         with monkeypatch.context() as patch:
             if how == "threads":
                 patch.setattr(forks, "suit", lambda _session: False)
-            drawn = draw(network, folder, tmp_path / how, **options)
+            drawn = draw(network, inputs, tmp_path / how, **options)
         assert len(begun) == (2 if how == "forks" else 0)
         return drawn
 
@@ -81,8 +84,8 @@ def drawn_in(network, folder, begun, tmp_path, monkeypatch):
 
 def draw(network, inputs, out, **options):
     events = []
-    summary = fmapviz.visualize(network, inputs, out=out, name="run", on_event=events.append, workers=2, **options)
-    return summary, events
+    given = {"out": out, "name": "run", "on_event": events.append, "workers": 2, **options}
+    return fmapviz.visualize(network, inputs, **given), events
 
 
 @pytest.mark.parametrize(
@@ -127,19 +130,79 @@ def test_failures_are_counted_and_the_first_ends_a_strict_run(network, folder, b
         inputs.insert(number, damaged)
     summary, _ = draw(network, inputs, tmp_path / "out", to="png")
     assert (summary.done, summary.failed) == (IMAGES, 2)
-    summary, _ = draw(network, inputs, tmp_path / "strict", to="png", strict=True)
+    summary, events = draw(network, inputs, tmp_path / "strict", to="png", strict=True)
     assert summary.stopped
-    assert summary.done >= forks.FIRST + 2
+    done = {each.path for each in events if isinstance(each, Outcome) and each.status == "done"}
+    assert done >= {str(path) for path in inputs[: forks.FIRST + 2]}
     assert problems(tmp_path / "strict") == []
     assert not any(process_exists(each) for each in begun)
 
 
-def test_what_forks_cannot_read_is_drawn_by_threads(network, folder, begun, tmp_path):
-    given = [*sorted(folder.iterdir()), Image.new("RGB", (96, 96)), *[folder / "00.png"]]
-    del given[forks.FIRST + 3 : -2]
-    summary, _ = draw(network, given, tmp_path, to="png")
-    assert (summary.done, summary.failed, len(begun)) == (summary.found - summary.skipped, 0, 2)
-    assert summary.found in {forks.FIRST + 4, forks.FIRST + 5}
+@pytest.mark.parametrize("part", [None, *thorough(Part(1, 2), Part(2, 2))], ids=str)
+def test_what_forks_cannot_read_is_drawn_by_threads(folder, drawn_in, tmp_path, part):
+    paths, of_film = sorted(folder.iterdir()), forks.FIRST + 4
+    frames = [Image.open(path) for path in paths[:3]]
+    frames[0].save(tmp_path / "film.gif", save_all=True, append_images=frames[1:], duration=100)
+    inputs = [*paths[:of_film], tmp_path / "film.gif", paths[of_film], Image.new("RGB", (96, 96)), *paths[of_film + 1 :]]
+    (summary, events), (expected, _) = (
+        drawn_in(how, inputs=inputs, part=part, to=["png", "html"]) for how in ("forks", "threads")
+    )
+    outcomes = [each.path for each in events if isinstance(each, Outcome)]
+    assert len(outcomes) == len(set(outcomes)) == summary.done == expected.done == (IMAGES + 4) // (2 if part else 1)
+    assert difference(snapshot(tmp_path / "forks"), snapshot(tmp_path / "threads")) == []
+
+
+def test_what_waits_for_a_slow_disk_is_bounded(folder, drawn_in, tmp_path, monkeypatch):
+    own, original = os.getpid(), UnitWriter.write
+    most = 2 * forks._AHEAD + 1  # what the forks have, and one that waits for them
+    all_are_busy, listed, ahead = multiprocessing.Event(), [], []
+
+    def write(self, result, tell):
+        if os.getpid() != own:
+            all_are_busy.wait(PATIENCE)
+        original(self, result, tell)
+
+    def find():
+        for path in sorted(folder.iterdir()):
+            listed.append(path)
+            if len(listed) == forks.FIRST + most:
+                all_are_busy.set()
+            yield path
+
+    def see(event):
+        if isinstance(event, Outcome):
+            ahead.append(len(listed) - len(ahead))
+
+    drawn_in("threads", to="png")
+    monkeypatch.setattr(UnitWriter, "write", write)
+    drawn_in("forks", inputs=find(), to="png", on_event=see)
+    assert len(ahead) == IMAGES
+    assert max(ahead) <= most
+    assert difference(snapshot(tmp_path / "forks"), snapshot(tmp_path / "threads")) == []
+
+
+@pytest.mark.parametrize("fault", [FULL, *thorough(PART)])
+def test_a_disk_that_fills_in_a_fork_ends_the_run_which_the_next_call_continues(drawn_in, tmp_path, monkeypatch, fault):
+    own, out = os.getpid(), tmp_path / "forks"
+
+    class DiskOfForks(Disk):
+        def _operate(self, operation, do, *half):
+            return do() if os.getpid() == own else super()._operate(operation, do, *half)
+
+    with (
+        put_in(monkeypatch, DiskOfForks(30, fault)) as disk,
+        pytest.raises(OutputError, match=f"^cannot write to '{out}/run': No space left") as caught,
+    ):
+        drawn_in("forks", to="png")
+    assert disk.failed
+    assert re.fullmatch(
+        r"\d+ of the \d+ images listed so far are done; make room, and the same .* continues", caught.value.hint
+    )
+    assert problems(out) == []
+    assert not [*out.rglob(f"{HIDDEN}*")]
+    for how in ("forks", "threads"):
+        drawn_in(how, to="png")
+    assert difference(snapshot(out), snapshot(tmp_path / "threads")) == []
 
 
 def test_a_notice_of_several_forks_is_reported_once_with_their_sum(network, folder, begun, tmp_path):
@@ -207,33 +270,75 @@ def test_what_a_fork_has_no_memory_for_is_drawn_by_threads(network, folder, begu
 
 LONG = """
 import signal
-import sys
 import torch
 import fmapviz
 from fmapviz.run import forks
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a process in the background ignores it
 torch.set_num_threads(2)
-network = fmapviz.load_model("shapesnet")
 forks.LAYERS = 0
+network = fmapviz.load_model("shapesnet")
 for number in range(1000):
     fmapviz.visualize(network, sys.argv[1], out=sys.argv[2], name=f"run{number}", to="png", workers=2)
 """
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, *thorough(signal.SIGTERM, signal.SIGINT)], ids=lambda each: each.name)
-def test_no_fork_outlives_a_process_that_is_ended(folder, tmp_path, number):
-    process = subprocess.Popen([sys.executable, "-c", LONG, folder, tmp_path], stderr=subprocess.DEVNULL)
-
-    def forked():
-        listed = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-        return [each for each in listed if "fork" not in each and LONG in Path(f"/proc/{each}/cmdline").read_text()]
-
-    found = wait_until(forked)
+def test_no_fork_outlives_a_process_that_is_ended(folder, tmp_path, warm, number):
+    process = begin(warm, LONG, folder, tmp_path)
+    found = wait_until(lambda: forks_of(process))
     process.send_signal(number)
     process.wait()
     assert found
-    wait_until(lambda: not any(Path(f"/proc/{each}").exists() for each in found))
-    assert not any(Path(f"/proc/{each}").exists() for each in found)
+    assert wait_until(lambda: not any(map(exists, found)))
+
+
+STOPPING = f"""
+import os, signal, torch
+from fmapviz.run import forks
+from fmapviz.run.pipeline.unit_writer import _Unit
+own, original = os.getpid(), _Unit.write
+def write(self, page, tell):
+    original(self, page, tell)
+    if os.getpid() != own:
+        os.kill(os.getpid(), signal.SIGSTOP)
+_Unit.write = write
+forks.LAYERS = 0
+torch.set_num_threads(2)
+{HEEDING}
+"""
+
+
+def test_ctrl_c_ends_forks_that_are_stopped_and_what_they_have_staged(folder, tmp_path, warm):
+    arguments = ("shapesnet", folder, "--to", "png", "--out", tmp_path, "--name", "run", "--workers", "2")
+    process = begin(warm, STOPPING, *arguments)
+    found = wait_until(lambda: [each for each in forks_of(process) if state_of(each) == "T"][1:] and forks_of(process))
+    assert [*tmp_path.glob(f"run/{HIDDEN}*")]
+    process.send_signal(signal.SIGINT)
+    assert process.wait() == 130
+    assert wait_until(lambda: not any(map(exists, found)))
+    assert not [*tmp_path.glob(f"run/{HIDDEN}*")]
+    (run,) = list_runs(tmp_path)
+    assert (run.state, run.reason, run.images) == ("interrupted", "SIGINT", forks.FIRST)
+
+
+def begin(warm, program, *arguments):
+    with Path(os.devnull).open("r+b") as nothing:
+        return start_process(warm, ["-c", program, *map(str, arguments)], streams=[nothing.fileno()] * 3)
+
+
+def forks_of(process):
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    return [each for each in children if "decode_worker" not in Path(f"/proc/{each}/cmdline").read_text()]
+
+
+def exists(number):
+    return Path(f"/proc/{number}").exists() and state_of(number) != "Z"
+
+
+def state_of(number):
+    with suppress(FileNotFoundError, ProcessLookupError):
+        return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0]
+    return "Z"
 
 
 def test_inputs_that_fail_are_all_counted_when_the_forks_have_ended(network, folder, begun, tmp_path):

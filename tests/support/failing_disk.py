@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import io
+import mmap
 import os
 import shutil
 import threading
@@ -24,7 +25,7 @@ class Crash(BaseException):
 
 
 class Disk:
-    """Counts operations and makes one fail.
+    """Counts the operations of each process and makes one fail; from then on the disk is full in forks of it, too.
 
     Args:
         number: Number of the operation that fails, from 1; 0: none.
@@ -34,10 +35,15 @@ class Disk:
     def __init__(self, number=0, fault=CRASH):
         self.number, self.fault = number, fault
         self.operations = []
-        self.failed = False
+        self._failed = mmap.mmap(-1, 16)  # of this process and its forks
         self.unsynced = set()  # inodes of files whose content is not yet on the disk
         self.names = []  # renames not yet on the disk: inode of the directory, old path, new path
         self._lock = threading.Lock()
+
+    @property
+    def failed(self):
+        """Name of the operation that failed; empty before."""
+        return self._failed[:].rstrip(b"\0").decode()
 
     def __getattr__(self, name):
         return getattr(os, name)
@@ -48,8 +54,8 @@ class Disk:
             if self.failed and self.fault in ENDS:
                 raise Crash
             self.operations.append(operation)
-            if len(self.operations) == self.number:
-                self.failed = True
+            if len(self.operations) == self.number and not self.failed:
+                self._failed[: len(operation)] = operation.encode()
                 if self.fault in {TORN, PART}:
                     half()
                 if self.fault in ENDS:

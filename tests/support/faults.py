@@ -110,8 +110,8 @@ def disturb(scenario, fault, images, place, monkeypatch, *, step=1, repair=False
             assert error is None
             break
         points += 1
-        where = f"{fault} at operation {number}: {disk.operations[-1]}"
-        _check_end(error, fault, disk.operations[number - 1], where)
+        where = f"{fault} at operation {number}: {disk.failed}"
+        _check_end(error, fault, disk.failed, where)
         if fault in {POWER, NAMES}:
             disk.cut_power(out, names=fault == NAMES)
         damaged += not _is_whole(out, told, where, may_be_damaged=repair)
