@@ -60,8 +60,10 @@ _AHEAD = 3  # images that a fork has been given, of which it draws one and reads
 _SIGNAL_SECONDS = 0.25  # worst-case signal latency
 _START_SECONDS = 10.0  # for a fork to start its threads
 _END_SECONDS = 1.0  # for a fork to remove what is not finished, before the command must have ended
-# Packages whose threads wait, or show a progress bar: Python's own, and those of terminals and notebooks.
-_WAITING = sys.stdlib_module_names | {"IPython", "ipykernel", "rich", "tornado", "tqdm", "traitlets", "zmq"}
+# Packages whose threads wait, or show a progress bar: Python's own but for imports, and those of terminals and notebooks.
+_WAITING = sys.stdlib_module_names - {"importlib"} | {"IPython", "ipykernel", "rich", "tornado", "tqdm", "traitlets", "zmq"}
+# Modules that count the inputs in a thread, and take no lock that a fork needs; those that decode do.
+_COUNTING = {"fmapviz.run.disk_space", *(f"fmapviz.images.{name}" for name in ("films", "find", "frames"))}
 
 
 def suit(session: Session) -> bool:
@@ -90,7 +92,7 @@ def work(session: Session, items: Iterable[Item], *, progress: Progress) -> Gene
     """Read, draw and write all inputs as `fmapviz.run.pipeline.work.work` does; threads draw the first, forks the others.
 
     Threads also draw what a fork had no memory for, and all from the first input on that a fork cannot read: one in memory,
-    of a film, or remote; and all if another thread of this process may be using PyTorch, or if there can be no fork.
+    of a film, or remote; more while another thread of this process may be using PyTorch; and all if there can be no fork.
 
     Raises:
         OutputError: The output could not be written, or a fork was killed.
@@ -112,14 +114,16 @@ def work(session: Session, items: Iterable[Item], *, progress: Progress) -> Gene
         progress.add(own)
 
     def draw() -> Iterator[Event]:
-        first = max(FIRST, LAYERS // max(1, len(session.layers)))
-        yield from draw_in_threads(islice(listed, first))
-        if (item := next(listed, None)) is None:
-            return
-        others = chain([item], listed)
-        if not _are_others_waiting():
-            yield from draw_in_threads(others)
-            return
+        count = max(FIRST, LAYERS // max(1, len(session.layers)))
+        others: Iterator[Item] = listed
+        while True:
+            yield from draw_in_threads(islice(others, count))
+            if (item := next(listed, None)) is None:
+                return
+            others = chain([item], listed)
+            if _are_others_waiting():
+                break
+            count *= 2
         try:
             processes = _Forks(session, noted(others), progress)
         except OSError as error:
@@ -131,7 +135,12 @@ def work(session: Session, items: Iterable[Item], *, progress: Progress) -> Gene
         if rest := [*(files[path] for path in forks.without_memory), *islice(forks.rest, 1)]:
             yield from draw_in_threads(chain(rest, forks.rest))
 
+    notices: set[str] = set()
     for event in draw():
+        if isinstance(event, Notice):
+            if event.message in notices:
+                continue
+            notices.add(event.message)
         if isinstance(event, Outcome) and (file := files.pop(event.path, None)):
             names.release(file)
         yield event
@@ -146,11 +155,11 @@ def _are_others_waiting() -> bool:
 
 
 def _is_waiting(frame: FrameType) -> bool:
-    """Return True if a thread runs no code but that of packages whose threads wait."""
+    """Return True if a thread runs no code but that of packages whose threads wait, or counts the inputs of a run."""
     if frame.f_code.co_name == "run" and frame.f_globals.get("__name__") in {"threading", "concurrent.futures.thread"}:
         return False  # it has called a function that is not Python's
     stack = (each.f_globals.get("__name__", "") for each, _ in traceback.walk_stack(frame))
-    return all(name.partition(".")[0] in _WAITING for name in stack)
+    return all(name.partition(".")[0] in _WAITING or name in _COUNTING for name in stack)
 
 
 class _Fork:

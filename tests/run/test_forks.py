@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import multiprocessing
 import os
+import queue
 import re
 import signal
 import threading
@@ -30,7 +31,7 @@ from fmapviz.config import Part, Style
 from fmapviz.core import platforms
 from fmapviz.errors import OutputError
 from fmapviz.events import Notice, Outcome
-from fmapviz.run import forks
+from fmapviz.run import disk_space, forks
 from fmapviz.run.forward_pass import Drawer
 from fmapviz.run.pipeline.unit_writer import UnitWriter
 from fmapviz.store.listing import list_runs
@@ -406,6 +407,31 @@ def test_threads_draw_while_a_thread_of_the_user_may_hold_a_lock(network, folder
     taken.release()
     thread.join()
     assert (summary.done, begun) == (len(inputs), [])
+
+
+def test_forks_begin_when_a_thread_of_the_user_has_ended(network, folder, begun, tmp_path):
+    taken = threading.Lock()
+    taken.acquire()
+    thread = threading.Thread(target=wait, args=[taken])
+    thread.start()
+    seen = []
+
+    def see(event):
+        seen.append(isinstance(event, Outcome))
+        if sum(seen) == forks.FIRST + 1 and taken.locked():
+            taken.release()
+            thread.join()
+
+    summary, _ = draw(network, folder, tmp_path, to="png", on_event=see)
+    assert (summary.done, sum(seen), len(begun)) == (IMAGES, IMAGES, 2)
+
+
+def test_forks_begin_while_the_inputs_are_counted(network, folder, begun, tmp_path, monkeypatch):
+    unknown = queue.SimpleQueue()
+    monkeypatch.setattr(disk_space, "find_images", lambda *_, **__: iter(unknown.get, None))
+    draw(network, [folder], tmp_path, to="stats")
+    unknown.put(None)
+    assert len(begun) == 2
 
 
 def test_idle_threads_of_an_executor_are_no_obstacle(network, folder, begun, tmp_path):
