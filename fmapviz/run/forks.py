@@ -22,7 +22,7 @@ import time
 import traceback
 import warnings
 from collections import deque
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, redirect_stderr, redirect_stdout, suppress
 from dataclasses import replace
 from itertools import chain, islice
 from multiprocessing.connection import wait
@@ -177,7 +177,7 @@ class _Fork:
         begin = multiprocessing.get_context("fork").Process
         ours = [self.connection, *(fork.connection for fork in others)]  # a connection ends when no process has it open
         self._process = begin(target=_serve, args=(session, theirs, progress, ours), daemon=True)
-        with platforms.signals_blocked(), warnings.catch_warnings():
+        with platforms.signals_blocked(), _without_lost_streams(), warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside threads, which all wait
             self._process.start()
         theirs.close()
@@ -214,6 +214,19 @@ class _Fork:
         code = self._process.exitcode or 0
         names = {number.value: number.name for number in signal.Signals}
         return f"was killed ({names.get(-code, f'signal {-code}')})" if code < 0 else f"ended with exit code {code}"
+
+
+@contextmanager
+def _without_lost_streams() -> Iterator[None]:
+    """Set aside the standard streams whose reader is gone: Python flushes them before a fork, which would fail."""
+    with ExitStack() as stack:
+        for stream, redirect in ((sys.stdout, redirect_stdout), (sys.stderr, redirect_stderr)):
+            try:
+                with suppress(AttributeError, ValueError):  # there is none, or it is closed
+                    stream.flush()
+            except OSError:
+                stack.enter_context(redirect(None))
+        yield
 
 
 class _Forks:

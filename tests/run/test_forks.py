@@ -8,6 +8,7 @@ import os
 import queue
 import re
 import signal
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -206,6 +207,16 @@ def test_a_disk_that_fills_in_a_fork_ends_the_run_which_the_next_call_continues(
     assert difference(snapshot(out), snapshot(tmp_path / "threads")) == []
 
 
+def test_forks_draw_while_the_reader_of_standard_output_is_gone(network, folder, begun, tmp_path, monkeypatch):
+    ours, theirs = os.pipe()
+    os.close(ours)
+    with suppress(BrokenPipeError), os.fdopen(theirs, "w") as lost:
+        lost.write("unread")
+        monkeypatch.setattr(sys, "stdout", lost)
+        draw(network, folder, tmp_path, to="stats")
+    assert len(begun) == 2
+
+
 def test_a_notice_of_several_forks_is_reported_once_with_their_sum(network, folder, begun, tmp_path):
     state = network.module.state_dict()
     last = [name for name in state if name.endswith("conv.weight")][-1]
@@ -271,6 +282,7 @@ def test_what_a_fork_has_no_memory_for_is_drawn_by_threads(network, folder, begu
 
 LONG = """
 import signal
+import sys
 import torch
 import fmapviz
 from fmapviz.run import forks
