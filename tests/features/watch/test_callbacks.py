@@ -12,6 +12,7 @@ from types import ModuleType, SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from cases import thorough
 from extras import needs, require
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -25,7 +26,7 @@ from fmapviz.errors import ArgumentError, RequestError
 from fmapviz.run.batch import describe_given
 
 STAR = Path(__file__).parents[3] / "sample_images/shapes/star.jpg"
-CALLBACKS = [("lightning", "FeatureMaps"), ("transformers", "FeatureMapsCallback")]
+CALLBACKS = [("transformers", "FeatureMapsCallback"), *thorough(("lightning", "FeatureMaps"))]  # slow to import
 QUIET = {"strict": True, "budget": 1, "on_event": lambda _: None}
 
 pytestmark = pytest.mark.filterwarnings("default")  # of other packages
@@ -85,13 +86,21 @@ def test_lightning_draws_without_a_logger_and_in_a_training_that_fails(tmp_path)
     assert (tmp_path / "fmapviz" / "image_0" / "_filmstrip" / "unit.json").exists()
 
 
-@needs("lightning", "trainers")
-def test_wrong_options_are_refused_before_the_training(tmp_path):
-    from fmapviz.integrations.lightning import FeatureMaps
-
+@pytest.mark.parametrize(("module", "name"), CALLBACKS)
+@pytest.mark.filterwarnings("ignore:::(?!fmapviz|test)")  # of other packages
+def test_wrong_options_are_refused_by_the_callback(module, name):
+    pytest.importorskip(module)
+    callback = getattr(importlib.import_module(f"fmapviz.integrations.{module}"), name)
     for options in ({"evry": 3}, {"views": "typo"}, {"every": "day"}, {"network": 3}):
         with pytest.raises(RequestError):
-            FeatureMaps(probe(), **options)
+            callback(probe(), **options)
+
+
+@pytest.mark.thorough
+@needs("lightning", "trainers")
+def test_a_wrong_network_is_refused_before_the_training(tmp_path):
+    from fmapviz.integrations.lightning import FeatureMaps
+
     with pytest.raises(RequestError, match="no such network"):
         fit(data(), tmp_path, [FeatureMaps(probe(), network="modle")], logger=False, max_epochs=1)
 
