@@ -95,6 +95,7 @@ OPEN = "[a" * 20_000  # fnmatch would take seconds, or minutes
 LONG_GLOBS = [OPEN, f"layer,{OPEN}", "*" * 1001, "a" * 1000 + "?", f"{OPEN}]", "[!" * 9999]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("glob", LONG_GLOBS, ids=range(len(LONG_GLOBS)))
 @pytest.mark.parametrize("name", ["layers", "exclude", "types"])
 def test_a_glob_that_is_too_long_is_refused_in_one_sentence(name, glob):

@@ -4,7 +4,7 @@ import sys
 
 import fake_terminal
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
@@ -27,6 +27,7 @@ COPIED = st.one_of(
 TEXTS = st.lists(st.one_of(WORDS, COPIED.map(lambda text: (text,))), min_size=1, max_size=30)
 
 
+@settings(max_examples=50)
 @given(parts=TEXTS, columns=st.integers(40, 200))
 @example(parts=["the", "network's", ("'it's here.png'",), "users'", ("'a b'",)], columns=40)
 @example(parts=[*":::::", ("--layers --X",), ("`fmapviz X`",)], columns=40)

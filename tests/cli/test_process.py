@@ -10,6 +10,7 @@ import threading
 from contextlib import suppress
 
 import pytest
+from cases import often
 from waiting import PATIENCE
 
 from fmapviz.cli import app, printing, process, progress
@@ -139,7 +140,7 @@ WORDS = {
 }
 
 
-@pytest.mark.parametrize("command", commands())
+@pytest.mark.parametrize("command", often(["run", "models", "verify", "guide"], of=commands()))
 def test_a_command_in_a_removed_directory_reports_an_error_or_works(command, command_line_alone):
     """`import torch` would end the process there, with words of oneMKL."""
     done = command_line_alone(REMOVED, command, *WORDS.get(command, []))

@@ -5,7 +5,7 @@ import sys
 from unicodedata import normalize
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fmapviz.core.file_names import folded, picture_file, portable
@@ -44,6 +44,7 @@ names = st.lists(AWKWARD | st.text(max_size=9), min_size=1, max_size=6).map("".j
 paths = st.lists(names, min_size=1, max_size=4).map("/".join)
 
 
+@settings(max_examples=40)
 @given(names)
 def test_a_portable_name_is_accepted_by_windows_and_stays_as_it_is(name):
     safe = portable(name)

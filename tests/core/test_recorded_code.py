@@ -12,7 +12,7 @@ import textwrap
 from contextlib import ExitStack
 
 import pytest
-from cases import often
+from cases import often, thorough
 from recorded_runs import CODE, draw, furnish
 
 from fmapviz.config.sample import SampleSize
@@ -351,7 +351,7 @@ def test_compiled_modules_are_not_run(own):
     assert not (place / "mark").exists()
 
 
-@pytest.mark.parametrize("folder", ["site-packages", "dist-packages/a", "standard"])
+@pytest.mark.parametrize("folder", ["site-packages", *thorough("dist-packages/a", "standard")])
 def test_code_in_folders_that_look_installed_needs_a_checksum_and_has_none(folder, own, tmp_path_factory):
     place, run = own
     there = tmp_path_factory.mktemp("elsewhere") / folder

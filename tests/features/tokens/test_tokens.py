@@ -8,6 +8,7 @@ import extras
 import numpy as np
 import pytest
 import torch
+from cases import thorough
 
 from fmapviz.core.centres import Centres
 from fmapviz.features.tokens.clusters import UNKNOWN, cluster_colours, colour_labels, find_centres, find_labels
@@ -80,7 +81,7 @@ def labels_of(vectors, centres):
     return find_labels(vectors.mT[None, :, None, :], centres)[0, 0].numpy()
 
 
-@pytest.mark.parametrize(("clusters", "count"), [(2, 50), (6, 900), (12, 3000), (20, 4096)])
+@pytest.mark.parametrize(("clusters", "count"), [(2, 50), (6, 900), *thorough((12, 3000), (20, 4096))])
 def test_planted_clusters_are_found_for_vectors_of_any_length(clusters, count):
     vectors, labels = planted(clusters, count)
     centres = find_centres(vectors, clusters)
