@@ -69,3 +69,22 @@ def test_the_plot_shows_every_network_that_was_measured(tmp_path):
         with Image.open(path) as plot:
             heights.append(plot.height)
     assert heights[0] < heights[1]
+
+
+@pytest.mark.thorough
+def test_other_software_draws_the_same_values_and_what_is_missing_is_reported(fmapviz, tmp_path):
+    result = fmapviz("-c", RUN, BENCHMARKS / "peers.py", "--quick", "--only", "over the image", "--out", tmp_path)
+    assert result.returncode == 0, result.stderr.decode()
+    figures = json.loads((tmp_path / "peers.json").read_text())
+    rollout, cams = figures["jobs"]
+    assert cams["agreement"].keys() == {"grad-cam", "captum", "torchcam"}
+    assert min(cams["agreement"].values()) > 0.999
+    assert all(len(rounds) == 1 for rounds in cams["seconds"].values())
+    lines = [line.strip("| ").split(" | ") for line in result.stdout.decode().splitlines() if line.startswith("| ")]
+    titles, _, first, second = lines
+    number = figures["versions"]["FeatLens"]
+    assert titles[1] == f"FeatLens {number or '(not installed)'}"
+    assert (first[2] == "not measured") == (number is None) == ("FeatLens" not in rollout["seconds"])
+    assert first[3:] == ["—"] * 4
+    assert second[2:4] == ["—"] * 2
+    assert all(" to " in cell for cell in second[4:])
