@@ -102,6 +102,7 @@ def clean_up():
 @pytest.mark.parametrize("code", [unlock_twice, create_class, clean_up])
 def test_an_exception_caused_by_an_interruption_ends_as_interruption(code, capsys, monkeypatch):
     monkeypatch.setattr(progress, "_begun", [])
+    monkeypatch.setattr(app, "summaries", [])  # of commands in other tests
     error = raised_by(code)
     assert interruption_behind(error).number == signal.SIGINT
     assert app._end_after(error) == 130
