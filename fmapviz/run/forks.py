@@ -59,7 +59,7 @@ LAYERS = 400  # that threads draw first: with a few times as many, forks save th
 _AHEAD = 3  # images that a fork has been given, of which it draws one and reads another
 _SIGNAL_SECONDS = 0.25  # worst-case signal latency
 _START_SECONDS = 10.0  # for a fork to start its threads
-_END_SECONDS = 1.0  # for a fork to remove what is not finished, before the command must have ended
+_END_SECONDS = 0.5  # for a fork to remove what is not finished, before the command must have ended
 # Packages whose threads wait, or show a progress bar: Python's own but for imports, and those of terminals and notebooks.
 _WAITING = sys.stdlib_module_names - {"importlib"} | {"IPython", "ipykernel", "rich", "tornado", "tqdm", "traitlets", "zmq"}
 # Modules that count the inputs in a thread, and take no lock that a fork needs; those that decode do.
