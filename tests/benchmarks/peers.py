@@ -71,24 +71,29 @@ def main():
     warnings.simplefilter("ignore")
     options.out.mkdir(parents=True, exist_ok=True)
     tempfile.tempdir = str(options.out)
-    begun, busy, own = time.monotonic(), busy_seconds(), processor_seconds()
+    begun = time.monotonic()
     found = {name: version(name.lower()) if find_spec(module) else None for name, module in PEERS.items()}
     measures = {job.what: partial(measure, job) for job in JOBS} | {NUMBERS: measure_numbers}
     jobs = []
     with tempfile.TemporaryDirectory() as place:
         for what, work in measures.items():
             if options.only in what:
-                jobs.append({"job": what, **work(Path(place), found, options.quick)})
-                print(f"{time.monotonic() - begun:4.0f} s  {what}; correlations {jobs[-1].get('agreement')}", flush=True)
-    others = (busy_seconds() - busy - processor_seconds() + own) / (time.monotonic() - begun) / os.cpu_count()
-    figures = {
-        "machine": describe_machine() | {"other processes": f"{others:.0%} of the cores"},
-        "versions": found,
-        "jobs": jobs,
-    }
+                jobs.append({"job": what} | with_share_of_others(partial(work, Path(place), found, options.quick)))
+                print(
+                    f"{time.monotonic() - begun:4.0f} s  {what}; others: {jobs[-1]['others']:.0%} of the cores", flush=True
+                )
+    figures = {"machine": describe_machine(), "versions": found, "jobs": jobs}
     (options.out / "peers.json").write_text(json.dumps(figures, indent=1) + "\n")
     print(*(f"{key}: {value}" for key, value in figures["machine"].items()), sep="\n")
     print(f"\n{table(figures)}\n\n{options.out / 'peers.json'}")
+
+
+def with_share_of_others(work):
+    """Add to what a measurement returns the share of the cores that other processes took: these distort the ratios."""
+    begun, before = time.monotonic(), busy_seconds() - processor_seconds()
+    result = work()
+    taken = busy_seconds() - processor_seconds() - before
+    return result | {"others": taken / max(1, time.monotonic() - begun) / os.cpu_count()}
 
 
 def measure(job, place, found, quick):
@@ -194,7 +199,7 @@ def processor_seconds():
 
 
 def busy_seconds():
-    """Return the seconds that the cores have worked, for anybody; a ratio is distorted where others take much of them."""
+    """Return the seconds that all cores have worked so far, for any process."""
     words = Path("/proc/stat").read_text().splitlines()[0].split()
     user, nice, system, _idle, _wait, *interrupts = (int(word) for word in words[1:9])
     return (user + nice + system + sum(interrupts)) / os.sysconf("SC_CLK_TCK")
