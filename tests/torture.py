@@ -9,6 +9,7 @@ import pytest
 import test_remote
 from failing_disk import CRASH, FULL, NAMES, PART, POWER, TORN
 from faults import SCENARIOS, Scenario, disturb
+from forking import begin_early
 from killing import ARGUMENTS, SHARDS, House
 from test_remote import FAULTS
 
@@ -32,8 +33,7 @@ def test_each_failing_disk_operation_leaves_a_run_that_continues(name, fault, tm
 @pytest.mark.parametrize("fault", [FULL, PART])
 def test_each_failing_disk_operation_of_forks_leaves_a_run_that_continues(fault, tmp_path, monkeypatch, record_property):
     monkeypatch.setattr(forks, "suit", lambda _session: True)
-    monkeypatch.setattr(forks, "LAYERS", 0)
-    monkeypatch.setattr(forks, "_WAITING", {*forks._WAITING, "execnet"})  # of pytest-xdist
+    begin_early(monkeypatch)
     images = forks.FIRST + 3
     points, _ = disturb(Scenario({"workers": 2}), fault, images, tmp_path, monkeypatch, step=3)
     record_property("points", points)

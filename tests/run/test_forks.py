@@ -21,6 +21,7 @@ import pytest
 import torch
 from cases import thorough
 from failing_disk import FULL, PART, Disk, put_in
+from forking import begin_early
 from image_files import paint
 from PIL import Image
 from trees import HIDDEN, difference, problems, snapshot
@@ -60,8 +61,7 @@ def begun(monkeypatch):
     started = []
     original = forks._Fork.__init__
     monkeypatch.setattr(forks._Fork, "__init__", lambda self, *rest: (original(self, *rest), started.append(self))[0])
-    monkeypatch.setattr(forks, "LAYERS", 0)
-    monkeypatch.setattr(forks, "_WAITING", {*forks._WAITING, "execnet"})  # of pytest-xdist
+    begin_early(monkeypatch)
     cores = torch.get_num_threads()
     torch.set_num_threads(2)
     yield started
