@@ -37,6 +37,7 @@ from fmapviz.data import Failure, ImageFile
 from fmapviz.errors import FmapvizError, OutputError
 from fmapviz.events import Notice, Outcome
 from fmapviz.images import decode_pool
+from fmapviz.images.frames import frames_of
 from fmapviz.models.replicas import is_modified
 from fmapviz.run.pipeline import work as in_threads
 from fmapviz.run.pipeline.progress import Progress
@@ -332,7 +333,7 @@ class _Forks:
             for item in self._items:
                 if isinstance(item, Failure):
                     self._tell(Outcome(item.path, "failed", failure=item))
-                elif not isinstance(item, ImageFile) or item.content is not None or is_url(item.path):
+                elif not (isinstance(item, ImageFile) and _is_file(item)):
                     self.rest = chain([item], self._items)
                     break
                 elif not self._give(item):
@@ -358,6 +359,11 @@ class _Forks:
         self._own.append(report)
         with suppress(OSError):
             self._wake.send_bytes(b"")
+
+
+def _is_file(image: ImageFile) -> bool:
+    """Return True if a fork can read an image: forks share neither the workers of films nor the positions in open files."""
+    return image.content is None and not is_url(image.path) and frames_of(image.path) is None
 
 
 def _serve(session: Session, connection: Connection, progress: Progress, inherited: Sequence[Connection]) -> None:

@@ -141,7 +141,9 @@ def test_failures_are_counted_and_the_first_ends_a_strict_run(network, folder, b
 
 
 @pytest.mark.parametrize("part", [None, *thorough(Part(1, 2), Part(2, 2))], ids=str)
-def test_what_forks_cannot_read_is_drawn_by_threads(folder, drawn_in, tmp_path, part):
+def test_what_forks_cannot_read_is_drawn_by_threads(folder, drawn_in, tmp_path, monkeypatch, part):
+    given, give = [], forks._Forks._give
+    monkeypatch.setattr(forks._Forks, "_give", lambda self, item: (given.append(item), give(self, item))[1])
     paths, of_film = sorted(folder.iterdir()), forks.FIRST + 4
     frames = [Image.open(path) for path in paths[:3]]
     frames[0].save(tmp_path / "film.gif", save_all=True, append_images=frames[1:], duration=100)
@@ -149,6 +151,8 @@ def test_what_forks_cannot_read_is_drawn_by_threads(folder, drawn_in, tmp_path, 
     (summary, events), (expected, _) = (
         drawn_in(how, inputs=inputs, part=part, to=["png", "html"]) for how in ("forks", "threads")
     )
+    assert given
+    assert {Path(each.path).parent for each in given} == {folder}
     outcomes = [each.path for each in events if isinstance(each, Outcome)]
     assert len(outcomes) == len(set(outcomes)) == summary.done == expected.done == (IMAGES + 4) // (2 if part else 1)
     assert difference(snapshot(tmp_path / "forks"), snapshot(tmp_path / "threads")) == []
