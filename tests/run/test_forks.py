@@ -319,6 +319,7 @@ def write(self, page, tell):
         os.kill(os.getpid(), signal.SIGSTOP)
 _Unit.write = write
 forks.LAYERS = 0
+forks._are_others_waiting = lambda: True  # though the inputs are being counted
 torch.set_num_threads(2)
 {HEEDING}
 """
