@@ -26,7 +26,7 @@ from image_files import paint
 from PIL import Image
 from trees import HIDDEN, difference, problems, snapshot
 from waiting import PATIENCE, wait_until
-from warm import HEEDING, start_process
+from warm import start_process
 
 import fmapviz
 from fmapviz.config import Part, Style
@@ -36,7 +36,6 @@ from fmapviz.events import Notice, Outcome
 from fmapviz.run import disk_space, forks
 from fmapviz.run.forward_pass import Drawer
 from fmapviz.run.pipeline.unit_writer import UnitWriter
-from fmapviz.store.listing import list_runs
 
 pytestmark = pytest.mark.skipif(not platforms.FORKS, reason="this system draws in threads")
 IMAGES = 16
@@ -306,36 +305,6 @@ def test_no_fork_outlives_a_process_that_is_ended(folder, tmp_path, warm, number
     process.wait()
     assert found
     assert wait_until(lambda: not any(map(exists, found)))
-
-
-STOPPING = f"""
-import os, signal, torch
-from fmapviz.run import forks
-from fmapviz.run.pipeline.unit_writer import _Unit
-own, original = os.getpid(), _Unit.write
-def write(self, page, tell):
-    original(self, page, tell)
-    if os.getpid() != own:
-        os.kill(os.getpid(), signal.SIGSTOP)
-_Unit.write = write
-forks.LAYERS = 0
-forks._are_others_waiting = lambda: True  # though the inputs are being counted
-torch.set_num_threads(2)
-{HEEDING}
-"""
-
-
-def test_ctrl_c_ends_forks_that_are_stopped_and_what_they_have_staged(folder, tmp_path, warm):
-    arguments = ("shapesnet", folder, "--to", "png", "--out", tmp_path, "--name", "run", "--workers", "2")
-    process = begin(warm, STOPPING, *arguments)
-    found = wait_until(lambda: [each for each in forks_of(process) if state_of(each) == "T"][1:] and forks_of(process))
-    assert [*tmp_path.glob(f"run/{HIDDEN}*")]
-    process.send_signal(signal.SIGINT)
-    assert process.wait() == 130
-    assert wait_until(lambda: not any(map(exists, found)))
-    assert not [*tmp_path.glob(f"run/{HIDDEN}*")]
-    (run,) = list_runs(tmp_path)
-    assert (run.state, run.reason, run.images) == ("interrupted", "SIGINT", forks.FIRST)
 
 
 def begin(warm, program, *arguments):
