@@ -1,4 +1,4 @@
-"""What FeatLens, DINOtool, grad-cam, captum and torchcam draw, each called as its README shows; timed by `peers.py`.
+"""What FeatLens, DINOtool, grad-cam, captum and torchcam draw, called as their documentation shows; timed by `peers.py`.
 
 The values of a picture, to compare with fmapviz's, are returned by the function that draws or by the one below it.
 """

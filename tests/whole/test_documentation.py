@@ -84,7 +84,7 @@ NEEDED = {
 }
 MARKS = {name: [*NEEDED.get(name, []), *([] if name in OFTEN else [pytest.mark.thorough])] for name in RUNNABLE}
 # Options of other programs that the documents name.
-FOREIGN = {"--logdir", "--samples_per_plugin", "--array", "--gres", "--cpus-per-task", "--format", "--run"}
+FOREIGN = {"--logdir", "--samples_per_plugin", "--array", "--gres", "--cpus-per-task", "--format", "--run", "--no-deps"}
 # Runs a program with warnings as errors; at the end it reports the output of each line.
 RECORDING = """
 import json, sys, warnings
