@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections import Counter, defaultdict
+from collections import Counter
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,9 +72,15 @@ class Examples:
             if what := lacking_to_import(collection_path.read_text("utf-8")):
                 self.unimportable[collection_path] = what
                 return True
-        is_ours = any(collection_path.is_relative_to(ROOT / folder) for folder in ("fmapviz", "tests/support"))
-        has_none = is_ours and collection_path.suffix == ".py" and ">>>" not in collection_path.read_text("utf-8")
-        return True if has_none else None
+        return None
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_collect_file(self, file_path):
+        """Look for examples only where there are some."""
+        found = yield
+        if file_path.suffix == ".py" and ">>>" not in file_path.read_text("utf-8"):
+            return [each for each in found if type(each) is pytest.Module]
+        return found
 
     def pytest_report_collectionfinish(self):
         """Name the files that are left out."""
@@ -89,37 +95,44 @@ class Examples:
 def pytest_collection_finish():
     """Exclude all imported modules from garbage collection: they are never freed."""
     gc.enable()
-    gc.collect()
     gc.freeze()
     atexit.register(gc.unfreeze)  # some libraries warn about objects that are never freed
 
 
-@pytest.hookimpl(tryfirst=True)  # before tests are selected by their markers
+@pytest.hookimpl(tryfirst=True)  # before tests of one fixture are brought together
 def pytest_collection_modifyitems(items):
-    """Leave cases of `sampled` tests to `make test-all`, and run the files first that took longest last time.
-
-    Otherwise one worker would still be busy when the others are done.
-    """
+    """Run the files first that took longest last time: otherwise one worker would still be busy when the others are done."""
     if sys.platform != "linux":
         for item in items:
             if hasattr(item, "function") and (what := lacking(source_of(item))):
                 item.add_marker(pytest.mark.skip(reason=f"needs {what}"))
-    sampled, seconds = defaultdict(list), Counter()
+    seconds = Counter()
     recorded = json.loads(DURATIONS.read_text()) if DURATIONS.exists() else {}
     for item in items:
         seconds[item.path] += recorded.get(item.nodeid, 0)
-        if (mark := item.get_closest_marker("sampled")) and not item.get_closest_marker("thorough"):
-            sampled[item.nodeid.partition("[")[0], *mark.args].append(item)
     items.sort(key=lambda item: -seconds[item.path])
-    for (_, *most), cases in sampled.items():
-        mark_combinations(cases, *most)
+
+
+@pytest.hookimpl(trylast=True)  # when the parameters are known
+def pytest_generate_tests(metafunc):
+    """Mark the cases of `sampled` tests that `make thorough` runs, and make no items of those that `-m` leaves out."""
+    cases, thorough = metafunc._calls, metafunc.definition.get_closest_marker("thorough")
+    if (mark := metafunc.definition.get_closest_marker("sampled")) and not thorough:
+        mark_combinations([case for case in cases if not is_thorough(case)], *mark.args)
+    if re.fullmatch(r"not thorough( and not \w+)*", metafunc.config.option.markexpr):
+        # A test without cases would be one without parameters, and is left out later.
+        cases[1:] = [case for case in cases[1:] if not (thorough or is_thorough(case))]
+
+
+def is_thorough(case):
+    return any(mark.name == "thorough" for mark in case.marks)
 
 
 def mark_combinations(cases, most=None):
     """Mark the cases of a test as thorough, except for some in which each value of each parameter is met, or so many."""
 
     def values(case):
-        return {(name, id(value)) for name, value in case.callspec.params.items()}
+        return {(name, id(value)) for name, value in case.params.items()}
 
     missing = set().union(*map(values, cases))
     while missing and most != 0:
@@ -128,7 +141,7 @@ def mark_combinations(cases, most=None):
         missing -= values(chosen)
         most = most and most - 1
     for case in cases:
-        case.add_marker(pytest.mark.thorough)
+        case.marks.append(pytest.mark.thorough.mark)
 
 
 def pytest_terminal_summary(terminalreporter):
