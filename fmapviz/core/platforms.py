@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     import subprocess
     from collections.abc import Callable, Iterator, Mapping
     from multiprocessing.process import BaseProcess
+    from threading import Thread
 
 Result = TypeVar("Result")
 ENDING_SIGNALS = tuple(
@@ -433,6 +434,17 @@ def trim_memory() -> None:
 
     with suppress(AttributeError):  # not the C library of GNU
         ctypes.CDLL(None).malloc_trim(0)
+
+
+def wait_for_end(thread: Thread, until: float) -> None:
+    """Wait until a thread has ended for the system too, or until some time, see `time.monotonic`.
+
+    Before Python 3.13 `Thread.join` returns earlier, while MKL frees the memory of the thread under a lock. A fork that is
+    made then waits for that lock forever.
+    """
+    thread.join(max(0.0, until - time.monotonic()))
+    while FORKS and time.monotonic() < until and os.path.exists(f"/proc/self/task/{thread.native_id}"):
+        time.sleep(0.001)
 
 
 _OF_RUN = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import multiprocessing
 import os
@@ -370,6 +371,28 @@ def test_threads_draw_if_a_fork_may_have_no_threads(network, folder, begun, tmp_
     assert summary.done == summary.found == IMAGES
     assert any("drawing in threads" in each.message for each in events if isinstance(each, Notice))
     assert not any(map(process_exists, begun))
+
+
+def test_no_fork_is_made_while_a_thread_that_has_drawn_still_ends(network, folder, begun, tmp_path, monkeypatch):
+    library, key, milliseconds = ctypes.CDLL(None), ctypes.c_uint(), 100
+    library.pthread_key_create(ctypes.byref(key), library.usleep)  # called at the end of each thread that has a value
+    drew, remaining, draw_one, begin_forks = set(), set(), Drawer.draw, forks._Forks.__init__
+
+    def draw_and_end_slowly(self, batch, *, keep=None):
+        drew.add(threading.get_native_id())
+        library.pthread_setspecific(key, ctypes.c_void_p(1000 * milliseconds))
+        return draw_one(self, batch, keep=keep)
+
+    def begin(self, *rest):
+        remaining.update(drew & {int(each.name) for each in Path("/proc/self/task").iterdir()})
+        begin_forks(self, *rest)
+
+    monkeypatch.setattr(Drawer, "draw", draw_and_end_slowly)
+    monkeypatch.setattr(forks._Forks, "__init__", begin)
+    draw(network, folder, tmp_path, to="stats")
+    library.pthread_key_delete(key)
+    assert drew
+    assert (len(begun), remaining) == (2, set())
 
 
 def draw_random_numbers(lock):

@@ -19,6 +19,7 @@ from queue import Empty, Full, Queue
 from threading import Condition, Thread
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from fmapviz.core import platforms
 from fmapviz.store.shards.grouping import Failed
 
 if TYPE_CHECKING:
@@ -228,7 +229,7 @@ class Schedule:
             until = time.monotonic() + PARTING_SECONDS
             for thread in threads:
                 if thread.ident is not None:
-                    thread.join(max(0.0, until - time.monotonic()))
+                    platforms.wait_for_end(thread, until)
 
     def _run_here(self, found: Iterable[Item]) -> Generator[Event, None, None]:
         """Take one input after the other through all phases, in the thread of the caller."""
