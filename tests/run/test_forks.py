@@ -27,7 +27,7 @@ from image_files import paint
 from PIL import Image
 from trees import HIDDEN, difference, problems, snapshot
 from waiting import PATIENCE, wait_until
-from warm import start_process
+from warm import HEEDING, start_process
 
 import fmapviz
 from fmapviz.config import Part, Style
@@ -37,6 +37,7 @@ from fmapviz.events import Notice, Outcome
 from fmapviz.run import disk_space, forks
 from fmapviz.run.forward_pass import Drawer
 from fmapviz.run.pipeline.unit_writer import UnitWriter
+from fmapviz.store.listing import list_runs
 
 pytestmark = pytest.mark.skipif(not platforms.FORKS, reason="this system draws in threads")
 IMAGES = 16
@@ -306,6 +307,40 @@ def test_no_fork_outlives_a_process_that_is_ended(folder, tmp_path, warm, number
     process.wait()
     assert found
     assert wait_until(lambda: not any(map(exists, found)))
+
+
+STOPPING = f"""
+import os, signal, time, torch
+from fmapviz.run import forks
+from fmapviz.run.pipeline.unit_writer import _Unit
+own, original, are_waiting = os.getpid(), _Unit.write, forks._are_others_waiting
+def write(self, page, tell):
+    original(self, page, tell)
+    if os.getpid() != own:
+        signal.raise_signal(signal.SIGSTOP)  # os.kill may stop another thread first, while this one finishes the image
+_Unit.write = write
+def wait_for_others():  # threads draw twice as many images while a process to decode is being started
+    while not are_waiting():
+        time.sleep(0.001)
+    return True
+forks._are_others_waiting = wait_for_others
+forks.LAYERS = 0
+torch.set_num_threads(2)
+{HEEDING}
+"""
+
+
+def test_ctrl_c_ends_forks_that_are_stopped_and_what_they_have_staged(folder, tmp_path, warm):
+    arguments = ("shapesnet", folder, "--to", "png", "--out", tmp_path, "--name", "run", "--workers", "2")
+    process = begin(warm, STOPPING, *arguments)
+    found = wait_until(lambda: [each for each in forks_of(process) if state_of(each) == "T"][1:] and forks_of(process))
+    assert all([*tmp_path.glob(f"run/{HIDDEN}*-{each}-*")] for each in found)
+    process.send_signal(signal.SIGINT)
+    assert process.wait() == 130
+    assert wait_until(lambda: not any(map(exists, found)))
+    assert not [*tmp_path.glob(f"run/{HIDDEN}*")]
+    (run,) = list_runs(tmp_path)
+    assert (run.state, run.reason, run.images) == ("interrupted", "SIGINT", forks.FIRST)
 
 
 def begin(warm, program, *arguments):
