@@ -144,6 +144,14 @@ def mark_combinations(cases, most=None):
         case.marks.append(pytest.mark.thorough.mark)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport():
+    """Leave out the keywords of the test: nothing reads them, and each worker would send them with each report."""
+    report = yield
+    report.keywords = {}
+    return report
+
+
 def pytest_terminal_summary(terminalreporter):
     """Print at the end how often disk operations failed and commands were killed, and which tests could not run."""
     passed = [dict(report.user_properties) for report in terminalreporter.stats.get("passed", [])]
