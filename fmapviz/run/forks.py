@@ -136,12 +136,7 @@ def work(session: Session, items: Iterable[Item], *, progress: Progress) -> Gene
         if rest := [*(files[path] for path in forks.without_memory), *islice(forks.rest, 1)]:
             yield from draw_in_threads(chain(rest, forks.rest))
 
-    notices: set[str] = set()
     for event in draw():
-        if isinstance(event, Notice):
-            if event.message in notices:
-                continue
-            notices.add(event.message)
         if isinstance(event, Outcome) and (file := files.pop(event.path, None)):
             names.release(file)
         yield event
@@ -244,7 +239,6 @@ class _Forks:
         self._session = session
         self._items = items
         self._progress = progress
-        self._reported_notices = {*progress.reported}
         self._own: deque[Event | BaseException] = deque()  # of the listing
         self._wake, self._woken = multiprocessing.Pipe(duplex=False)[::-1]
         self._changed = threading.Condition()
@@ -276,9 +270,8 @@ class _Forks:
                     yield from self._receive(fork)
                 else:
                     self._woken.recv_bytes()
-                    yield from self._reported(self._own.popleft())
-        for report in self._own:  # the listing has ended
-            yield from self._reported(report)
+                    yield self._reported(self._own.popleft())
+        yield from map(self._reported, self._own)  # the listing has ended
 
     def close(self) -> None:
         """End the processes, and remove what they leave."""
@@ -315,17 +308,13 @@ class _Forks:
             if report.failure and report.failure.code == "E_MEMORY":
                 self.without_memory.append(report.path)
                 return
-        yield from self._reported(report)
+        yield self._reported(report)
 
-    def _reported(self, report: Event | BaseException) -> Iterator[Event]:
-        """Yield an event, unless it is a notice that another process has reported; raise an exception."""
+    def _reported(self, report: Event | BaseException) -> Event:
+        """Return an event; raise an exception."""
         if isinstance(report, BaseException):
             raise report
-        if isinstance(report, Notice):
-            if report.message in self._reported_notices:
-                return
-            self._reported_notices.add(report.message)
-        yield report
+        return report
 
     def _list(self) -> None:
         """Send each input to the process that has the fewest, as soon as one has room."""

@@ -34,6 +34,7 @@ from fmapviz.config import Part, Style
 from fmapviz.core import platforms
 from fmapviz.errors import OutputError
 from fmapviz.events import Notice, Outcome
+from fmapviz.images import decode_pool
 from fmapviz.run import disk_space, forks
 from fmapviz.run.forward_pass import Drawer
 from fmapviz.run.pipeline.unit_writer import UnitWriter
@@ -231,6 +232,20 @@ def test_a_notice_of_several_forks_is_reported_once_with_their_sum(network, fold
     assert len(messages) == len(set(messages))
     assert any(f"in {IMAGES} images" in message for message in messages), messages
     assert summary.done == IMAGES
+
+
+def test_the_same_notice_of_each_fork_is_reported_once(network, folder, begun, tmp_path, monkeypatch):
+    own, original = os.getpid(), decode_pool.start_worker
+
+    def start_worker():
+        if os.getpid() != own:
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        return original()
+
+    monkeypatch.setattr(decode_pool, "start_worker", start_worker)
+    _, events = draw(network, folder, tmp_path, to="stats")
+    (message,) = [each.message for each in events if isinstance(each, Notice)]
+    assert message.startswith("cannot start a process to decode in")
 
 
 def test_a_killed_fork_ends_the_run_which_the_next_call_continues(network, folder, begun, tmp_path, monkeypatch):
