@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import sysconfig
+from itertools import filterfalse
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -11,10 +12,13 @@ from typing import TYPE_CHECKING
 from fmapviz.errors import first_few
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from torch import nn
 
 _OWN = Path(__file__).parents[1]
 _LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+_installed = set[ModuleType]()  # never the user's; looking into thousands of them again would take as long as some layers
 
 
 def find_homes(network: nn.Module) -> tuple[list[ModuleType], str]:
@@ -31,8 +35,7 @@ def find_homes(network: nn.Module) -> tuple[list[ModuleType], str]:
     own = [home for home in homes if home is not None and is_users(home)]
     if own:
         return own, ""
-    modules = [module for module in dict.fromkeys(sys.modules.values()) if type(module) is ModuleType]
-    candidates = [module for module in modules if callable(vars(module).get("preprocess")) and is_users(module)]
+    candidates = [module for module in _not_installed() if callable(vars(module).get("preprocess")) and is_users(module)]
     names = [f"{module.__name__}.preprocess" for module in candidates]
     if len(candidates) == 1:
         notice = f"the network's classes are of a library: {names[0]} is taken for its preprocessing, the only one there is"
@@ -51,6 +54,19 @@ def is_users(module: ModuleType) -> bool:
         return False
     path = Path(file)
     return not path.is_relative_to(_OWN) and not {"site-packages", "dist-packages"} & {*path.parts}
+
+
+def _not_installed() -> Iterable[ModuleType]:
+    """Return the imported modules that are not in the directories of Python and its libraries, each once."""
+    others = filterfalse(_installed.__contains__, list(sys.modules.values()))
+    modules = [each for each in others if type(each) is ModuleType]
+    _installed.update(filter(_is_installed, modules))
+    return dict.fromkeys(module for module in modules if module not in _installed)
+
+
+def _is_installed(module: ModuleType) -> bool:
+    file = vars(module).get("__file__")
+    return isinstance(file, str) and file.startswith(_LIBRARIES)
 
 
 def _is_command(main: ModuleType) -> bool:
