@@ -64,7 +64,8 @@ class LastingState:
 
     def __init__(self, network: nn.Module) -> None:
         self._modules = dict(network.named_modules())
-        self._memo = {id(each): each for each in chain(network.modules(), network.parameters())}
+        modules = self._modules.values()
+        self._memo = {id(each): each for module in modules for each in (module, *module._parameters.values())}
         self._start = dict(self._read())
         self._copies = self._copy(self._start)
         self._is_settled = False

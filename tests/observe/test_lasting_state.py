@@ -315,3 +315,15 @@ def test_a_path_that_is_read_is_no_state(tmp_path):
 
     run = fmapviz.visualize(Looks().eval(), [IMAGES[0]] * 3, out=tmp_path, to="npz", layers="conv", progress=False)
     assert not [notice for notice in run.notices if "keeps" in notice]
+
+
+def test_the_modules_of_a_network_are_listed_once():
+    class Listed(Network):
+        lists = 0
+
+        def named_modules(self, *args, **kwargs):
+            type(self).lists += 1
+            return super().named_modules(*args, **kwargs)
+
+    LastingState(Listed())
+    assert Listed.lists == 1
