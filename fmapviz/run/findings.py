@@ -6,16 +6,17 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
+from torch import nn
+
 from fmapviz.observe.layers import unwrap
 from fmapviz.observe.layouts.find import LayoutCache
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from fmapviz.data import Model
     from fmapviz.observe.receptive_field import ReceptiveField
 
-_PLAIN = bool | int | float | complex | str | bytes | None
+_PLAIN = (bool, int, float, complex, str, bytes, type(None))
+_OF_TORCH = frozenset(vars(nn.Module()))
 
 
 @dataclass(slots=True, eq=False)
@@ -47,7 +48,7 @@ def findings_of(model: Model) -> Findings:
 
 def _state_of(module: nn.Module) -> object:
     """Return everything that a module's forward pass in evaluation mode may depend on besides weights and buffers."""
-    held = [each for each in vars(module).items() if each[0] != "training"]
-    hooks = [list(each) for name, each in held if name.endswith("_hooks") and isinstance(each, dict)]
-    plain = {name: each if isinstance(each, _PLAIN) else id(each) for name, each in held}
-    return id(module), plain, hooks
+    held = vars(module).items()
+    hooks = [(name, *each) for name, each in held if name.endswith("_hooks") and isinstance(each, dict) and each]
+    own = {name: each if isinstance(each, _PLAIN) else id(each) for name, each in held if name not in _OF_TORCH}
+    return id(module), own, hooks
