@@ -288,4 +288,4 @@ def _scaled(maps: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     smallest = maps.amin((1, 2), keepdim=True)
     shifted = maps - smallest
     largest = shifted.amax((1, 2), keepdim=True)
-    return shifted / largest.where(largest > 0, 1), smallest, largest
+    return shifted.div_(largest.where(largest > 0, 1)), smallest, largest

@@ -145,7 +145,8 @@ class ClassGradients:
                 results.miss(wanted.label, [index is None for index in indices])
             if any(index is not None for index in indices):
                 self._draw_class(current, scores, alike, indices, more=number < len(current.classes))
-        results.notify_missing(_why_missing(scores))
+        if any(results.missing):
+            results.notify_missing(_why_missing(scores))
 
     def _draw_class(
         self, current: ClassPass, scores: ClassScores, alike: Sequence[TargetChoice], indices: Indices, *, more: bool

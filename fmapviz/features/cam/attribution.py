@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from fmapviz.run.findings import Findings
 
 _AUTO = "auto"
+_PLAIN = Style()
 _OF_LAYERS = "the score has to depend on a layer with rows and columns; fmapviz.list_layers(model, types='Module') lists all"
 
 
@@ -221,7 +222,7 @@ def cam(
         score=torch.tensor([each.score for each in targets], device=raw.device),
         _pixels=batch.detach(),
         _preparation=with_axes(model, batch.shape[1:]),
-        _style=style or Style(),
+        _style=style or _PLAIN,
         _frame=result.template.frame,
         logit=_all_of([each.logit for each in targets], raw.device),
         probability=_all_of([each.probability for each in targets], raw.device),
@@ -273,8 +274,8 @@ def _attempt(
     network = model.module
     modules = dict(network.named_modules())  # once: listing them takes as long as some layers
     (observation,) = plan.observations
-    observer = observation.start(model, plan, Style())
-    gradients = ClassGradients(model, plan, Style(), [observer], reader)
+    observer = observation.start(model, plan, _PLAIN)
+    gradients = ClassGradients(model, plan, _PLAIN, [observer], reader)
     with LastingState(network) as lasting, frozen(network), recording(), ExitStack() as hooks:
         for record, given, results in gradients.passes(batch):
             record.places = places

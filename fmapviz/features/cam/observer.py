@@ -288,7 +288,7 @@ class CamObserver(PassObserver):
                 results.note([view], point.name, point.why_no_gradient())
                 return
             captured["gradients"] = record.maps(point, gradient)
-            if bool(gradient.any()) and not bool(captured["gradients"].any()):
+            if not bool(captured["gradients"].any()) and bool(gradient.any()):
                 results.note([view], point.name, record.why_only_prefix())
                 return
         raw = method.apply(**captured)
