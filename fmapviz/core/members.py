@@ -234,6 +234,7 @@ class Source(NamedMember):
         spelling: A regular expression that matches all other names, with their prefix; empty: there are none.
         is_code: Whether such a name is a reference to user code, as `fmapviz.core.user_code` parses it.
         takes_arguments: Whether arguments may follow a name, as in `resnet18(num_classes=5)`.
+        pickled: Modules of classes in the pickled networks that it reads: the path of such a file needs no prefix.
         module: Name of the module.
     """
 
@@ -241,6 +242,7 @@ class Source(NamedMember):
     spelling: str = ""
     is_code: bool = False
     takes_arguments: bool = False
+    pickled: tuple[str, ...] = ()
     module: str
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from dataclasses import replace
+from functools import partial
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +45,7 @@ def standard(
     channels: int = 3,
     usual: tuple[Geometry, str] | None = None,
     resampling: PillowImage.Resampling = PillowImage.Resampling.BILINEAR,
+    bars: float = 0.0,
 ) -> Preparation:
     """Fit to a size, scale to 0..1, subtract the mean and divide by the standard deviation.
 
@@ -55,6 +57,7 @@ def standard(
         channels: C, the number of channels that the model takes.
         usual: A geometry and its description, unless the user sets a size or a fit.
         resampling: The filter that resizes, which depends on neither the size nor the fit.
+        bars: Shade of the bars of `fit="pad"`, from 0, black, to 1.
 
     Raises:
         RequestError: The user's mean or standard deviation has neither one number nor one for each channel.
@@ -70,7 +73,10 @@ def standard(
         words = "size kept" if fit == "none" else f"{fit} to {height}x{width}"
         if fit != "none" and resampling != PillowImage.Resampling.BILINEAR:
             words += f", {resampling.name.lower()}"
-        usual = (lambda picture: _FITS[fit](picture, height, width, resampling)), words
+        if fit == "pad" and bars:
+            words += f" on {round(bars * 255)} of 255"
+        fitted = partial(_pad, bars=bars) if fit == "pad" else _FITS[fit]
+        usual = (lambda picture: fitted(picture, height, width, resampling)), words
     geometry, description = usual
     means, stds = _normalization(
         preprocessing,
@@ -416,11 +422,14 @@ def _crop(picture: PillowImage.Image, height: int, width: int, resampling: Pillo
     return picture.resize((width, height), resampling, box=box)
 
 
-def _pad(picture: PillowImage.Image, height: int, width: int, resampling: PillowImage.Resampling) -> PillowImage.Image:
+def _pad(
+    picture: PillowImage.Image, height: int, width: int, resampling: PillowImage.Resampling, *, bars: float
+) -> PillowImage.Image:
     scale = min(height / picture.height, width / picture.width)
     sides = (max(1, round(side * scale)) for side in picture.size)
     inner = picture.resize((next(sides), next(sides)), resampling)
-    padded = PillowImage.new(picture.mode, (width, height))
+    shade = bars if picture.mode == "F" else round(bars * 255)
+    padded = PillowImage.new(picture.mode, (width, height), shade if len(picture.getbands()) == 1 else (shade,) * 3)
     padded.paste(inner, ((width - inner.width) // 2, (height - inner.height) // 2))
     return padded
 
@@ -428,7 +437,6 @@ def _pad(picture: PillowImage.Image, height: int, width: int, resampling: Pillow
 _FITS: dict[str, Callable[[PillowImage.Image, int, int, PillowImage.Resampling], PillowImage.Image]] = {
     "crop": _crop,
     "squash": lambda picture, height, width, resampling: picture.resize((width, height), resampling),
-    "pad": _pad,
     "none": lambda picture, _height, _width, _resampling: picture,
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import zipfile
 from contextlib import suppress
 from enum import Enum
 from fnmatch import fnmatchcase
@@ -156,7 +157,22 @@ def _resolve(spec: str) -> tuple[str, str]:
         if spelling and re.fullmatch(spelling, spec, re.DOTALL):
             registry.source(source)
             return source, spec.removeprefix(f"{source}:")
+    if PurePath(spec).suffix.lower() in _WEIGHTS:
+        homes = modules_in_pickle(spec)
+        for source, member in sources.items():
+            if not homes.isdisjoint(member.pickled):
+                registry.source(source)
+                return source, spec
     raise _no_model(spec)
+
+
+def modules_in_pickle(path: str) -> set[str]:
+    """Return the modules of the classes that a file of `torch.save` names; empty if it is no such file."""
+    with suppress(OSError, ValueError, zipfile.BadZipFile), zipfile.ZipFile(path) as archive:
+        name = next((name for name in archive.namelist() if name.endswith("/data.pkl")), None)
+        pickled = archive.read(name) if name else b""
+        return {home.decode("ascii", "replace") for home in re.findall(rb"c([\w.]+)\n", pickled)}
+    return set()
 
 
 def _no_model(spec: str) -> RequestError:

@@ -70,10 +70,11 @@ CONTRIBUTION = Contribution(
         ),
         Source(
             name="ultralytics",
-            help="Architectures of ultralytics, without its published weights: `ultralytics:yolo11n.yaml`, ...",
+            help="What ultralytics has trained, `best.pt`, and its architectures: `ultralytics:yolo11n.yaml`, ...",
             requires="ultralytics",
             spelling=r"ultralytics:.+",
             takes_arguments=True,
+            pickled=("ultralytics.nn.tasks", "models.yolo"),
             module="fmapviz.models.sources.ultralytics",
         ),
     )

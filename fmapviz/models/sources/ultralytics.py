@@ -1,32 +1,39 @@
-"""Architectures of ultralytics, without its published weights: `ultralytics:yolo11n.yaml`, ..."""
+"""Networks that were trained with ultralytics, `best.pt`, and its architectures: `ultralytics:yolo11n.yaml`, ..."""
 
 from __future__ import annotations
 
 import os
 import re
+import sys
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from PIL import Image
+from torch import nn
 
+from fmapviz.config import sides_of
 from fmapviz.core.user_code import split_call
-from fmapviz.errors import RequestError, quote, suggest
+from fmapviz.errors import RequestError, WeightsError, printable, quote, suggest
 from fmapviz.images.preprocess import standard
+from fmapviz.models.initialization import read_seed
 from fmapviz.models.network import input_channels
 from fmapviz.models.sources.base import refused
-from fmapviz.models.weights.fit import load_weights
+from fmapviz.models.sources.ultralytics_file import read_network
+from fmapviz.models.weights.file import DAMAGED, digesting
+from fmapviz.models.weights.fit import LoadedWeights, load_weights
+from fmapviz.models.weights.stand_ins import Inert
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from torch import nn
-
     from fmapviz.config import InputOptions
-    from fmapviz.data import Model
+    from fmapviz.data import Model, Preparation
+    from fmapviz.models.sources.ultralytics_file import SavedNetwork
 
 
 @contextmanager
@@ -54,9 +61,18 @@ os.environ.setdefault("YOLO_AUTOINSTALL", "false")
 os.environ.setdefault("YOLO_VERBOSE", "false")
 with unpatched():
     import ultralytics
+    from ultralytics.nn import tasks as _tasks  # noqa: F401  whose classes files name
 
 
 _SIDE, _CLASSIFIED = 640, 224  # pixels
+_GREY = 114  # of the bars beside a picture, of 255
+_LEFT_OUT = object()
+_CACHES = {"anchors", "strides", "shape", "shapes", "valid_mask"}  # of a head, for the size of the last input
+_NETWORK_PART = re.compile(r"(?:torch\.nn\.modules|ultralytics\.nn\.(?:tasks|modules))\b")
+_FORMER = {  # names in files of earlier versions
+    "ultralytics.nn.modules.block.Silence": "torch.nn.modules.linear.Identity",
+    "ultralytics.nn.tasks.YOLOv10DetectionModel": "ultralytics.nn.tasks.DetectionModel",
+}
 _FOLDER = Path(ultralytics.__file__).parent / "cfg" / "models"
 
 
@@ -73,11 +89,7 @@ def load(name: str, *, weights: str | Mapping[str, Any] | None, preprocessing: I
     """
     full, arguments = split_call(name)
     if full.endswith(".pt"):
-        raise RequestError(
-            f"{quote(full)} is a pickled network, whose code would be run: it is not read",
-            hint="save its state dict where you trust it, torch.save(YOLO(FILE).model.state_dict(), 'own.pth'), "
-            "and pass weights='own.pth' with its architecture, such as ultralytics:yolo11n.yaml",
-        )
+        return _load_file(name, weights=weights, preprocessing=preprocessing)
     plain = re.sub(r"(?<=\d)[nslmx](?=[-.])", "", full)  # the size is no part of the file's name
     file = next((path for path in _FOLDER.rglob("*.yaml") if path.name in {full, plain}), None)
     if "/" in full or file is None:
@@ -90,17 +102,115 @@ def load(name: str, *, weights: str | Mapping[str, Any] | None, preprocessing: I
     notices = loaded.notices
     if weights == "default":
         notices = ("random weights: those of ultralytics are pickled networks; weights=FILE takes a state dict", *notices)
-    side = _CLASSIFIED if "-cls" in full else _SIDE
-    if side == _SIDE and preprocessing.fit is None:  # detectors see the whole picture
-        preprocessing = replace(preprocessing, fit="pad")
-    preparation = standard(
+    classifies = "-cls" in full
+    preparation = _preparation(loaded.module, preprocessing, size=None, classifies=classifies)
+    return replace(loaded.as_model(f"ultralytics:{name}", preparation), notices=notices)
+
+
+def _load_file(name: str, *, weights: str | Mapping[str, Any] | None, preprocessing: InputOptions) -> Model:
+    """Load the network in a file, with its weights unless others are given."""
+    path = Path(name)
+    with digesting(path) as digest:
+        saved = read_network(path)
+        network = _restore(saved, path)
+    if weights == "default":
+        loaded = LoadedWeights(network, path.name, digest.result())
+    else:
+        loaded = load_weights(weights, lambda: network if read_seed(weights) is None else _reset(network))
+    preparation = _preparation(network, preprocessing, size=saved.size, classifies=saved.classifies)
+    model = loaded.as_model(name, preparation)
+    return replace(model, classes=saved.classes or model.classes)
+
+
+def _preparation(
+    network: nn.Module, preprocessing: InputOptions, *, size: tuple[int, int] | None, classifies: bool
+) -> Preparation:
+    """Preprocess as ultralytics predicts: a classifier sees the middle of the picture, others all of it, with grey bars.
+
+    The sides are multiples of the largest stride.
+    """
+    height, width = sides_of(preprocessing) or size or ((_CLASSIFIED,) * 2 if classifies else (_SIDE,) * 2)
+    if not classifies:
+        step = int(max(getattr(network, "stride", torch.tensor([32]))))
+        height, width = (step * ceil(side / step) for side in (height, width))
+        preprocessing = replace(preprocessing, fit=preprocessing.fit or "pad", size=(height, width))
+    return standard(
         preprocessing,
-        size=(side, side),
+        size=(height, width),
         mean=(0.0,),
         std=(1.0,),
-        channels=preprocessing.channels_in or input_channels(loaded.module),
+        channels=preprocessing.channels_in or input_channels(network),
+        bars=_GREY / 255,
     )
-    return replace(loaded.as_model(f"ultralytics:{name}", preparation), notices=notices)
+
+
+def _restore(saved: SavedNetwork, path: Path) -> nn.Module:
+    """Make the modules of a file, in single precision, from the classes of the package and of torch that it names.
+
+    Only these classes are looked up, among the modules that are imported. Objects of other classes, such as losses and
+    settings, are left out, and so are hooks.
+
+    Raises:
+        WeightsError: The package has no such class.
+    """
+    made: dict[int, nn.Module] = {}
+
+    def restore(module: Inert) -> nn.Module:
+        if id(module) in made:
+            return made[id(module)]
+        kind = _layer(module.spelling)
+        if kind is None:
+            raise WeightsError(
+                f"ultralytics {ultralytics.__version__} has no {printable(module.spelling)}, of which {quote(path)} has one",
+                hint="a newer or an older ultralytics may have it",
+            )
+        made[id(module)] = restored = kind.__new__(kind)
+        nn.Module.__init__(restored)
+        state = {name: value for name, value in module.state.items() if not name.endswith("_hooks")}
+        state = {name: value for name, value in state.items() if name not in _CACHES or not hasattr(kind, name)}
+        restored.__setstate__(convert(state))  # type: ignore[no-untyped-call]  # of torch
+        if _is_fused(module):
+            restored.forward = restored.forward_fuse  # type: ignore[assignment]  # as `fuse()` of ultralytics
+        return restored
+
+    def convert(value: object) -> Any:
+        """Return a value with modules in place of stand-ins."""
+        if isinstance(value, Inert):
+            return restore(value) if _NETWORK_PART.match(value.spelling) and value.state else _LEFT_OUT
+        if isinstance(value, dict):
+            return {key: each for key, old in value.items() if (each := convert(old)) is not _LEFT_OUT}
+        if type(value) is list or type(value) is tuple:
+            kept = (each for old in value if (each := convert(old)) is not _LEFT_OUT)
+            return [*kept] if type(value) is list else tuple(kept)
+        return value
+
+    try:
+        with unpatched():
+            return restore(saved.network).float()
+    except RecursionError as error:
+        raise WeightsError(f"cannot read {quote(path)}: its modules are nested too deeply", hint=DAMAGED) from error
+
+
+def _reset(network: nn.Module) -> nn.Module:
+    """Initialize a network at random, but for the positions that the distances of boxes are averaged over."""
+    for name, module in network.named_modules():
+        if hasattr(module, "reset_parameters") and ".dfl" not in name:
+            module.reset_parameters()
+    return network
+
+
+def _layer(spelling: str) -> type[nn.Module] | None:
+    """Return the class of a module in a file; None if there is none."""
+    spelling = _FORMER.get(spelling, spelling)
+    home, _, name = spelling.rpartition(".")
+    found = getattr(sys.modules.get(home), name, None) if _NETWORK_PART.match(spelling) else None
+    return found if isinstance(found, type) and issubclass(found, nn.Module) else None
+
+
+def _is_fused(module: Inert) -> bool:
+    """Return True if `fuse()` has replaced the method that runs a module."""
+    method = module.state.get("forward")
+    return isinstance(method, Inert) and method.arguments == (module, "forward_fuse")
 
 
 def _build(file: Path, arguments: dict[str, Any]) -> nn.Module:

@@ -24,11 +24,19 @@ import torch
 from isal import isal_zlib
 from safetensors import safe_open
 
-from fmapviz.errors import WeightsError, first_few, quote
+from fmapviz.errors import WeightsError, first_few, printable, quote
 from fmapviz.models.weights.errors import no_state, unreadable
 from fmapviz.models.weights.file import DAMAGED, INDEX, missing, read_index
 from fmapviz.models.weights.stand_ins import load_inertly
-from fmapviz.models.weights.state_dict import NESTS, drop_extras, find_classes, find_state, is_state, list_states
+from fmapviz.models.weights.state_dict import (
+    NESTS,
+    drop_extras,
+    find_classes,
+    find_state,
+    is_state,
+    list_states,
+    pickled_at,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -72,7 +80,7 @@ def read_checkpoint(path: Path, entry: str | None = None) -> Checkpoint:
     Raises:
         WeightsError: The file does not exist, is damaged or of another kind, contains no state dict, or would run code.
     """
-    content, header, ignored = _read(path)
+    content, header, ignored = read_content(path)
     try:
         _check_nesting(content)
         content, dropped = drop_extras(content)
@@ -81,12 +89,19 @@ def read_checkpoint(path: Path, entry: str | None = None) -> Checkpoint:
             raise no_state(path, content, ignored)
         state, name = found
         notices = [] if entry else list(_notices(content, name, path))
-        classes = find_classes(content) or find_classes(dict(_json_values(header)))
+        pickled = pickled_at(content, name)
+        classes = (
+            find_classes(content)
+            or find_classes(dict(_json_values(header)))
+            or find_classes(getattr(pickled, "state", None))
+        )
     except RecursionError as error:
         raise WeightsError(f"no state dict in {quote(path)}: it is nested too deeply", hint=DAMAGED) from error
     if dropped:
         notices.append(f"not used of {quote(path)}: {first_few(dropped)}")
-    if ignored:
+    if pickled:
+        notices.append(f"only the tensors of the network pickled in {quote(path)} were read ({printable(pickled.spelling)})")
+    elif ignored:
         notices.append(f"ignored Python objects in {quote(path)}: {first_few(ignored)}")
     return Checkpoint(state, classes, tuple(notices))
 
@@ -119,8 +134,15 @@ def read_given(weights: Mapping[str, Any]) -> Checkpoint:  # Any: see `find_stat
     )
 
 
-def _read(path: Path) -> tuple[Any, dict[str, str], tuple[str, ...]]:
-    """Return the content of a file, a safetensors file's metadata, and the names of the Python objects that were ignored."""
+def read_content(path: Path) -> tuple[Any, dict[str, str], tuple[str, ...]]:
+    """Read all that a file has, with stand-ins for Python objects.
+
+    Returns:
+        The content, a safetensors file's metadata, and the names of the Python objects that stand-ins replace.
+
+    Raises:
+        WeightsError: The file does not exist, is damaged or of another kind, or would run code.
+    """
     if not os.path.isfile(path):
         raise missing(str(path))
     if path.name.endswith(INDEX):
@@ -147,7 +169,7 @@ def _read_shards(index: Path) -> StateDict:
         shard = index.with_name(name)
         if not os.path.isfile(shard):
             raise WeightsError(f"{quote(index)} names a missing file: {quote(name)}", hint="download it too")
-        shards[name] = _read(shard)[0]
+        shards[name] = read_content(shard)[0]
         if not is_state(shards[name]):
             raise WeightsError(f"no state dict in {quote(shard)}, which {quote(index)} names", hint=DAMAGED)
     for key, name in weight_map.items():

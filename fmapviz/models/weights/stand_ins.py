@@ -1,21 +1,27 @@
 """Read the tensors of a checkpoint that also contains Python objects, without importing or calling any of them.
 
 PyTorch's restricted unpickler refuses every name that is not on its list. Here each such name stands for an empty class that
-discards its arguments and its state. Checkpoints of Lightning need this: they contain the training's settings.
+keeps its arguments and its state as data. Checkpoints of Lightning need this: they contain the training's settings;
+and so do whole pickled networks, whose modules have their tensors in their state.
 """
 
 from __future__ import annotations
 
+import pickle
 import pickletools
 import zipfile
 from _compat_pickle import IMPORT_MAPPING, NAME_MAPPING
 from collections import OrderedDict
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Mapping
     from pathlib import Path
+
+    from torch import Tensor
 
 
 class Inert:
@@ -23,16 +29,24 @@ class Inert:
 
     Attributes:
         spelling: The name in the file, such as `argparse.Namespace`.
+        arguments: What it was made or called with.
+        state: The attributes that the object had.
     """
 
     spelling = ""
+    arguments: tuple[object, ...] = ()
+    state: Mapping[str, object] = MappingProxyType({})
 
-    def __new__(cls, *_args: object, **_kwargs: object) -> Self:
-        """Discard the arguments."""
-        return super().__new__(cls)
+    def __new__(cls, *args: object) -> Self:
+        """Keep the arguments; a pickle has none with names."""
+        made = super().__new__(cls)
+        made.arguments = args
+        return made
 
     def __setstate__(self, state: object) -> None:
-        """Discard the state."""
+        """Keep the attributes."""
+        if isinstance(state, dict):
+            self.state = state
 
 
 def load_inertly(path: Path) -> tuple[object, tuple[str, ...]]:
@@ -48,13 +62,52 @@ def load_inertly(path: Path) -> tuple[object, tuple[str, ...]]:
         ValueError: The file has the format from before PyTorch 1.6, or is a TorchScript archive.
         pickle.UnpicklingError: It contains a name that is never replaced, such as those of `os`, `sys` and `posix`.
     """
-    names = sorted(torch.serialization.get_unsafe_globals_in_checkpoint(path))
-    with zipfile.ZipFile(path) as archive:
-        pickled = archive.read(next(name for name in archive.namelist() if name.endswith("/data.pkl")))
-    mappings, sequences = _containers(pickled)
+    names = tuple(sorted(torch.serialization.get_unsafe_globals_in_checkpoint(path)))
+    try:
+        return _load(path, names), names
+    except pickle.UnpicklingError:  # one may be a container: to find out takes as long as to load
+        with zipfile.ZipFile(path) as archive:
+            pickled = archive.read(next(name for name in archive.namelist() if name.endswith("/data.pkl")))
+        return _load(path, names, *_containers(pickled)), names
+
+
+def _load(path: Path, names: Iterable[str], mappings: Collection[str] = (), sequences: Collection[str] = ()) -> object:
     stand_ins: list[Any] = [(_stand_in(name, name in mappings, name in sequences), name) for name in names]
     with torch.serialization.safe_globals(stand_ins):
-        return torch.load(path, map_location="cpu", weights_only=True), tuple(names)
+        return torch.load(path, map_location="cpu", weights_only=True)
+
+
+def find_tensors(module: Inert) -> dict[str, Tensor]:
+    """Return the state dict of a pickled module, as its `state_dict()` returns it; empty if it is no module.
+
+    Raises:
+        RecursionError: Its modules contain each other so often that a search through them does not end.
+    """
+    modules: set[int] = set()
+    found: dict[str, Tensor] = {}
+    visits = 0
+
+    def visit(module: object, prefix: str) -> None:
+        nonlocal visits
+        modules.add(id(module))
+        visits += 1
+        if visits > 1000 + 10 * len(modules):
+            raise RecursionError
+        state = module.state if isinstance(module, Inert) else {}
+        hidden = state.get("_non_persistent_buffers_set", ())
+        for name, values in (*_items(state, "_parameters"), *_items(state, "_buffers")):
+            if isinstance(values, torch.Tensor) and not (isinstance(hidden, set) and name in hidden):
+                found[f"{prefix}{name}"] = values.detach()
+        for name, each in _items(state, "_modules"):
+            visit(each, f"{prefix}{name}.")
+
+    visit(module, "")
+    return found
+
+
+def _items(state: Mapping[str, object], name: str) -> Iterator[tuple[str, object]]:
+    part = state.get(name)
+    return iter(part.items()) if isinstance(part, dict) else iter(())
 
 
 def _stand_in(name: str, mapping: bool, sequence: bool) -> type:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fmapviz.errors import WeightsError, first_few, quote
-from fmapviz.models.weights.stand_ins import Inert
+from fmapviz.models.weights.stand_ins import Inert, find_tensors
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -70,6 +70,12 @@ def find_state(content: object, entry: str | None) -> tuple[StateDict, str] | No
     named = [f"there are: {', '.join(map(quote, known[:8]))}"] if known else []
     named += [f"parts of the weights: {', '.join(map(quote, parts[:8]))}"] if parts else []
     raise WeightsError(f"no entry {quote(entry)} in the weights file", hint="; ".join(named) or "it contains no state dict")
+
+
+def pickled_at(content: object, name: str) -> Inert | None:
+    """Return the stand-in of the pickled network whose tensors were found under a dotted key, if it is one."""
+    found = _descend(content, name) if name else content
+    return found if isinstance(found, Inert) else None
 
 
 def list_states(content: object) -> list[str]:
@@ -216,6 +222,7 @@ def strip_prefixes(state: StateDict, expected: StateDict, path: Path) -> tuple[S
 
 
 def _usual_state(content: object, name: str) -> tuple[StateDict, str] | None:
+    content = _unpacked(content)
     if is_state(content):
         return _without_average_count(content), name
     if not isinstance(content, dict):
@@ -242,10 +249,16 @@ def _states_below(content: object, name: str) -> Iterator[tuple[str, StateDict]]
     for key, value in content.items():
         if not isinstance(key, str) or any(word in key.lower() for word in _TRAINING):
             continue
-        if is_state(value) and any(values.ndim for values in value.values()):
-            yield _joined(name, key), value
+        below = _unpacked(value)
+        if is_state(below) and any(values.ndim for values in below.values()):
+            yield _joined(name, key), below
         else:
             yield from _states_below(value, _joined(name, key))
+
+
+def _unpacked(content: object) -> object:
+    """Return the state dict of a pickled network in its place."""
+    return (find_tensors(content) or content) if isinstance(content, Inert) else content
 
 
 def _descend(content: Any, entry: str) -> object | None:

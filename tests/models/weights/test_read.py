@@ -156,8 +156,9 @@ def test_foreign_objects_become_placeholders(lightning, state, save):
     assert read["more"][0] == ["a", "b"]
     for object_ in (read["args"], read["epoch"], read["more"][1], read["lr_schedulers"][0]["call"]):
         assert isinstance(object_, Inert)
-        assert not vars(object_)
+        assert vars(object_).keys() <= {"arguments", "state"}
     assert read["args"].spelling == "argparse.Namespace"
+    assert read["args"].state["lr"] == 0.1
     assert issubclass(read["more"][2], Inert)  # a class is one, not an object of it
     assert {"my_lightning.Config", "my_lightning.scheduled", "numpy.dtype", "builtins.range"} <= set(names)
 
@@ -238,7 +239,7 @@ def test_foreign_names_are_never_resolved(state, save):
     for function, found in zip(functions, content["functions"], strict=True):
         assert found is not function
         assert issubclass(found, Inert)
-        assert isinstance(found("anything", a=1), Inert)
+        assert isinstance(found("anything"), Inert)
     assert "builtins.eval" in names
 
 
@@ -811,21 +812,76 @@ def test_the_command_of_a_hint_saves_a_state_dict(make, name, tmp_path, monkeypa
     assert read_checkpoint(tmp_path / "weights.pth").state.keys() in ({"weight", "bias"}, {"a"})
 
 
-@pytest.mark.parametrize(
-    ("nest", "name"), [(None, "yolo.pt"), ("model", "yolo.pt"), ("ema", "yolo.pt"), *((None, name) for name in ODD_NAMES)]
-)
-def test_a_whole_model_is_refused_with_the_conversion(nest, name, tmp_path, monkeypatch):
+class Holder:
+    """Something that is no module of torch, and has a state dict."""
+
+    def __init__(self, module):
+        self.module = module
+
+    def state_dict(self):
+        return self.module.state_dict()
+
+
+@pytest.mark.parametrize(("nest", "name"), [("model", "yolo.pt"), ("ema", "yolo.pt"), *((None, name) for name in ODD_NAMES)])
+def test_an_object_in_place_of_a_network_is_refused_with_the_conversion(nest, name, tmp_path, monkeypatch):
     module = network()
     path = tmp_path / name
-    torch.save(module if nest is None else {"epoch": -1, nest: module, "optimizer": None}, path)
+    torch.save(Holder(module) if nest is None else {"epoch": -1, nest: Holder(module), "optimizer": None}, path)
     with pytest.raises(WeightsError) as caught:
         read_checkpoint(path)
-    of_type = "contains a whole model (torch.nn.modules.container.Sequential)"
-    assert str(caught.value).startswith(f"refused: {quote(path)} {of_type}")
+    assert str(caught.value).startswith(f"refused: {quote(path)} contains a whole model ({Holder.__module__}.Holder)")
     assert "runs what is in the file: " in caught.value.hint
     monkeypatch.chdir(tmp_path)
     run_printed(caught.value.hint)
     assert_holds_file(tmp_path / "weights.pth", module)
+
+
+@pytest.mark.parametrize(("nest", "name"), [(None, "yolo.pt"), ("model", "yolo.pt"), ("ema", "yolo.pt")])
+def test_the_tensors_of_a_pickled_network_are_read_and_no_class_of_it_is_looked_up(nest, name, tmp_path):
+    module = network()
+    module.classes, module.names = ["cat", "dog"], {0: "cat", 1: "dog"}
+    path = tmp_path / name
+    torch.save(module if nest is None else {"epoch": -1, nest: module, "optimizer": None}, path)
+    assert_holds_file(path, module)
+    read = read_checkpoint(path)
+    assert read.classes == ("cat", "dog")
+    (notice,) = read.notices[-1:]
+    assert "only the tensors of the network pickled in" in notice
+    assert "torch.nn.modules.container.Sequential" in notice
+
+
+class Odd(nn.Module):
+    """A network with shared and empty parts, and with tensors that its state dict does not have."""
+
+    def __init__(self, seed):
+        super().__init__()
+        part = nn.Sequential(nn.Conv2d(seed % 3 + 1, 2, 1), nn.BatchNorm2d(2))
+        self.first, self.again, self.none = part, part, None
+        self.parts = nn.ModuleDict({"a": nn.ParameterList([torch.rand(2)]), "b": nn.Identity()})
+        self.weight, self.empty = nn.Parameter(torch.rand(seed + 1)), None
+        self.register_parameter("nothing", None)
+        self.register_buffer("kept", torch.arange(3))
+        self.register_buffer("hidden", torch.arange(3), persistent=False)
+        self.other = torch.rand(3)
+        if seed % 2:
+            self.half()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_tensors_of_a_pickled_network_are_those_of_its_state_dict(seed, save):
+    module = Odd(seed)
+    read = read_checkpoint(save({"model": module}))
+    expected = module.state_dict()
+    assert [*read.state] == [*expected]
+    assert all(torch.equal(read.state[key], expected[key]) for key in expected)
+
+
+def test_a_pickled_network_whose_parts_hold_each_other_many_times_is_refused(save):
+    module = nn.Linear(1, 1)
+    for _ in range(40):
+        module = nn.Sequential(module, module)
+    with pytest.raises(WeightsError, match="nested too deeply"):
+        read_checkpoint(save({"model": module}))
 
 
 def assert_holds_file(path, module):

@@ -1,0 +1,103 @@
+"""Let ultralytics save networks: untrained ones at once, and in a process of its own after two steps of a training."""
+
+import os
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+from PIL import Image
+
+TASKS = {"detect": "", "segment": "-seg", "pose": "-pose", "classify": "-cls", "obb": "-obb"}
+_LABELS = {
+    "detect": "0 0.5 0.5 0.4 0.4",
+    "pose": "0 0.5 0.5 0.4 0.4 0.3 0.3 2 0.5 0.5 2",
+    "segment": "1 0.2 0.2 0.8 0.2 0.8 0.8 0.2 0.8",
+    "obb": "1 0.2 0.2 0.8 0.2 0.8 0.8 0.2 0.8",
+}
+_TRAIN = """
+import sys
+from ultralytics import YOLO
+name, data, out = sys.argv[1:]
+quiet = dict(workers=0, device="cpu", plots=False, verbose=False, amp=False, val=False)
+YOLO(name).train(data=data, epochs=1, imgsz=64, batch=1, project=out, name="run", **quiet)
+"""
+CLASSES = ("person", "dog")
+
+
+def train(task, place, family="yolo11n"):
+    """Return `best.pt` of a training with two images, of 64 x 64 pixels."""
+    data = _dataset(task, place / "data")
+    offline = {"YOLO_OFFLINE": "true", "YOLO_AUTOINSTALL": "false", "YOLO_CONFIG_DIR": str(place)}
+    command = [sys.executable, "-c", _TRAIN, f"{family}{TASKS[task]}.yaml", data, place / "out"]
+    done = subprocess.run(command, env=os.environ | offline, cwd=place, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr.decode()
+    return place / "out/run/weights/best.pt"
+
+
+def _dataset(task, root):
+    rng = np.random.default_rng(0)
+
+    def paint(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(rng.integers(0, 255, (64, 64, 3), dtype=np.uint8)).save(path)
+
+    if task == "classify":
+        for split in ("train", "val"):
+            for name in CLASSES:
+                paint(root / split / name / "0.png")
+        return root
+    for number in range(2):
+        paint(root / f"images/{number}.png")
+        label = root / f"labels/{number}.txt"
+        label.parent.mkdir(exist_ok=True)
+        label.write_text(_LABELS[task])
+    names = "".join(f"\n  {index}: {name}" for index, name in enumerate(CLASSES))
+    points = "\nkpt_shape: [2, 3]" if task == "pose" else ""
+    described = root / "data.yaml"
+    described.write_text(f"path: {root}\ntrain: images\nval: images\nnames:{names}{points}\n")
+    return described
+
+
+def tensors_in(output):
+    """Yield the tensors of nested lists, tuples and dicts, in their order."""
+    if isinstance(output, dict):
+        output = list(output.values())
+    if isinstance(output, (list, tuple)):
+        for each in output:
+            yield from tensors_in(each)
+    else:
+        yield output
+
+
+def saved(place, name="yolo11n.yaml", change=None, **options):
+    """Return a file of an untrained network, as `YOLO.save` writes it, with its content changed by a function."""
+    import torch
+
+    from fmapviz.models.sources.ultralytics import unpatched
+
+    path = Path(place) / "best.pt"
+    path.write_bytes(_saved(name, **options))
+    if change:
+        with unpatched():
+            content = torch.load(path, weights_only=False)
+            torch.save(change(content) or content, path)
+    return path
+
+
+@cache
+def _saved(name, **options):
+    from fmapviz.models.sources.ultralytics import ultralytics, unpatched
+
+    with unpatched(), TemporaryDirectory() as place:
+        facade = ultralytics.RTDETR if name.startswith("rtdetr") else ultralytics.YOLO
+        network = facade(name)
+        if options:
+            network.model = type(network.model)(network.model.yaml, verbose=False, **options)
+        if options.get("nc") == len(CLASSES):
+            network.model.names = dict(enumerate(CLASSES))
+        network.model.args = {"imgsz": 96}
+        network.save(f"{place}/best.pt")
+        return Path(place, "best.pt").read_bytes()
