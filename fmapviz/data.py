@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from fmapviz.core.channel_table import ChannelTable
     from fmapviz.core.drawings import Rendered, Tiles
     from fmapviz.core.layout import Layout
+    from fmapviz.core.placement import Placement
     from fmapviz.core.samples import Samples
 
     Input = str | Path | PillowImage.Image | NDArray[Any] | Tensor  # a tensor may be a batch
@@ -230,6 +231,7 @@ class Preparation:
         volume: Whether the network takes volumes `(C, D, H, W)`, which an array may hold.
         own: Whether it is a function of the user, which may make channels that a file does not have.
         time_first: Whether the clips that the network takes are `(T, C, H, W)`.
+        place: Returns where an input lies in an upright picture, by the picture's width and height; None: it is measured.
     """
 
     apply: Callable[[PillowImage.Image | Bands | Samples], Tensor]
@@ -242,6 +244,7 @@ class Preparation:
     volume: bool = False
     own: bool = False
     time_first: bool = False
+    place: Callable[[tuple[int, int]], Placement] | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -17,6 +17,7 @@ from torch import Tensor
 from fmapviz.config import sides_of
 from fmapviz.core.bands import Bands
 from fmapviz.core.lazy_torchvision import functional
+from fmapviz.core.placement import Placement
 from fmapviz.core.samples import Samples
 from fmapviz.data import Preparation
 from fmapviz.errors import InputError, RequestError, printable
@@ -68,7 +69,7 @@ def standard(
         torch.Size([1, 32, 48])
     """
     height, width = sides_of(preprocessing) or size
-    fit = preprocessing.fit or "crop"
+    fit, place = preprocessing.fit or "crop", None
     if usual is None or preprocessing.size or preprocessing.fit:
         words = "size kept" if fit == "none" else f"{fit} to {height}x{width}"
         if fit != "none" and resampling != PillowImage.Resampling.BILINEAR:
@@ -77,6 +78,7 @@ def standard(
             words += f" on {round(bars * 255)} of 255"
         fitted = partial(_pad, bars=bars) if fit == "pad" else _FITS[fit]
         usual = (lambda picture: fitted(picture, height, width, resampling)), words
+        place = partial(_place, fit, height, width)
     geometry, description = usual
     means, stds = _normalization(
         preprocessing,
@@ -91,7 +93,8 @@ def standard(
         normalized: Tensor = functional.normalize(pixels, mean=list(means), std=list(stds))
         return normalized
 
-    return Preparation(apply, means, stds, f"{_count(channels)}{description}, mean {means}, std {stds}", channels)
+    words = f"{_count(channels)}{description}, mean {means}, std {stds}"
+    return Preparation(apply, means, stds, words, channels, place=place)
 
 
 def as_for_imagenet(preprocessing: InputOptions, *, channels: int = 3) -> Preparation:
@@ -224,7 +227,9 @@ def clip_length(description: str) -> int:
 
 def unscaled(preprocessing: InputOptions) -> Preparation:
     """Only scale to 0..1, for a model that resizes and normalises its input, such as a detector."""
-    return standard(preprocessing, mean=(0.0,) * 3, std=(1.0,) * 3, usual=(lambda picture: picture, "size kept"))
+    if preprocessing.size is None and preprocessing.fit is None:
+        preprocessing = replace(preprocessing, fit="none")
+    return standard(preprocessing, mean=(0.0,) * 3, std=(1.0,) * 3)
 
 
 def in_steps(preprocessing: InputOptions, *, step: int, least: int, box: tuple[int, int]) -> Preparation:
@@ -432,6 +437,22 @@ def _pad(
     padded = PillowImage.new(picture.mode, (width, height), shade if len(picture.getbands()) == 1 else (shade,) * 3)
     padded.paste(inner, ((width - inner.width) // 2, (height - inner.height) // 2))
     return padded
+
+
+def _place(fit: str, height: int, width: int, size: tuple[int, int]) -> Placement:
+    """Return where an input of a fit lies in an upright picture of a width and height."""
+    across, down = size[0] / width, size[1] / height
+    if fit == "squash":
+        return Placement((across, down), (0.0, 0.0))
+    if fit == "crop":
+        least = min(across, down)
+        return Placement((least, least), ((size[0] - width * least) / 2, (size[1] - height * least) / 2))
+    if fit == "pad":
+        most = max(across, down)
+        inner = max(1, round(size[0] / most)), max(1, round(size[1] / most))
+        scale = size[0] / inner[0], size[1] / inner[1]
+        return Placement(scale, (-scale[0] * ((width - inner[0]) // 2), -scale[1] * ((height - inner[1]) // 2)))
+    return Placement((1.0, 1.0), (0.0, 0.0))
 
 
 _FITS: dict[str, Callable[[PillowImage.Image, int, int, PillowImage.Resampling], PillowImage.Image]] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -262,15 +263,31 @@ def test_inputs_unrelated_to_the_picture_have_no_placement(change):
     assert find_placement(user(transforms.Resize((150, 150)), TENSOR, change), (400, 300)) is None
 
 
+def measured(name):
+    """Return a preprocessing that does not say where its inputs lie."""
+    return replace(PREPARATIONS[name], place=None)
+
+
 @pytest.mark.parametrize("size", [(1, 1), (1, 40), (40, 1), (400, 2)])
-def test_a_side_of_few_pixels_has_no_placement(size):
-    assert find_placement(PREPARATIONS["crop"], size) is None
-    assert find_placement(PREPARATIONS["none"], size) is None
+def test_a_side_of_few_pixels_has_no_measured_placement(size):
+    assert find_placement(measured("crop"), size) is None
+    assert find_placement(measured("none"), size) is None
 
 
-def test_a_picture_on_few_rows_of_the_input_has_no_placement():
-    assert find_placement(PREPARATIONS["small pad"], (900, 70)) is None
-    assert find_placement(PREPARATIONS["small pad"], (900, 270)) is not None
+def test_a_picture_on_few_rows_of_the_input_has_no_measured_placement():
+    assert find_placement(measured("small pad"), (900, 70)) is None
+    assert find_placement(measured("small pad"), (900, 270)) is not None
+
+
+@pytest.mark.parametrize("size", [(640, 480), (480, 641), (97, 301), (224, 224), (1000, 333)])
+@pytest.mark.parametrize("name", ["crop", "squash", "pad", "none", "small pad", "grey", "detector"])
+def test_a_known_placement_is_the_measured_one(name, size):
+    known, found = find_placement(PREPARATIONS[name], size), find_placement(measured(name), size)
+    assert PREPARATIONS[name].place
+    for axis in range(2):
+        larger = max(1, known.scale[axis])
+        assert known.scale[axis] == pytest.approx(found.scale[axis], rel=0.25 * larger / size[axis])
+        assert known.offset[axis] == pytest.approx(found.offset[axis], abs=0.25 * larger)
 
 
 def test_a_strip_that_becomes_too_long_has_no_placement():

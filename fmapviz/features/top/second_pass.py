@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fmapviz.core.files import writing_to
+from fmapviz.core.placement import Placement
 from fmapviz.core.urls import is_url
 from fmapviz.events import Notice
 from fmapviz.features.top.locate import Position, fitting, locate, measured
 from fmapviz.features.top.tiles import draw_tile
 from fmapviz.images.find import look_again
 from fmapviz.images.memory.image import is_in_memory, memory_image
-from fmapviz.images.placement import Placement, find_placement
+from fmapviz.images.placement import find_placement
 from fmapviz.images.seen import Seen
 from fmapviz.observe.early_stop import EarlyStop
 from fmapviz.run.pipeline.progress import Progress
