@@ -47,6 +47,21 @@ _PROCESSORS = ("preprocessor_config.json", "processor_config.json")
 _WEIGHTS = ("model.safetensors", f"model.safetensors{INDEX}", "pytorch_model.bin", f"pytorch_model.bin{INDEX}")
 _VISION_PARTS = ("vision_model", "vision_tower", "image_model", "visual")
 
+# What a network may end with, by the table of its types: the class that builds it, and the end of the network's own name.
+_HEADS = (
+    (
+        transformers.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING,
+        transformers.AutoModelForImageClassification,
+        "ForImageClassification",
+    ),
+    (transformers.MODEL_FOR_OBJECT_DETECTION_MAPPING, transformers.AutoModelForObjectDetection, "ForObjectDetection"),
+    (
+        transformers.MODEL_FOR_SEMANTIC_SEGMENTATION_MAPPING,
+        transformers.AutoModelForSemanticSegmentation,
+        "ForSemanticSegmentation",
+    ),
+)
+
 transformers.logging.set_verbosity_error()
 transformers.logging.disable_progress_bar()
 
@@ -100,8 +115,8 @@ def load(name: str, *, weights: str | Mapping[str, Any] | None, preprocessing: I
     else:
         loaded = _load_published(files, build)
     network, notices = _picture_part(loaded.module)
-    if not _is_classifier(config):
-        notices = (f"{type(loaded.module).__name__} has no classification head, and so no classes", *notices)
+    if _head(config) is None:
+        notices = (f"{type(loaded.module).__name__} has no head of classes", *notices)
     processor = files.find(_PROCESSORS)
     if processor is None and not is_random:
         notices = (*notices, "no preprocessing is published with the model: images are preprocessed as for ImageNet")
@@ -110,8 +125,8 @@ def load(name: str, *, weights: str | Mapping[str, Any] | None, preprocessing: I
         loaded.as_model(f"hf:{name}", preparation),
         module=network.eval(),
         forward=_caller(network, config),
-        classes=loaded.classes or (tuple(_classes(config)) if _is_classifier(config) else ()),
-        scores=_scores(config) if _is_classifier(config) else "",
+        classes=loaded.classes or (tuple(_classes(config)) if _head(config) else ()),
+        scores="" if _head(config) in {None, transformers.AutoModelForObjectDetection} else _scores(config),
         notices=(*loaded.notices, *notices),
     )
 
@@ -211,15 +226,16 @@ def _without_code(values: Any) -> Any:
     return [_without_code(value) for value in values] if isinstance(values, list) else values
 
 
-def _is_classifier(config: Any) -> bool:
-    """Return True if a configuration, or its type, has a classification head."""
-    if type(config) not in transformers.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING:
-        return False
-    return not config.architectures or any("ForImageClassification" in name for name in config.architectures)
+def _head(config: Any) -> Any:
+    """Return the class of transformers that builds the head of a configuration, or of its type; None: it has no head."""
+    for mapping, builder, suffix in _HEADS:
+        if type(config) in mapping and (not config.architectures or any(suffix in name for name in config.architectures)):
+            return builder
+    return None
 
 
 def _build(config: Any) -> nn.Module:
-    auto = transformers.AutoModelForImageClassification if _is_classifier(config) else transformers.AutoModel
+    auto = _head(config) or transformers.AutoModel
     try:
         module: nn.Module = auto.from_config(config, dtype=torch.float32, trust_remote_code=False)
     except Exception as error:
@@ -270,7 +286,7 @@ def _fill(outline: Any, state: dict[str, Tensor], path: Path) -> tuple[nn.Module
     pooler = [key for key in missing if re.search(r"(^|\.)pooler\.", key)]
     wrong = [f"{key} is {tuple(theirs)}, not {tuple(own)}" for key, theirs, own in resized]
     wrong += [f"missing {key}" for key in missing if key not in pooler]
-    wrong += [f"unexpected {key}" for key in unused] if _is_classifier(outline.config) else []
+    wrong += [f"unexpected {key}" for key in unused] if _head(outline.config) else []
     if wrong or len(unused) >= len(state):
         rows = next((theirs[0] for key, theirs, own in resized if theirs[1:] == own[1:]), None)
         raise WeightsError(

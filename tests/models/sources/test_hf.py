@@ -166,7 +166,7 @@ def test_without_a_head_the_backbone_is_drawn_and_a_missing_pooler_is_named(tran
     model = load_model(f"hf:{tmp_path / 'mine'}")
     assert type(model.module).__name__ == "ViTModel"
     assert model.classes == ()
-    expected = ("pooler.dense.bias", "not used of", "no classification head", "no preprocessing is published")
+    expected = ("pooler.dense.bias", "not used of", "no head of classes", "no preprocessing is published")
     assert all(any(part in notice for notice in model.notices) for part in expected), model.notices
     again = load_model(f"hf:{tmp_path / 'mine'}")
     assert torch.equal(model.module.pooler.dense.weight, again.module.pooler.dense.weight)
