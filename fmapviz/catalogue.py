@@ -8,6 +8,7 @@ PACKAGES = (
     "fmapviz.formats",
     "fmapviz.models.sources",
     "fmapviz.store.aggregates",
+    "fmapviz.features.detection",
     "fmapviz.features.cam",
     "fmapviz.features.tokens",
     "fmapviz.features.attention",

@@ -299,13 +299,15 @@ class Prediction:
         index: Index of the class.
         name: Its name; `class 3` if that is unknown, and `output 3` of a value.
         score: The number that is shown: the probability, 0..1; of a segmentation the share of pixels; of a detector the
-            score of the best box; of a network that returns no probabilities the value.
-        of: Reference of the score, for people: `of the pixels`, `in 2 boxes`; empty for a probability.
+            score of the box; of a network that returns no probabilities the value.
+        of: Reference of the score, for people: `of the pixels`; empty for a probability.
         probability: Of the class, 0..1; None if the network has none.
         logit: Of the class, before a softmax or sigmoid; None if the network has none.
         kind: How the classes relate: `softmax`, one of them is right; `sigmoid`, each by itself; `ordinal`, they are in
             order; `value`, quantities and no classes; `boxes`, of a detector.
         unit: Of a value.
+        box: Left, top, right and bottom of what was detected, in pixels of the file, or of the input that was given as a
+            prepared tensor; None unless it is a detector whose boxes are known.
     """
 
     index: int
@@ -316,6 +318,7 @@ class Prediction:
     logit: float | None = None
     kind: str = "softmax"
     unit: str = ""
+    box: tuple[float, float, float, float] | None = None
 
     @property
     def record(self) -> dict[str, Any]:
@@ -328,6 +331,7 @@ class Prediction:
             "logit": _finite(self.logit),
             "scores": self.kind,
             **({"unit": self.unit} if self.unit else {}),
+            **({"box": [round(side, 1) for side in self.box]} if self.box else {}),
         }
 
     def __str__(self) -> str:
@@ -338,10 +342,13 @@ class Prediction:
             ('star 98.7 %', 'sky 25.0 % of the pixels')
             >>> str(Prediction(0, "age", 37.25, kind="value", unit="years"))
             'age 37.25 years'
+            >>> str(Prediction(0, "dog", 0.9, kind="boxes", box=(12, 30, 96, 128)))
+            'dog 90.0 % at 12,30,96,128'
         """
         if self.kind == "value":
             return f"{self.name} {self.score:.4g}{self.unit and ' '}{self.unit}"
-        return f"{self.name} {percent(self.score)}{self.of and ' '}{self.of}"
+        box = f" at {','.join(f'{side:.0f}' for side in self.box)}" if self.box else ""
+        return f"{self.name} {percent(self.score)}{self.of and ' '}{self.of}{box}"
 
 
 @dataclass(frozen=True, slots=True)

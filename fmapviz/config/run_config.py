@@ -134,6 +134,13 @@ class Selection:
         words=SCORES,
         recorded="scores",
     )
+    confidence: float | None = _choice(
+        None,
+        "Lowest score of a detector's boxes, from 0 to 1.",
+        metavar="SCORE",
+        shown="that of the network's own post-processing",
+        recorded="confidence",
+    )
     dtype: str = _choice(
         "float32", "Type of the values that the formats raw and npz store.", words=_DTYPES, recorded="dtype"
     )
@@ -209,6 +216,7 @@ class RunConfig(Execution, Output, Selection):
         for name in self.to:
             registry.form(name, registry.offered_formats(pair=True) if pair else None)
         check_number("predictions", self.predictions, "at least 0", least=0)
+        check_number("confidence", self.confidence, "from 0 to 1", least=0, most=1)
         check_number("batch size", self.batch_size)
         check_number("every", self.every)
         parse_frames(self.frames or ":")

@@ -247,6 +247,26 @@ class Source(NamedMember):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Detector(NamedMember):
+    """A family of networks that return boxes.
+
+    Attributes:
+        classes: A regular expression of the names of their classes, `module.Class`.
+        captures: Paths of modules whose outputs `read` needs, of those that the network has.
+        feeds: Reference of a function of the network that returns the paths of the modules whose outputs its head reads, of
+            all scales; empty: heat maps are of a layer as of any other network.
+        read: Reference of a function of the network, its output, the outputs of these modules by their paths, the
+            preprocessed images `(N, ...)`, and the lowest score of a box that counts, None for the network's own, which
+            returns the `fmapviz.observe.boxes.Boxes` of each image.
+    """
+
+    classes: str
+    captures: tuple[str, ...] = ()
+    feeds: str = ""
+    read: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Aggregate(NamedMember):
     """A result over all images of a run, see `fmapviz.store.aggregates.base`.
 
@@ -305,6 +325,7 @@ class Contribution:
         views: Views.
         formats: Output formats.
         sources: Sources of models.
+        detectors: Families of detectors.
         aggregates: Run-level results.
         stages: References of classes of stages, see `fmapviz.run.session.Stage`.
         report: Parts of the report.
@@ -315,6 +336,7 @@ class Contribution:
     views: tuple[View, ...] = ()
     formats: tuple[Format, ...] = ()
     sources: tuple[Source, ...] = ()
+    detectors: tuple[Detector, ...] = ()
     aggregates: tuple[Aggregate, ...] = ()
     stages: tuple[str, ...] = ()
     report: tuple[ReportPart, ...] = ()

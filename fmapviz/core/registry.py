@@ -15,7 +15,17 @@ from fmapviz.errors import RequestError, quote, suggest
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from fmapviz.core.members import Aggregate, Contribution, Format, NamedMember, ReportPart, Source, Subcommand, View
+    from fmapviz.core.members import (
+        Aggregate,
+        Contribution,
+        Detector,
+        Format,
+        NamedMember,
+        ReportPart,
+        Source,
+        Subcommand,
+        View,
+    )
 
 M = TypeVar("M", bound="NamedMember")
 
@@ -41,6 +51,12 @@ def formats() -> Mapping[str, Format]:
 def sources() -> Mapping[str, Source]:
     """Return all sources of models by their names, sorted."""
     return _by_name([source for each in contributions() for source in each.sources])
+
+
+@cache
+def detectors() -> tuple[Detector, ...]:
+    """Return the families of detectors."""
+    return tuple(detector for each in contributions() for detector in each.detectors)
 
 
 @cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import isnan
@@ -11,20 +12,24 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 
+from fmapviz.core import registry
 from fmapviz.errors import RequestError, quote
+from fmapviz.observe.boxes import Boxes, boxes_in
 from fmapviz.observe.endings import SOFT, Ending
 from fmapviz.observe.outputs import no_scores, part_of, scores_in
-from fmapviz.observe.targets import no_output
+from fmapviz.observe.targets import BoxTarget, no_output
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from fmapviz.core.layout import Layout
+    from fmapviz.core.members import Detector
     from fmapviz.data import Model
     from fmapviz.observe.targets import TargetChoice
 
 Kind = Literal["softmax", "sigmoid", "ordinal", "value", "boxes"]
 Given = Literal["logit", "probability", "logarithm"]  # what the network returns
+Index = int | BoxTarget  # of a class in an image, or some of its boxes
 
 _ALIKE = 2e-2  # by which the sum of probabilities of a half type may miss one
 _EXACTLY = 1e-3
@@ -44,6 +49,8 @@ class Head:
         unit: The unit of values, to be displayed.
         configured: The kind according to the network's configuration or its published weights; empty if unknown.
         boxes: Number of classes of a detector, with the background; None if unknown.
+        detector: The family of detectors that the network is of; None if it is of none that is known.
+        confidence: The lowest score of a box that counts; None: the network's own.
     """
 
     names: tuple[str, ...] = ()
@@ -51,19 +58,23 @@ class Head:
     unit: str = ""
     configured: str = ""
     boxes: int | None = None
+    detector: Detector | None = None
+    confidence: float | None = None
 
     @classmethod
-    def of(cls, model: Model, word: str | None) -> Head:
+    def of(cls, model: Model, word: str | None, *, confidence: float | None = None) -> Head:
         """Return the head of a model.
 
         Args:
             model: The model; user code may declare its scores.
             word: The declaration for this run, which takes precedence.
+            confidence: The lowest score of a box that counts in this run.
         """
         said = word or (model.scores if model.own else "")
         kind, _, unit = said.partition(":")
         configured = "" if model.own else model.scores.partition(":")[0]
-        return cls(model.classes, kind, unit, configured, _detected_classes(model.module))
+        known, detector = _detected_classes(model.module), find_detector(model.module)
+        return cls(model.classes, kind, unit, configured, known, detector, confidence)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -84,7 +95,7 @@ class ClassScores:
         probabilities: `(N, C)`, outside the graph; None if there are none.
         shares: Share of the pixels that are predicted as the class, `(N, C)`; None unless each pixel has its own scores.
         unknown: Share of the pixels of which some score is not finite, `(N,)`; None unless each pixel has its own scores.
-        counts: Number of boxes with a score of at least one half, `(N, C)`; None unless it is a detector.
+        boxes: Those of each image; empty unless it is a detector.
         logits: Whether `values` are logits.
         width: K, the number of the network's outputs.
         ended: Whether `values` are the logits before a softmax or sigmoid by which the network ends.
@@ -103,7 +114,7 @@ class ClassScores:
     probabilities: Tensor | None = None
     shares: Tensor | None = None
     unknown: Tensor | None = None
-    counts: Tensor | None = None
+    boxes: tuple[Boxes, ...] = ()
     logits: bool = False
     width: int = 0
     ended: bool = False
@@ -125,8 +136,12 @@ class ClassScores:
         """Return the name of a class; empty if it is unknown."""
         return self.names[index] if index < len(self.names) else ""
 
-    def numbers(self, image: int, index: int) -> dict[str, Any]:
-        """Return the numbers of a class in an image, as arguments of `Target` and `Prediction`."""
+    def numbers(self, image: int, index: Index) -> dict[str, Any]:
+        """Return the numbers of a class in an image, as arguments of `Target` and `Prediction`; of boxes their sums."""
+        if isinstance(index, BoxTarget):
+            boxes, places = self.boxes[image], list(index.boxes)
+            logit = float(boxes.values.detach()[places].sum()) if boxes.logits else None
+            return {"score": float(boxes.scores[places].sum()), "logit": logit, "kind": self.kind}
 
         def at(values: Tensor | None) -> float | None:
             number = None if values is None else float(values[image, index])
@@ -150,6 +165,7 @@ def class_scores(
     head: Head = Head(),
     ending_of: Callable[[Tensor], Ending] = lambda _: Ending(),
     layout: Layout | None = None,
+    boxes: Sequence[Boxes] | None = None,
 ) -> ClassScores:
     """Find the score of each class in a network's output, and its kind.
 
@@ -166,6 +182,7 @@ def class_scores(
         head: See `Head`.
         ending_of: Returns the operation that a tensor comes from.
         layout: Of scores of pixels; None: their classes are assumed to be on the second axis.
+        boxes: Those that a detector of a known family found in each image.
 
     Returns:
         Of a classifier a score for each output; of a single output with two names one for each name, with opposite signs. Of
@@ -183,9 +200,11 @@ def class_scores(
         >>> one.values, one.probabilities
         (tensor([[-2.,  2.]]), tensor([[0.1192, 0.8808]]))
     """
+    if boxes is not None:
+        return _of_boxes(boxes, head)
     part = output if key is None else part_of(output, key)
     if isinstance(part, list) and len(part) == images and all(map(is_detection, part)):
-        return _of_detections(part, head)
+        return _of_boxes([boxes_in(each).above(head.confidence) for each in part], head)
     values = scores_in(part, classes=len(head.names))
     real = not values.is_nested and values.layout is torch.strided and values.is_floating_point()
     flat = values.ndim in {1, 2, 4, 5} or (values.ndim == 3 and 1 in values.shape[1:])
@@ -202,7 +221,8 @@ def class_scores(
     if decided.ending not in {ending.kind, ""}:  # one class of a softmax: the other logits are unknown
         before = None
     found = _scores_of(decided, columns, None if before is None else _columns(before, axis), head)
-    return replace(found, remarks=(*found.remarks, *assumed))
+    idle = () if head.confidence is None else ("confidence= has no effect: the network returns no boxes",)
+    return replace(found, remarks=(*found.remarks, *assumed, *idle))
 
 
 def scores_of_pixels(output: object, *, key: str | None, images: int, head: Head) -> Tensor | None:
@@ -234,13 +254,14 @@ def _axis_of_classes(values: Tensor, layout: Layout | None) -> tuple[int, tuple[
     return 1, (f"the axes of the scores {shown} could not be followed: their second one is taken to be that of the classes",)
 
 
-def indices_of(scores: ClassScores, choice: TargetChoice) -> list[int | None]:
-    """Return the index of a requested class for each image; None if the image does not have it.
+def indices_of(scores: ClassScores, choice: TargetChoice) -> list[Index | None]:
+    """Return the index of a requested class for each image, or the boxes that count; None if the image does not have it.
 
     Of equal classes the one with the lower number comes first. An image of which some score is not finite has no ranks.
 
     Raises:
-        RequestError: The network has no class of that number, or it is not known which output has that name.
+        RequestError: The network has no class of that number, it is not known which output has that name, or boxes are
+            requested of a network that is no detector.
 
     Example:
         >>> from fmapviz.observe.targets import TargetChoice
@@ -250,11 +271,13 @@ def indices_of(scores: ClassScores, choice: TargetChoice) -> list[int | None]:
     """
     if choice.each:
         return [indices_of(scores, own)[image] for image, own in enumerate(choice.each)]
+    if choice.box is not None or choice.every:
+        return _boxes_of(scores, choice)
     if choice.index is not None:
         if choice.named and not scores.names:
             hint = "; ".join(["use an index, or top1", *scores.remarks[-1:]])
             raise RequestError(f"no class {quote(choice.label)}: the names of the outputs are unknown", hint=hint)
-        return _having(scores, choice.index)
+        return [*_having(scores, choice.index)]
     rank = cast(int, choice.rank)
     order = scores.ranking.argsort(dim=1, descending=True, stable=True)
     # Classes that the image lacks rank after all others, for any scores.
@@ -264,8 +287,25 @@ def indices_of(scores: ClassScores, choice: TargetChoice) -> list[int | None]:
     return [each[rank - 1] if rank <= count else None for each, count in zip(order.tolist(), counts, strict=True)]
 
 
-def scores_at(scores: ClassScores, indices: Sequence[int | None]) -> Tensor:
+def _boxes_of(scores: ClassScores, choice: TargetChoice) -> list[Index | None]:
+    """Return the boxes that count in each image; None if it has none."""
+    if scores.kind != "boxes":
+        raise RequestError(f"no {quote(choice.label)}: the network returns no boxes", hint="a class, or top1")
+    found: list[Index | None] = []
+    for boxes in scores.boxes:
+        labels = boxes.labels.tolist()
+        if choice.box is None:
+            places = [place for place, label in enumerate(labels) if label == choice.index]
+        else:
+            places = [choice.box - 1] if choice.box <= len(labels) else []
+        found.append(BoxTarget(labels[places[0]], tuple(places)) if places else None)
+    return found
+
+
+def scores_at(scores: ClassScores, indices: Sequence[Index | None]) -> Tensor:
     """Return the value of one class of each image, to be differentiated; zero, without a gradient, for None.
+
+    Of several boxes it is the sum.
 
     Returns:
         `(N)`, a function of the network's output.
@@ -274,10 +314,18 @@ def scores_at(scores: ClassScores, indices: Sequence[int | None]) -> Tensor:
         >>> scores_at(class_scores(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), key=None, images=2), [1, None])
         tensor([2., 0.])
     """
+    if any(isinstance(index, BoxTarget) for index in indices):
+        return torch.stack([_value_at(scores, image, index) for image, index in enumerate(indices)])
     device = scores.values.device
     rows = torch.tensor([row for row, index in enumerate(indices) if index is not None], dtype=torch.int64, device=device)
     columns = torch.tensor([index for index in indices if index is not None], dtype=torch.int64, device=device)
     return scores.values.new_zeros(len(indices)).index_put((rows,), scores.values[rows, columns])
+
+
+def _value_at(scores: ClassScores, image: int, index: Index | None) -> Tensor:
+    if isinstance(index, BoxTarget):
+        return scores.boxes[image].values[list(index.boxes)].sum()
+    return scores.values.new_zeros(()) if index is None else scores.values[image, index]
 
 
 def is_detection(each: object) -> bool:
@@ -546,6 +594,12 @@ _HEADS = (  # of torchvision's detectors
 )
 
 
+def find_detector(network: nn.Module) -> Detector | None:
+    """Return the family of detectors that a network's class, or a base class of it, is of; None if it is of none."""
+    names = [f"{kind.__module__}.{kind.__qualname__}" for kind in type(network).__mro__]
+    return next((each for each in registry.detectors() if any(re.fullmatch(each.classes, name) for name in names)), None)
+
+
 def _detected_classes(network: nn.Module) -> int | None:
     """Return the number of classes of a detector, with the background if it has one; None if it is unknown."""
     for path, attribute in _HEADS:
@@ -558,18 +612,17 @@ def _detected_classes(network: nn.Module) -> int | None:
     return None
 
 
-def _of_detections(found: Sequence[Mapping[str, Tensor]], head: Head) -> ClassScores:
+def _of_boxes(found: Sequence[Boxes], head: Head) -> ClassScores:
     best = [_best_boxes(each) for each in found]
-    scores = [each["scores"].float() for each in found]
     classes = 1 + max((label for each in best for label in each), default=0)
-    values = scores[0].new_zeros(len(found), classes)
+    values = found[0].values.new_zeros(len(found), classes)
+    outputs = torch.zeros_like(values)
     present = torch.zeros_like(values, dtype=torch.bool)
-    counts = torch.zeros_like(values, dtype=torch.int64)
-    for row, (each, own, boxes) in enumerate(zip(found, scores, best, strict=True)):
-        values[row, list(boxes)] = own[list(boxes.values())]
-        present[row, list(boxes)] = True
-        likely = each["labels"][own.detach() >= 0.5].long()
-        counts[row] = likely[likely >= 0].bincount(minlength=classes)
+    for row, (each, boxes) in enumerate(zip(found, best, strict=True)):
+        labels, places = list(boxes), list(boxes.values())
+        values[row, labels] = each.values[places]
+        outputs[row, labels] = each.scores[places].to(outputs)
+        present[row, labels] = True
     names, remarks = head.names, tuple[str, ...]()
     if names and head.boxes not in {None, len(names)}:
         known = "; the first class of the network is the background, and needs a name too" * (head.boxes == len(names) + 1)
@@ -577,22 +630,23 @@ def _of_detections(found: Sequence[Mapping[str, Tensor]], head: Head) -> ClassSc
         names = ()
     return ClassScores(
         values,
-        values.detach(),
+        outputs,
         present,
-        values.detach(),
+        outputs,
         "boxes",
         names=names,
-        counts=counts,
+        boxes=tuple(found),
+        logits=all(each.logits for each in found),
         width=classes,
         remarks=remarks,
     )
 
 
-def _best_boxes(found: Mapping[str, Tensor]) -> dict[int, int]:
+def _best_boxes(found: Boxes) -> dict[int, int]:
     """Return the position of each label's best box, the first of equal ones."""
-    labels, best = found["labels"].tolist(), dict[int, int]()
-    for place in found["scores"].nan_to_num(nan=-torch.inf).argsort(descending=True, stable=True).tolist():
-        best.setdefault(int(labels[place]), place)
+    best = dict[int, int]()
+    for place, label in enumerate(found.labels.tolist()):
+        best.setdefault(label, place)
     return best
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -15,14 +17,14 @@ from fmapviz.observe.gradients import begin_graph_in_place, edge_of
 from fmapviz.observe.reshape import NotAMapError, frames_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Iterator
 
     from torch import Tensor
     from torch.autograd.graph import GradientEdge
 
     from fmapviz.core.layout import Layout
     from fmapviz.data import FeatureMap, Layer
-    from fmapviz.observe.class_scores import ClassScores
+    from fmapviz.observe.class_scores import ClassScores, Head, Index
     from fmapviz.observe.endings import Endings
     from fmapviz.observe.places import Places
 
@@ -101,6 +103,7 @@ class ForwardRecord:
         inputs: Inputs of the chosen layers.
         kept: Outputs of layers of certain names, in the order of execution.
         vectors: Copies of the outputs of linear layers, if `heads`: the last may hold the class scores.
+        captured: What the modules returned that a detector's boxes are read from, by their paths.
         places: Where the maps of layers lie in the input; None if nothing is drawn over it.
         known: Gradients computed while choosing layers: by the identity of the point, and the class of each image.
     """
@@ -120,8 +123,9 @@ class ForwardRecord:
     inputs: list[GraphPoint] = field(default_factory=list)
     kept: list[GraphPoint] = field(default_factory=list)
     vectors: list[FeatureMap] = field(default_factory=list)
+    captured: dict[str, object] = field(default_factory=dict)
     places: Places | None = None
-    known: dict[tuple[object, tuple[int | None, ...]], Tensor] = field(default_factory=dict)
+    known: dict[tuple[object, tuple[Index | None, ...]], Tensor] = field(default_factory=dict)
 
     @property
     def images(self) -> int:
@@ -144,6 +148,23 @@ class ForwardRecord:
             self.kept.append(self.point(feature_map, copied=self.names is not None))
         if self.heads and _may_be_head(feature_map):
             self.vectors.append(replace(feature_map, values=feature_map.values.detach().clone()))
+
+    @contextmanager
+    def capturing(self, head: Head) -> Iterator[None]:
+        """Keep what the modules return that a detector's boxes are read from."""
+        handles = []
+        for path in head.detector.captures if head.detector else ():
+            with suppress(AttributeError):  # the network has none
+                module = self.network.get_submodule(path)
+                handles.append(module.register_forward_hook(partial(self._capture, path)))
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _capture(self, path: str, _module: nn.Module, _given: object, returned: object) -> None:
+        self.captured[path] = returned
 
     def keep_only(self, names: Collection[str], points: Iterable[GraphPoint]) -> None:
         """Keep the first of some points under each of these names, and release everything else."""

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
+
 from fmapviz.data import Prediction
 
 if TYPE_CHECKING:
+    from fmapviz.observe.boxes import Boxes
     from fmapviz.observe.class_scores import ClassScores
 
 DEFAULT_COUNT = 3  # predicted classes per image by default
 
 
 def predict(scores: ClassScores, *, most: int) -> list[tuple[Prediction, ...]]:
-    """Return the classes with the highest scores for each image; of quantities the first outputs.
+    """Return the classes with the highest scores for each image; of a detector boxes, of quantities the first outputs.
 
     Args:
         scores: Of N images.
@@ -30,6 +33,8 @@ def predict(scores: ClassScores, *, most: int) -> list[tuple[Prediction, ...]]:
         >>> str(first), str(second)
         ('dog 66.5 %', 'cow 24.5 %')
     """
+    if scores.boxes:
+        return [_boxes(scores, each, most) for each in scores.boxes]
     most = min(most, scores.ranking.shape[1])
     finite = scores.ranking.isfinite().all(1).tolist()
     if scores.kind == "value":
@@ -47,11 +52,23 @@ def predict(scores: ClassScores, *, most: int) -> list[tuple[Prediction, ...]]:
 def _prediction(scores: ClassScores, image: int, index: int) -> Prediction:
     found = scores.numbers(image, index)
     share, of = found.pop("share"), ""
-    if scores.counts is not None and scores.counts[image, index] > 1:
-        of = f"in {int(scores.counts[image, index])} boxes"
     if share is not None:
         found["score"], of = share, "of the pixels"
     elif found["probability"] is not None:
         found["score"] = found["probability"]
     name = scores.name(index) or f"{'output' if scores.kind == 'value' else 'class'} {index}"
     return Prediction(index, name, of=of, **found)
+
+
+def _boxes(scores: ClassScores, found: Boxes, most: int) -> tuple[Prediction, ...]:
+    """Return the best boxes of an image; none if a score is not finite."""
+    if not bool(found.scores.isfinite().all()):
+        return ()
+    first = found.take(torch.arange(min(most, len(found.scores)), device=found.scores.device))
+    corners = [None] * len(first.scores) if first.corners is None else first.corners.tolist()
+    logits = first.values.detach().tolist() if first.logits else [None] * len(first.scores)
+    rows = zip(first.labels.tolist(), first.scores.tolist(), logits, corners, strict=True)
+    return tuple(
+        Prediction(label, scores.name(label) or f"class {label}", score, logit=logit, kind="boxes", box=box and tuple(box))
+        for label, score, logit, box in rows
+    )

@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from fmapviz.core.members import load
 from fmapviz.observe.class_scores import class_scores
 from fmapviz.observe.endings import SOFT, Ending, Endings, is_product
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from fmapviz.core.members import Detector
+    from fmapviz.observe.boxes import Boxes
     from fmapviz.observe.class_scores import ClassScores, Head
     from fmapviz.observe.forward_record import ForwardRecord
 
@@ -59,6 +62,7 @@ class ScoreReader:
             return found
 
         if record.scores is None:
+            family = head.detector if key is None else None
             record.scores = class_scores(
                 record.output,
                 key=key,
@@ -66,6 +70,12 @@ class ScoreReader:
                 head=head,
                 ending_of=ending_of,
                 layout=record.score_layout,
+                boxes=None if family is None else _boxes_of(record, family, head.confidence),
             )
             record.endings = None  # it keeps tensors
         return record.scores
+
+
+def _boxes_of(record: ForwardRecord, family: Detector, least: float | None) -> list[Boxes]:
+    found: list[Boxes] = load(family.read)(record.network, record.output, record.captured, record.pixels, least)
+    return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from fmapviz.errors import RequestError, printable, quote, suggest
@@ -14,14 +14,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TargetChoice:
-    """A requested class: by its rank among the scores, or by its index.
+    """A requested class, by its rank among the scores or by its index; or a box of a detector, by its rank among all boxes.
 
     Attributes:
-        label: In names of pictures: `top1`, `class3`, `star`.
-        rank: From 1, the highest score; None if `index` is given.
-        index: Among the classes; None if `rank` is given.
-        each: Another class for each image of a batch; then neither of these counts.
+        label: In names of pictures: `top1`, `class3`, `star`, `box1`.
+        rank: From 1, the highest score; None if `index` or `box` is given.
+        index: Among the classes; None if `rank` or `box` is given.
+        each: Another class for each image of a batch; then none of these counts.
         named: Whether it was requested by its name.
+        box: From 1, the box with the highest score; None if a class is given.
+        every: Whether all boxes of the class count, and not only the best one.
     """
 
     label: str
@@ -29,10 +31,26 @@ class TargetChoice:
     index: int | None
     each: tuple[TargetChoice, ...] = ()
     named: bool = field(default=False, compare=False)
+    box: int | None = None
+    every: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class BoxTarget:
+    """A part of a detector's output in one image, in place of the index of a class.
+
+    Attributes:
+        index: Of the class.
+        boxes: Positions among the boxes of the image.
+    """
+
+    index: int
+    boxes: tuple[int, ...]
 
 
 TOP1 = TargetChoice("top1", rank=1, index=None)
 _RANKS = re.compile(r"top(\d{1,4})", re.IGNORECASE)
+_BOX = re.compile(r"box(\d{1,4})", re.IGNORECASE)
 _FEW = 20  # names of classes that fit into a hint
 INDEX = re.compile(r"-?\d{1,9}")  # of a class; a negative one is refused
 
@@ -43,6 +61,7 @@ def parse(texts: Sequence[str], classes: Sequence[str], *, outputs: int | None =
     Args:
         texts: Each the name of a class, which may have commas in it, or a list with commas of `topK`, which means top1 to
             topK, of numbers, which are always indices, and of names. Upper and lower case differ only where two names do.
+            `boxK` is a detector's K-th box, unless a class has that name, and a class with `*` behind it all its boxes.
         classes: The names, by index; empty if they are unknown.
         outputs: Number of classes by the network's output; None if it is unknown: then it is the number of names.
 
@@ -56,12 +75,12 @@ def parse(texts: Sequence[str], classes: Sequence[str], *, outputs: int | None =
         >>> [each.label for each in parse(["top2,star", "0"], ["circle", "star"])]
         ['top1', 'top2', 'star', 'class0']
     """
-    choices: dict[tuple[int | None, int | None], TargetChoice] = {}
+    choices: dict[object, TargetChoice] = {}
     for text in texts:
         is_name = "," in text and _called(text, classes)
         for part in [text] if is_name else filter(None, map(str.strip, text.split(","))):
             for each in _read_one(part, classes, outputs):
-                choices.setdefault((each.rank, each.index), each)
+                choices.setdefault((each.rank, each.index, each.box, each.every), each)
     if not choices:
         raise RequestError(f"no class in the list: {quote(','.join(texts))}", hint="for example top1, or an index")
     return tuple(choices.values())
@@ -94,6 +113,15 @@ def _read_one(text: str, classes: Sequence[str], outputs: int | None) -> list[Ta
         if not int(match[1]):
             raise RequestError(f"no such class: {quote(text)}", hint="ranks begin at top1")
         return [TargetChoice(f"top{rank}", rank, None) for rank in range(1, int(match[1]) + 1)]
+    if (match := _BOX.fullmatch(text)) and not _called(text, classes):
+        if not int(match[1]):
+            raise RequestError(f"no such box: {quote(text)}", hint="ranks begin at box1")
+        return [TargetChoice(f"box{int(match[1])}", None, None, box=int(match[1]))]
+    if text.endswith("*") and not _called(text, classes):
+        (own,) = _read_one(text[:-1].strip(), classes, outputs)
+        if own.index is None:
+            raise RequestError(f"no such class: {quote(text)}", hint="a name or an index before *, for all its boxes")
+        return [replace(own, label=f"{own.label}*", every=True)]
     if INDEX.fullmatch(text):
         index = int(text)
         if outputs and not 0 <= index < outputs:
@@ -124,8 +152,10 @@ def _named(name: str, classes: Sequence[str]) -> TargetChoice:
 
 
 def _spelled(text: str, classes: Sequence[str]) -> str:
-    if _RANKS.fullmatch(text):
+    if _RANKS.fullmatch(text) or (_BOX.fullmatch(text) and not _called(text, classes)):
         return text.lower()
+    if text.endswith("*") and not _called(text, classes):
+        return f"{_spelled(text[:-1].strip(), classes)}*"
     indices = [] if INDEX.fullmatch(text) else _called(text, classes)
     return classes[indices[0]] if indices else text
 

@@ -9,7 +9,7 @@ from fmapviz.observe.class_scores import Head, indices_of, scores_at, scores_of_
 from fmapviz.observe.forward_record import ForwardRecord, GraphPoint
 from fmapviz.observe.gradients import BackwardError, begin_graph, gradients_at
 from fmapviz.observe.score_reader import OtherEndingError
-from fmapviz.observe.targets import TOP1
+from fmapviz.observe.targets import TOP1, BoxTarget
 from fmapviz.run.batch_results import BatchResults
 from fmapviz.run.layer_results import draw_feature_map
 from fmapviz.run.observers import ClassPass
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from fmapviz.config import Style
     from fmapviz.data import Model, Of
-    from fmapviz.observe.class_scores import ClassScores
+    from fmapviz.observe.class_scores import ClassScores, Index
     from fmapviz.observe.layouts.find import LayoutFinder
     from fmapviz.observe.score_reader import ScoreReader
     from fmapviz.observe.targets import TargetChoice
@@ -56,7 +56,7 @@ class ClassGradients:
         self.style = style
         self.observers = observers
         self.reader = reader
-        self.head = Head.of(model, plan.scores)
+        self.head = Head.of(model, plan.scores, confidence=plan.confidence)
 
     def note_layout(self, record: ForwardRecord, finder: LayoutFinder, *, needed: bool) -> None:
         """Record the class axis of scores of pixels at the end of a followed pass, if scores are needed.
@@ -186,8 +186,11 @@ class ClassGradients:
                     results.note(views, point.name, why)
 
 
-def _target(wanted: TargetChoice, image: int, index: int | None, scores: ClassScores) -> Target | None:
-    return None if index is None else Target(wanted.label, index, scores.name(index), **scores.numbers(image, index))
+def _target(wanted: TargetChoice, image: int, index: Index | None, scores: ClassScores) -> Target | None:
+    if index is None:
+        return None
+    number = index.index if isinstance(index, BoxTarget) else index
+    return Target(wanted.label, number, scores.name(number), **scores.numbers(image, index))
 
 
 def _why_missing(scores: ClassScores) -> list[str]:
@@ -197,7 +200,8 @@ def _why_missing(scores: ClassScores) -> list[str]:
     elif scores.of_pixels:
         reason = "no pixel is predicted as that class"
     elif scores.open_ended:
-        reason = "the network finds no such class in the image"
+        least = [each.least for each in scores.boxes if each.least is not None]
+        reason = "the network finds no such box in the image" + (f" with a score above {least[0]:.3g}" if least else "")
     else:
         count, what = scores.values.shape[1], "output" if scores.kind == "value" else "class"
         plural = {"output": "outputs", "class": "classes"}[what] if count > 1 else what

@@ -227,7 +227,8 @@ class Drawer:
                     reads, followed = current.reads or nullcontext(), self._layouts.following(given)
                     lasting = self.lasting[0].one_pass(given)
                     undisturbing, watching = undisturbed(given.device), self._watching()
-                    with lasting, recorded, undisturbing as self.numbers, reads, watching, seeing, followed:
+                    capturing = record.capturing(self._gradients.head)
+                    with lasting, recorded, undisturbing as self.numbers, reads, watching, seeing, followed, capturing:
                         record.output = self._model.forward(network, given)
                         self._gradients.note_layout(record, self._layouts, needed=bool(self._predictions or plan.of_classes))
                 except (Exception, SystemExit) as error:  # a script's sys.exit() too
@@ -345,6 +346,8 @@ class Drawer:
             return [()] * record.images
         results.remarks += [remark for remark in scores.remarks if remark not in results.remarks]
         predictions = predict(scores, most=self._predictions)
+        for image, boxes in enumerate(scores.boxes):
+            results.notices[image] += filter(None, [boxes.why_none()])
         unknown = scores.unknown is not None and bool((scores.unknown == 1).any())
         if unknown or (not all(predictions) and not (scores.open_ended or scores.of_pixels)):
             results.remarks.append("no predictions where the scores are not finite")

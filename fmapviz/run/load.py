@@ -28,6 +28,7 @@ from fmapviz.images.preprocess import grey_input
 from fmapviz.models.identity import digest_of_code
 from fmapviz.models.load import load_model
 from fmapviz.models.network import input_type
+from fmapviz.observe.class_scores import find_detector
 from fmapviz.observe.early_stop import EarlyStop
 from fmapviz.observe.hooks import observe
 from fmapviz.observe.layers import (
@@ -95,7 +96,7 @@ def load_session(config: RunConfig, *, pair: bool = False) -> tuple[Session, lis
     )
     types = tuple(sorted(config.types)) or default_types(existing, blocks=plan.of_layers)  # blocks have no kernels
     takes_class = bool(plan.wanted)
-    plan = adapt(plan, formats, config.dtype, config.views)
+    plan = replace(adapt(plan, formats, config.dtype, config.views), confidence=config.confidence)
     style, idle = effective_style(config.style, config.views)
     chosen = []
     if plan.of_layers or plan.of_model or (plan.of_maps and not plan.automatic):
@@ -289,10 +290,10 @@ def _notices(layers: Sequence[Layer], asked: Sequence[str], types: Sequence[str]
 
 
 def _count_predictions(given: int | None, model: Model, *, narrowed: bool) -> int:
-    """Return the number of classes to predict; 0 by default for selected layers, whose pass can stop early."""
+    """Return the number of classes, or of boxes, to predict; 0 by default for selected layers, whose pass can stop early."""
     if given is None:
         return 0 if narrowed or not model.classes else DEFAULT_COUNT
-    return min(given, len(model.classes)) if model.classes else given
+    return min(given, len(model.classes)) if model.classes and not find_detector(model.module) else given
 
 
 def _count_outputs(config: RunConfig, model: Model) -> int | None:

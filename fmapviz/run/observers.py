@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from torch.autograd.graph import GradientEdge
 
     from fmapviz.data import Target
-    from fmapviz.observe.class_scores import ClassScores
+    from fmapviz.observe.class_scores import ClassScores, Index
     from fmapviz.observe.forward_record import ForwardRecord
     from fmapviz.observe.targets import TargetChoice
     from fmapviz.run.batch_results import BatchResults
     from fmapviz.run.running_pass import RunningPass
 
-    Indices = tuple[int | None, ...]  # of a class in each image; None if the image does not have it
+    Indices = tuple[Index | None, ...]  # of a class in each image; None if the image does not have it
 
 
 class Differentiable(Protocol):

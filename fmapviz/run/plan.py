@@ -113,6 +113,7 @@ class Plan:
         targets: The classes whose scores are differentiated.
         output: Which part of the network's output holds the class scores; None: detected.
         scores: Kind of the outputs that the user declares, see `fmapviz.observe.class_scores`; None: undeclared.
+        confidence: Lowest score of a detector's boxes; None: the network's own.
         automatic: Whether the layers of heat maps are chosen automatically.
         moments: Whether each channel's mean, standard deviation and zeros are requested.
         kept: The type of raw values, `float32` or `float16`; None if they are not requested.
@@ -138,6 +139,7 @@ class Plan:
     targets: tuple[TargetChoice, ...] = (TOP1,)
     output: str | None = None
     scores: str | None = None
+    confidence: float | None = None
     automatic: bool = False
     moments: bool = False
     kept: str | None = None

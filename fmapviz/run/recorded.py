@@ -333,6 +333,7 @@ def config_of(
             frames=request.get("frames"),
             output=settings["output"],
             scores=settings["scores"],
+            confidence=settings.get("confidence"),
             dtype=settings["dtype"],
             shard=settings["shard"],
             style=Style(**settings["style"]),

@@ -51,10 +51,13 @@ def _rules(config: RunConfig, plan: Plan, *, predicts: bool) -> Iterator[tuple[C
         storing = [name for name, form in registry.formats().items() if "values" in form.needs]
         yield ["dtype"], f"on {', '.join(config.to)}: only {', '.join(storing)} store values"
     if not plan.of_images:
-        yield ["predictions", "output", "scores", "size", "fit", "mean", "std"], f"on {views}: no image is needed"
+        yield (
+            ["predictions", "output", "scores", "confidence", "size", "fit", "mean", "std"],
+            f"on {views}: no image is needed",
+        )
     elif not (plan.of_classes or predicts):
         directory = "; out= is the directory of the results" if config.output else ""
-        yield ["output", "scores"], f"while no class is shown or predicted; predictions=3 predicts{directory}"
+        yield ["output", "scores", "confidence"], f"while no class is shown or predicted; predictions=3 predicts{directory}"
     if plan.of_images and not (plan.of_layers or plan.of_model or plan.of_maps or plan.of_modules):
         yield ["layers", "exclude", "types"], f"on {views}: it is of the input, not of layers"
 

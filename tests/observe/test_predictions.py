@@ -50,14 +50,14 @@ def test_predictions_of_a_segmentation_are_shares_of_the_picture():
     assert [str(each) for each in seen] == ["cow 75.0 % of the pixels", "cat 25.0 % of the pixels"]
 
 
-def test_predictions_of_a_detector_have_each_class_once_by_its_best_box():
+def test_predictions_of_a_detector_are_its_boxes():
     found = {
         "labels": torch.tensor([1, 2, 1, 1, 9]),
         "scores": torch.tensor([0.9, 0.95, 0.6, 0.1, 0.05]),
         "boxes": torch.zeros(5, 4),
     }
     (seen, nothing) = predict([found, {"labels": torch.zeros(0), "scores": torch.zeros(0)}], CLASSES, top=3, images=2)
-    assert [str(each) for each in seen] == ["cow 95.0 %", "dog 90.0 % in 2 boxes", "class 9 5.0 %"]
+    assert [str(each) for each in seen] == ["cow 95.0 % at 0,0,0,0", "dog 90.0 % at 0,0,0,0", "dog 60.0 % at 0,0,0,0"]
     assert nothing == ()
 
 

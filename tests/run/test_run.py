@@ -146,6 +146,7 @@ def test_a_run_records_its_settings_and_versions(finished):
         "targets": [],
         "output": None,
         "scores": None,
+        "confidence": None,
         "dtype": "float32",
         "shard": None,
     }

@@ -104,6 +104,7 @@ def test_a_run_records_its_request(tmp_path):
             "targets": [],
             "output": None,
             "scores": None,
+            "confidence": None,
             "dtype": "float32",
             "shard": None,
         },

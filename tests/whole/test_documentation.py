@@ -47,6 +47,7 @@ from torchvision import models
 from trees import difference, snapshot
 from typer.main import get_command
 from waiting import PATIENCE
+from yolo import confident, saved
 
 import fmapviz
 from fmapviz.cli.app import app
@@ -231,7 +232,13 @@ def test_each_example_of_help_runs_for_those_who_have_what_it_names(command, wor
         with Image.open(workplace / "photo.jpg") as image:
             image.reduce(8).save(workplace / "photos" / name)
     assert fmapviz("-c", CHECKPOINTS, cwd=workplace).returncode == 0
-    for line in (*DONE_BEFORE.get(command, ()), *(line for line, _ in commands()[command].examples)):
+    lines = [*DONE_BEFORE.get(command, ()), *(line for line, _ in commands()[command].examples)]
+    if any("best.pt" in line for line in lines):
+        if find_spec("ultralytics"):
+            saved(workplace, change=confident)
+        else:
+            lines = [line for line in lines if "best.pt" not in line]
+    for line in lines:
         run_command(Command(line), workplace)
 
 

@@ -63,6 +63,7 @@ TAKEN = {
         "x": "array picture",
         "output": "None",
         "scores": "None",
+        "confidence": "None",
         "style": "None style",
     },
     "capture": {"model": "", "layers": NO, "exclude": f"{NO} str", "types": NO, "gradients": "bool"},
@@ -172,7 +173,7 @@ VISUALIZE = {
     **dict.fromkeys(("fsync", "strict", "force", "repair", "progress"), "bool"),
     **dict.fromkeys(("layers", "exclude", "types"), f"{NO} str"),
     **dict.fromkeys(("views", "to", "dtype", "device", "single_file", "every"), ""),
-    **dict.fromkeys(("predictions", "batch_size", "workers", "shard", "part", "engine"), "None"),
+    **dict.fromkeys(("predictions", "confidence", "batch_size", "workers", "shard", "part", "engine"), "None"),
     "weights": "str empty dict enum",  # whether they are of the model is known when it is loaded
     "name": "None str",
     "frames": "None empty",

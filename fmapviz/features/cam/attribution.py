@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from fmapviz.config import Style, check_scores, check_type, explain_arguments
+from fmapviz.config.checks import check_number
 from fmapviz.core import registry
 from fmapviz.core.words import counted
 from fmapviz.data import Layer, Model
@@ -130,6 +131,7 @@ def cam(
     method: str = "gradcam",
     output: str | int | None = None,
     scores: str | None = None,
+    confidence: float | None = None,
     style: Style | None = None,
 ) -> ClassActivation:
     """Compute a class activation map of one layer, by one forward pass and the part of a backward pass that it needs.
@@ -150,6 +152,7 @@ def cam(
         output: Which part of what the model returns holds the class scores, a key or an index.
         scores: Kind of the outputs: `softmax`, `sigmoid`, `ordinal`, `value` or `value:UNIT`; None: by the end of the
             network, what `load_model` knows, else `softmax`; `notices` of the result report assumptions.
+        confidence: The lowest score of a detector's boxes; None: that of the network's own post-processing.
         style: `colormap`, `alpha` and `gray_input` of the overlay.
 
     Raises:
@@ -188,6 +191,7 @@ def cam(
         targets=(choice,),
         output=None if output is None else str(output),
         scores=scores,
+        confidence=_check_confidence(confidence),
         automatic=layer == _AUTO,
         placed=frozenset({method}),
     )
@@ -204,7 +208,7 @@ def cam(
         reasons = [*found.undrawn.values(), *found.notices[0], "it did not run, or returned no tensor"]
         message = f"no class activation map of {quote(layer)}: {reasons[0]}"
         raise RequestError(message, hint=_OF_LAYERS if plan.automatic else "layer='auto' finds one that has one")
-    (result,) = found.layers
+    result = found.layers[-1]  # of a detector the last is of all scales
     targets = [each for each in result.targets or () if each]
     if result.targets and None in result.targets:
         raise _missing(found, result.targets.index(None), choice)
@@ -230,6 +234,12 @@ def cam(
         names=tuple(each.name for each in targets),
         notices=(*found.remarks, *unplaced),
     )
+
+
+def _check_confidence(confidence: object) -> float | None:
+    number: float | None = check_type("confidence", confidence, float | int | None, hint="from 0 to 1, such as 0.1")
+    check_number("confidence", number, "from 0 to 1", least=0, most=1)
+    return number
 
 
 def _missing(found: BatchResults, image: int, choice: TargetChoice) -> RequestError:
@@ -302,7 +312,8 @@ def _attempt(
             # What the forward does may be switched in between.
             record.endings = None if reader.in_graph else Endings()
             kept = lasting.one_pass(given)
-            with kept, undisturbed(batch.device), record.endings or nullcontext(), finder.following(given):
+            capturing = record.capturing(gradients.head)
+            with kept, undisturbed(batch.device), record.endings or nullcontext(), finder.following(given), capturing:
                 record.output = model.forward(network, given)
                 gradients.note_layout(record, finder, needed=True)
             record.over = True

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from fmapviz.observe.class_scores import ClassScores
+    from fmapviz.observe.class_scores import ClassScores, Index
     from fmapviz.observe.forward_record import ForwardRecord, GraphPoint
 
 ROWS = 6  # of a sheet
@@ -35,16 +35,18 @@ class Chosen:
         layer: For most heat maps; empty if none needs it.
         rows: For a sheet.
         pooled: For exact class activation maps; empty if none needs it.
+        scales: What the head of a detector reads, in place of `layer`; empty of other networks.
     """
 
     layer: str = ""
     rows: tuple[str, ...] = ()
     pooled: str = ""
+    scales: tuple[str, ...] = ()
 
     @property
     def names(self) -> frozenset[str]:
         """All of them."""
-        return frozenset({self.layer, self.pooled, *self.rows} - {""})
+        return frozenset({self.layer, self.pooled, *self.rows, *self.scales} - {""})
 
 
 class NoMapError(Exception):
@@ -65,7 +67,7 @@ class Last:
     certain: bool
 
 
-def find_last(record: ForwardRecord, scores: ClassScores, indices: Sequence[int | None]) -> Last:
+def find_last(record: ForwardRecord, scores: ClassScores, indices: Sequence[Index | None]) -> Last:
     """Find the last layer with a gradient other than zero; the last with any gradient, if all are zero.
 
     It is the last layer whose output is a map of more than one pixel and which the score depends on: the last convolution

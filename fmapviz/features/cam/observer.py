@@ -6,8 +6,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 
 from fmapviz.core.drawings import HeatMap
+from fmapviz.core.members import load
 from fmapviz.data import LayerResult
 from fmapviz.draw.colormaps import HEAT_COLORMAP
 from fmapviz.draw.heatmap import heat_and_ends
@@ -15,6 +17,7 @@ from fmapviz.features.cam import CamView
 from fmapviz.features.cam.cam_layers import Chosen, NoMapError, choose_rows, find_last, find_maps
 from fmapviz.features.cam.exact_cam import Pooling, refuse
 from fmapviz.features.cam.method import Method
+from fmapviz.observe.class_scores import find_detector
 from fmapviz.observe.gradients import edge_of
 from fmapviz.observe.reshape import NotAMapError, frames_of, picture_size
 from fmapviz.run.batch_results import LayerBatch
@@ -25,7 +28,6 @@ from fmapviz.views.base import BatchContent
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    import torch
     from numpy.typing import NDArray
     from torch import Tensor
     from torch.autograd.graph import GradientEdge
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
     Points = Mapping[str, Sequence[GraphPoint]]  # by view
     Targets = Sequence[Target | None]  # of a class in each image; None if the image does not have it
 
+FUSED = "fused"  # in place of a layer: the largest of the maps of a detector's scales
 _OF_CLIPS = "a class activation map of a clip or volume is the mean over its frames or slices, laid over a single one"
 _PIXELS_OF_CLIPS = "saliency of a clip or volume is the largest of its frames or slices, laid over a single one"
 
@@ -91,9 +94,11 @@ class CamObservation:
         """Return all maps, which are values; None if no format stores values."""
         return self if values else None
 
-    def start(self, model: Model, plan: Plan, style: Style) -> CamObserver:  # noqa: ARG002
+    def start(self, model: Model, plan: Plan, style: Style) -> CamObserver:
         """Return an observer of one copy of the network."""
-        return CamObserver(self, plan, style)
+        family = find_detector(model.module)
+        feeds = load(family.feeds)(model.module) if family and family.feeds else ()
+        return CamObserver(self, plan, style, frozenset(feeds))
 
 
 def observe_cams(views: Sequence[View], *, targets: Sequence[TargetChoice], automatic: bool) -> CamObservation:
@@ -117,6 +122,12 @@ class InputPoint:
 class CamObserver(PassObserver):
     """Draws class activation maps of passes.
 
+    Args:
+        observation: The planned observation.
+        plan: Of the run.
+        style: How pictures look.
+        feeds: Paths of the modules whose outputs the head of a detector reads.
+
     Attributes:
         observation: The planned observation.
         of_layers: The methods of layers, by view.
@@ -125,7 +136,7 @@ class CamObserver(PassObserver):
         pooling: The maps of exact class activation maps of the pass, if some view draws them.
     """
 
-    def __init__(self, observation: CamObservation, plan: Plan, style: Style) -> None:
+    def __init__(self, observation: CamObservation, plan: Plan, style: Style, feeds: Collection[str] = ()) -> None:
         methods = observation.methods
         self.observation = observation
         self.of_layers = {view: method for view, method in methods.items() if not method.of_pixels}
@@ -134,7 +145,7 @@ class CamObserver(PassObserver):
         self.automatic = self.needs_scores = bool(observation.automatic and self.of_layers)
         self.keeps_layers = bool(self.of_layers)
         self.pooling: Pooling | None = None
-        self._plan, self._style = plan, style
+        self._plan, self._style, self._feeds = plan, style, feeds
         self._chosen = Chosen()
         self._again: Chosen | None = None  # the layers with which the pass is repeated
         self._points: Points = {}
@@ -184,7 +195,10 @@ class CamObserver(PassObserver):
         record, scores, methods = current.record, current.scores, self.of_layers.values()
         assert scores
         chosen, is_certain = Chosen(), True
-        if any(not method.exact for method in methods):
+        scales = [point for point in find_maps(record, scores) if point.layer.name in self._feeds][::-1]
+        if scales and not any(method.exact or method.sheet for method in methods):
+            chosen = Chosen(scales=tuple(point.name for point in scales))
+        elif any(not method.exact for method in methods):
             last = find_last(record, scores, indices)
             chosen, is_certain = Chosen(layer=last.point.name), last.certain
             record.known[last.point.identity, tuple(indices)] = last.gradient
@@ -220,8 +234,8 @@ class CamObserver(PassObserver):
         self._pixels = InputPoint(edge_of(current.record.pixels) if self._of_pixels else None)
         self._points = self._chosen_points(current) if self.automatic else self._requested_points(current)
         for view, method in self.of_layers.items():
-            for point in () if method.targets else self._points[view]:
-                self._draw_layer(current, view, point, [None] * current.record.images)
+            if not method.targets:
+                self._draw_layers(current, view, [None] * current.record.images)
 
     def _requested_points(self, current: ClassPass) -> Points:
         """Return the layers that the user chose, for each view; note those without a map.
@@ -256,7 +270,7 @@ class CamObserver(PassObserver):
         pooled = chosen.pooled if self.pooling else ""  # the scores of these images may not be finite
         points = {}
         for view, method in self.of_layers.items():
-            names = chosen.rows if method.sheet else [pooled if method.exact else chosen.layer]
+            names = chosen.rows if method.sheet else [pooled if method.exact else chosen.layer, *chosen.scales]
             points[view] = [kept[name] for name in names if name in kept]
         return points
 
@@ -271,13 +285,24 @@ class CamObserver(PassObserver):
     def draw_class(self, current: ClassPass, choice: TargetChoice, targets: Targets) -> None:
         """Draw the maps of a class."""
         for view, method in self.of_layers.items():
-            for point in self._points[view] if choice in method.targets else ():
-                self._draw_layer(current, view, point, targets)
+            if choice in method.targets:
+                self._draw_layers(current, view, targets)
         for view, method in self._of_pixels.items():
             if choice in method.targets:
                 self._draw_pixels(current, view, targets)
 
-    def _draw_layer(self, current: ClassPass, view: str, point: GraphPoint, targets: Targets) -> None:
+    def _draw_layers(self, current: ClassPass, view: str, targets: Targets) -> None:
+        """Draw the map of each layer; of several scales also one that is the largest of theirs at each pixel."""
+        heats = [
+            heat for point in self._points[view] if (heat := self._draw_layer(current, view, point, targets)) is not None
+        ]
+        if heats and self._chosen.scales:
+            last = max(point.feature_map.index for point in self._points[view])
+            layer = LayerResult(FUSED, "", 1, last, tuple(heats[0].shape[1:]))
+            self._add(current, view, torch.stack(heats).amax(0), layer, targets)
+
+    def _draw_layer(self, current: ClassPass, view: str, point: GraphPoint, targets: Targets) -> Tensor | None:
+        """Draw the map of a layer, and return it as it is drawn, `(N, H, W)`; None if there is none."""
         record, results, method = current.record, current.results, self.of_layers[view]
         captured = {"activations": record.maps(point, point.values)}
         if method.exact and self.pooling:
@@ -286,11 +311,13 @@ class CamObserver(PassObserver):
             gradient = current.gradients.get(id(point))
             if gradient is None:
                 results.note([view], point.name, point.why_no_gradient())
-                return
+                return None
+            if self._chosen.scales and not bool(gradient.any()):  # another scale found the box
+                return None
             captured["gradients"] = record.maps(point, gradient)
             if not bool(captured["gradients"].any()) and bool(gradient.any()):
                 results.note([view], point.name, record.why_only_prefix())
-                return
+                return None
         raw = method.apply(**captured)
         own = point.feature_map
         frames = len(frames_of(own, point.values))
@@ -304,7 +331,7 @@ class CamObserver(PassObserver):
             layer = replace(layer, centres=record.places.of(own, (raw.shape[1], raw.shape[2])))
             if record.pixels.ndim == 5 and frames == 1 and layer.frame is None:
                 record.places.unframed[own.name] = None
-        self._add(current, view, raw, layer, targets)
+        return self._add(current, view, raw, layer, targets)
 
     def _draw_pixels(self, current: ClassPass, view: str, targets: Targets) -> None:
         gradient, results = current.gradients.get(id(self._pixels)), current.results
@@ -316,7 +343,7 @@ class CamObserver(PassObserver):
             results.remarks.append(_PIXELS_OF_CLIPS)
         self._add(current, view, raw, LayerResult("", "", call=1, index=0, shape=tuple(raw.shape[1:])), targets)
 
-    def _add(self, current: ClassPass, view: str, raw: Tensor, layer: LayerResult, targets: Targets) -> None:
+    def _add(self, current: ClassPass, view: str, raw: Tensor, layer: LayerResult, targets: Targets) -> Tensor:
         method, record = self.observation.methods[view], current.record
         size = picture_size(record.pixels) or (raw.shape[1], raw.shape[2])
         limits = self._limits(view, layer, targets)
@@ -331,6 +358,7 @@ class CamObserver(PassObserver):
         drawings: dict[str, BatchContent | None] = {view: content}
         given = targets if method.targets else None
         current.results.layers.append(LayerBatch(record.images, layer, given, drawings=drawings))
+        return heat
 
     def _limits(self, view: str, layer: LayerResult, targets: Targets) -> tuple[float, float] | None:
         """Return the values at the ends of the scale of a map, if all images of the run share it."""

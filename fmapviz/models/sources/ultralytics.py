@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections import OrderedDict
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -166,7 +167,7 @@ def _restore(saved: SavedNetwork, path: Path) -> nn.Module:
             )
         made[id(module)] = restored = kind.__new__(kind)
         nn.Module.__init__(restored)
-        state = {name: value for name, value in module.state.items() if not name.endswith("_hooks")}
+        state = {name: value for name, value in module.state.items() if "_hooks" not in name}
         state = {name: value for name, value in state.items() if name not in _CACHES or not hasattr(kind, name)}
         restored.__setstate__(convert(state))  # type: ignore[no-untyped-call]  # of torch
         if _is_fused(module):
@@ -178,10 +179,11 @@ def _restore(saved: SavedNetwork, path: Path) -> nn.Module:
         if isinstance(value, Inert):
             return restore(value) if _NETWORK_PART.match(value.spelling) and value.state else _LEFT_OUT
         if isinstance(value, dict):
-            return {key: each for key, old in value.items() if (each := convert(old)) is not _LEFT_OUT}
+            kept = {key: each for key, old in value.items() if (each := convert(old)) is not _LEFT_OUT}
+            return OrderedDict(kept) if isinstance(value, OrderedDict) else kept
         if type(value) is list or type(value) is tuple:
-            kept = (each for old in value if (each := convert(old)) is not _LEFT_OUT)
-            return [*kept] if type(value) is list else tuple(kept)
+            each_of = (each for old in value if (each := convert(old)) is not _LEFT_OUT)
+            return [*each_of] if type(value) is list else tuple(each_of)
         return value
 
     try:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from contextlib import ExitStack, suppress
 from dataclasses import replace
+from functools import lru_cache
 from itertools import chain
 from threading import Lock
 from typing import TYPE_CHECKING
@@ -24,6 +25,7 @@ from fmapviz.draw.records import remark_on_channels
 from fmapviz.errors import PositionError, RequestError, first_few, quote
 from fmapviz.events import Notice
 from fmapviz.images.notices import NONFINITE, is_reported_once
+from fmapviz.images.placement import find_placement
 from fmapviz.images.seen import shown_range
 from fmapviz.models.network import input_type
 from fmapviz.models.onednn import with_onednn
@@ -46,7 +48,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
-    from fmapviz.data import ImageResult
+    from fmapviz.data import ImageResult, Prediction
     from fmapviz.run.kept_passes import Kept
     from fmapviz.run.pipeline.progress import Progress
     from fmapviz.run.pipeline.scheduler import Preprocessed, Result, Tell
@@ -84,6 +86,7 @@ class BatchRunner:
         self._cores = max(1, torch.get_num_threads() // (workers if self._pattern else 1))
         self._fields = FieldCache(session.model, [layer.name for layer in session.layers]) if session.plan.fields else None
         self._places = PlaceCache(session.model, findings_of(session.model).fields) if session.plan.placed else None
+        self._placement = lru_cache(64)(find_placement)
         self._idle: list[PassDrawer] = [self._attach(module)]
         self._is_checked = False
         self.limits = Limits(
@@ -271,7 +274,7 @@ class BatchRunner:
             listed = [f"{quote(name)}: {why}" for name, why in reasons.items()] or drawn.notices or ["none is chosen"]
             of_views = bool(reasons) and reasons.keys() <= {*self._session.config.views}
             what = "nothing" if of_views else "none of the chosen layers"
-            message = f"{what} could be drawn: {listed[-1]}: {quote(path)}"
+            message = f"{what} could be drawn: {listed[-1].partition('; confidence=')[0]}: {quote(path)}"
             own = [view for view in self._session.config.views if isinstance(view, OwnName)]
             if own and all(name.startswith(tuple(f"{view} of " for view in own)) for name in reasons):
                 hint: str | None = f"correct the code of {', '.join(map(quote, own))}"
@@ -285,6 +288,7 @@ class BatchRunner:
         if where := _nonfinite_from(drawn, image, self._session):
             progress.nonfinite[where] += 1
             drawn = replace(drawn, notices=(*drawn.notices, f"{NONFINITE}, {where}"))
+        drawn = replace(drawn, predictions=tuple(self._in_file(each, image) for each in drawn.predictions))
         of_many = (notice for notice in image.notices if is_reported_once(notice))
         of_channels = remark_on_channels(drawn.layers, self._session.config.style)
         of_input = self._remark_on_input(image)
@@ -293,6 +297,15 @@ class BatchRunner:
                 progress.reported.add(remark)
                 tell(Notice(remark))
         return Processed(image, self._add_fields(drawn, image) if self._fields else drawn, begun)
+
+    def _in_file(self, prediction: Prediction, image: Preprocessed) -> Prediction:
+        """Return a prediction whose box is in pixels of the file, if it is known where the input lies there."""
+        if prediction.box is None or image.as_given:
+            return prediction
+        placement = self._placement(self._session.model.preparation, image.size)
+        if placement is None:
+            return replace(prediction, box=None)
+        return replace(prediction, box=placement.to_file(prediction.box, orientation=image.orientation, size=image.size))
 
     def _remark_on_input(self, image: Preprocessed) -> str:
         """Return a remark if an input is shown in its own range, because its normalisation is unknown."""
@@ -335,7 +348,9 @@ def _remedy(reason: str) -> str:
         return "channels='all' draws all channels, channels='top:16' the strongest"
     if "scores are not finite" in reason:
         return "views='maps' draws the layers, and names the first one with such values"
-    if "no such class" in reason:
+    if "; confidence=" in reason:
+        return reason.partition("; ")[2]
+    if "no such box" in reason:
         return "targets='top1' takes the best box of the image, if there is one"
     if "no pixel is predicted" in reason:
         return "targets='top1' takes the class of the most pixels, if there is one; views='maps' draws the layers"

@@ -349,7 +349,7 @@ def test_several_state_dicts_without_a_common_name_need_a_choice(save, state):
 
 def test_other_weights_do_not_replace_unreadable_ones(save, state):
     """An average is loaded on request only, also if the model itself was pickled."""
-    for content in ({"model": network(), "ema": state}, {"state_dict": {**state, "x": [3]}, "ema": state}):
+    for content in ({"model": Holder(network()), "ema": state}, {"state_dict": {**state, "x": [3]}, "ema": state}):
         path = save(content)
         with pytest.raises(WeightsError, match=r"refused|no state dict"):
             read_checkpoint(path)

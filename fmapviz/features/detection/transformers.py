@@ -1,0 +1,65 @@
+"""Boxes of the detectors of Hugging Face, selected as the image processor of their type does."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from transformers.models.auto.image_processing_auto import IMAGE_PROCESSOR_MAPPING
+
+from fmapviz.observe.boxes import Boxes, boxes_in, nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import Tensor, nn
+
+_LEAST = 0.5  # of `post_process_object_detection` of transformers
+
+
+def read(
+    network: nn.Module,
+    output: Any,
+    captured: Mapping[str, Any],  # noqa: ARG001  the logits are in the output
+    pixels: Tensor,
+    least: float | None,
+) -> list[Boxes]:  # Any: a class of transformers
+    """Return the boxes of each image; see `fmapviz.core.members.Detector`.
+
+    The differentiated value of a box is the logit of its class for its query.
+    """
+    known: Any = IMAGE_PROCESSOR_MAPPING[type(network.config)]
+    kinds = known.values() if isinstance(known, dict) else known
+    processor = next(kind for kind in kinds if kind is not None)()
+    with torch.no_grad():
+        selected = processor.post_process_object_detection(
+            output, threshold=-1.0, target_sizes=[tuple(pixels.shape[-2:])] * len(pixels)
+        )
+    found = []
+    for each, logits in zip(selected, output.logits, strict=True):
+        boxes = boxes_in(each)
+        scores, rows = _candidates(boxes, logits.detach())
+        boxes = Boxes(
+            boxes.labels,
+            boxes.scores,
+            logits[rows, boxes.labels],
+            boxes.corners,
+            logits=True,
+            least=_LEAST,
+            best=float(scores.max()),
+        )
+        found.append(boxes.above(_LEAST if least is None else least))
+    return found
+
+
+def _candidates(boxes: Boxes, logits: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the scores of all queries for all classes, `(Q, K)`, and the query of each box.
+
+    Some types have a softmax over the classes and none of them, others a sigmoid: the one that gives the boxes' scores.
+    """
+    for scores in (logits.sigmoid(), logits.softmax(-1)[:, :-1]):
+        if bool((boxes.labels < scores.shape[1]).all()):
+            rows = nearest(boxes.scores, boxes.labels, scores)
+            if torch.allclose(scores[rows, boxes.labels], boxes.scores, atol=1e-6):
+                return scores, rows
+    raise AssertionError("scores that are neither of a softmax nor of a sigmoid")

@@ -1,0 +1,111 @@
+"""Boxes of the networks of ultralytics, with its own non-maximum suppression."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from fmapviz.models.sources.ultralytics import unpatched
+from fmapviz.observe.boxes import Boxes, nearest
+
+with unpatched():
+    from ultralytics.nn.modules import OBB, RTDETRDecoder
+
+    try:
+        from ultralytics.utils.nms import non_max_suppression
+    except ImportError:  # before 8.3.190
+        from ultralytics.utils.ops import non_max_suppression
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import nn
+
+# What `YOLO.predict` takes by default: the lowest score, and the overlap of two boxes of one object.
+_LEAST, _OVERLAP, _MOST = 0.25, 0.7, 300
+
+
+def read(
+    network: nn.Module,
+    output: Any,
+    captured: Mapping[str, Any],  # noqa: ARG001  the logits are in the output
+    pixels: Tensor,
+    least: float | None,
+) -> list[Boxes]:  # Any: nested tuples and dicts, by the version of ultralytics
+    """Return the boxes of each image; see `fmapviz.core.members.Detector`.
+
+    The differentiated value of a box is the logit of its class at its anchor, of RT-DETR that of its query.
+    """
+    head: Any = network.model[-1]  # type: ignore[index]  # of ultralytics
+    least = _LEAST if least is None else least
+    if isinstance(head, RTDETRDecoder):
+        return _of_queries(output, pixels, least)
+    found, raw = output
+    found = found[0] if isinstance(found, tuple) else found  # beside the masks' prototypes
+    ends = bool(getattr(head, "end2end", False))
+    logits = _logits(raw, head, ends=ends)  # (N, K, A)
+    rotated = isinstance(head, OBB)
+    with torch.no_grad():
+        kept, rows = non_max_suppression(
+            found.detach().clone(),
+            least,
+            _OVERLAP,
+            max_det=_MOST,
+            nc=head.nc,
+            rotated=rotated,
+            end2end=ends,
+            return_idxs=True,
+        )
+        best = logits.detach().sigmoid().flatten(1).amax(1).tolist()
+    boxes = []
+    for image, (each, found_at) in enumerate(zip(kept, rows, strict=True)):
+        labels, own = each[:, 5].long(), found_at.long().view(-1)
+        if ends:  # these are rows of the head's own selection
+            own = nearest(each[:, 4], labels, logits[image].detach().sigmoid().mT)
+        corners = _around(each[:, :4], each[:, -1]) if rotated and not ends else each[:, :4]
+        values = logits[image, labels, own]
+        boxes.append(Boxes(labels, each[:, 4], values, corners, logits=True, least=least, best=best[image]))
+    return boxes
+
+
+def feeds(network: nn.Module) -> tuple[str, ...]:
+    """Return the paths of the modules whose outputs the head reads, one for each scale."""
+    head: Any = network.model[-1]  # type: ignore[index]  # of ultralytics
+    sources = head.f if isinstance(head.f, list) else [head.f]
+    return tuple(f"model.{source if source >= 0 else head.i + source}" for source in sources)
+
+
+def _logits(raw: Any, head: Any, *, ends: bool) -> Tensor:  # Any: see `read`
+    """Return the logits of all classes at all anchors, `(N, K, A)`."""
+    raw = raw["one2one" if ends else "one2many"] if isinstance(raw, dict) and "one2one" in raw else raw
+    if isinstance(raw, dict):
+        return raw["scores"]  # type: ignore[no-any-return]
+    maps = raw[0] if isinstance(raw[0], list) else raw  # before 8.4: distances and logits of each scale
+    return torch.cat([each.flatten(2) for each in maps], 2)[:, 4 * head.reg_max :][:, : head.nc]
+
+
+def _of_queries(output: Any, pixels: Tensor, least: float) -> list[Boxes]:  # Any: see `read`
+    found, raw = output
+    logits = raw[1][-1]  # (N, Q, K) of the last layer of the decoder
+    height, width = pixels.shape[-2:]
+    size = found.new_tensor([width, height, width, height])
+    boxes = []
+    for each, own in zip(found.detach(), logits, strict=True):
+        scores, labels = each[:, 4:].max(1)
+        rows = (scores > least).nonzero().view(-1)
+        centres, sides = each[rows, :2], each[rows, 2:4]
+        corners = torch.cat([centres - sides / 2, centres + sides / 2], 1) * size
+        best = float(scores.max())
+        chosen = Boxes(labels[rows], scores[rows], own[rows, labels[rows]], corners, logits=True, least=least, best=best)
+        boxes.append(chosen.sorted())
+    return boxes
+
+
+def _around(boxes: Tensor, angles: Tensor) -> Tensor:
+    """Return the upright rectangles around turned ones, given by centre, width, height and angle in radians."""
+    cosine, sine = angles.cos().abs(), angles.sin().abs()
+    width, height = boxes[:, 2], boxes[:, 3]
+    half = torch.stack([width * cosine + height * sine, width * sine + height * cosine], 1) / 2
+    return torch.cat([boxes[:, :2] - half, boxes[:, :2] + half], 1)

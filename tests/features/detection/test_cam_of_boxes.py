@@ -1,0 +1,118 @@
+"""Class activation maps of boxes, of each scale and of all."""
+
+from __future__ import annotations
+
+import captum.attr
+import numpy as np
+import pytest
+import torch
+from cases import thorough
+from extras import needs
+from PIL import Image
+from torch import nn
+from yolo import confident, saved
+
+import fmapviz
+from fmapviz.errors import RequestError
+from fmapviz.models.load import load_model
+
+feeds = pytest.importorskip("fmapviz.features.detection.yolo").feeds
+pytestmark = needs("ultralytics", "ultralytics")
+
+SCALES = ("model.16", "model.19", "model.22")
+BOXES = ("box1", "box2", "box3", "box4", "box5")
+
+
+@pytest.fixture
+def network(tmp_path):
+    return saved(tmp_path, "yolo11n.yaml", confident)
+
+
+@pytest.fixture
+def photo(tmp_path):
+    pixels = np.random.default_rng(1).integers(0, 255, (96, 96, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "photo.png")
+    return tmp_path / "photo.png"
+
+
+class Logit(nn.Module):
+    """Returns the logit of one class at one anchor."""
+
+    def __init__(self, module, label, anchor):
+        super().__init__()
+        self.module, self.label, self.anchor = module, label, anchor
+
+    def forward(self, batch):
+        return self.module(batch)[1]["scores"][:, self.label, self.anchor]
+
+
+def test_the_map_of_a_box_is_that_of_captum_on_its_logit_at_each_scale(network, photo, tmp_path):
+    model = load_model(str(network))
+    batch = fmapviz.load_image(photo, model)
+    with torch.no_grad():
+        logits = model.module(batch)[1]["scores"][0]
+    anchor, label = divmod(int(logits.mT.flatten().argmax()), len(logits))
+    for scale in SCALES:
+        found = fmapviz.cam(model, batch, target="top1", layer=scale)
+        assert found.target == (label,)
+        assert float(found.logit) == pytest.approx(float(logits[label, anchor]))
+        oracle = captum.attr.LayerGradCam(Logit(model.module, label, anchor), model.module.get_submodule(scale))
+        expected = oracle.attribute(batch, None)[0, 0].detach()
+        assert torch.allclose(found.raw[0], expected, atol=1e-6 * float(expected.abs().max() + 1e-12), rtol=1e-5)
+
+
+def test_maps_of_all_scales_and_the_largest_of_them_are_drawn(network, photo, tmp_path):
+    model = load_model(str(network))
+    batch = fmapviz.load_image(photo, model)
+    found = fmapviz.cam(model, batch, target="box1")
+    assert found.layer == "fused"
+    heats = [fmapviz.cam(model, batch, target="box1", layer=scale).map[0] for scale in SCALES]
+    assert torch.equal(found.map[0], torch.stack(heats).amax(0))
+    assert float(found.map.max()) == 1
+    options = {"views": "gradcam", "targets": "box1,box2", "to": "png"}
+    run = fmapviz.visualize(str(network), photo, out=tmp_path / "out", **options)
+    drawn = {tuple(path.stem.partition("_")[2].rsplit(".", 2)[:2]) for path in run.directory.rglob("*.gradcam.png")}
+    assert {("fused", "box1"), ("fused", "box2")} < drawn
+    assert {layer for layer, _ in drawn} <= {"fused", *SCALES}
+
+
+def test_five_boxes_take_one_forward_pass_and_five_backward_passes(network, photo, monkeypatch, tmp_path):
+    model = load_model(str(network))
+    forward, backward, differentiate = [], [], torch.autograd.grad
+    model.module.register_forward_hook(lambda *_: forward.append(1))
+    monkeypatch.setattr(
+        torch.autograd, "grad", lambda *args, **options: (backward.append(1), differentiate(*args, **options))[1]
+    )
+    options = {"views": "gradcam", "targets": ",".join(BOXES), "to": "png", "workers": 1, "out": tmp_path}
+    run = fmapviz.visualize(model, photo, **options)
+    assert (run.done, len(forward), len(backward)) == (1, 1, 5)
+    drawn = {path.stem.rsplit(".", 2)[1] for path in run.directory.rglob("*.gradcam.png")}
+    assert drawn == {*BOXES}
+
+
+def test_nothing_found_names_the_threshold_that_shows_something(photo, tmp_path):
+    network = saved(tmp_path)
+    model = load_model(str(network))
+    with pytest.raises(RequestError, match=r"no such box in the image with a score above 0\.25"):
+        fmapviz.cam(model, fmapviz.load_image(photo, model), target="box1")
+    run = fmapviz.visualize(str(network), photo, out=tmp_path, views="gradcam", to="png", targets="box1")
+    ((failure,),) = [run.failures]
+    assert "no box has a score above 0.25: the highest is" in failure.message
+    assert failure.hint.startswith("confidence=")
+    lower = float(failure.hint.split()[0].partition("=")[2])
+    again = fmapviz.visualize(str(network), photo, out=tmp_path, views="gradcam", to="png", targets="box1", confidence=lower)
+    assert (again.done, again.failed) == (1, 0)
+
+
+@pytest.mark.parametrize("name", [*thorough("yolo26n.yaml", "yolov8n.yaml", "rtdetr-resnet50.yaml")])
+def test_the_scales_are_what_the_head_reads(name):
+    model = load_model(f"ultralytics:{name}")
+    read = []
+    model.module.model[-1].register_forward_pre_hook(lambda _, given: read.extend(given[0]))
+    outputs = {}
+    for path in feeds(model.module):
+        keep = lambda _module, _given, output, path=path: outputs.update({path: output})  # noqa: E731
+        model.module.get_submodule(path).register_forward_hook(keep)
+    with torch.no_grad():
+        model.module(torch.rand(1, 3, 64, 64))
+    assert [id(each) for each in outputs.values()] == [id(each) for each in read]

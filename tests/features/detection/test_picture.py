@@ -1,0 +1,87 @@
+"""The picture of the boxes."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from image_files import pixels_of, save_pixels
+from torch import nn
+
+import fmapviz
+from fmapviz.config import InputOptions
+from fmapviz.errors import RequestError
+from fmapviz.features.detection.picture import BoxedInput, draw_boxes
+
+AS_IT_IS = InputOptions(fit="none", mean=(0, 0, 0), std=(1, 1, 1))
+
+
+class Planted(nn.Module):
+    """Finds the brightest square of 8 pixels, and a weak box at the upper left."""
+
+    classes = ("none", "spot")
+
+    def __init__(self):
+        super().__init__()
+        self.sum = nn.Conv2d(3, 1, 8, stride=8, bias=False)
+        nn.init.constant_(self.sum.weight, 1 / 192)
+
+    def forward(self, batch):
+        found = []
+        for each in self.sum(batch)[:, 0]:
+            row, column = divmod(int(each.argmax()), each.shape[1])
+            corners = torch.tensor([[0.0, 0, 4, 4], [8.0 * column, 8.0 * row, 8.0 * column + 8, 8.0 * row + 8]])
+            scores = torch.stack([0.1 * each[0, 0].sigmoid(), each.max()])
+            found.append({"boxes": corners, "labels": torch.tensor([0, 1]), "scores": scores})
+        return found
+
+
+@pytest.fixture
+def photo(tmp_path):
+    pixels = np.full((64, 64, 3), 40, np.uint8)
+    pixels[24:32, 40:48] = 250
+    return save_pixels(tmp_path / "photo.png", pixels)
+
+
+def test_a_planted_object_is_boxed_in_picture_predictions_and_record(photo, tmp_path):
+    run = fmapviz.visualize(
+        Planted(),
+        photo,
+        out=tmp_path / "out",
+        views="boxes,gradcam",
+        targets="box1",
+        layers="sum",
+        to="png,html",
+        predictions=2,
+        preprocessing=AS_IT_IS,
+    )
+    (unit,) = [path.parent for path in run.directory.rglob("unit.json") if (path.parent / "input.png").exists()]
+    record = json.loads((unit / "unit.json").read_text())
+    assert [each["class"] for each in record["predictions"]] == ["spot", "none"]
+    assert record["predictions"][0]["box"] == [40, 24, 48, 32]
+    (picture,) = unit.glob("*boxes*.png")
+    drawn, seen = pixels_of(picture), pixels_of(photo)
+    drawn = drawn if drawn.ndim == 3 else np.repeat(drawn[..., None], 3, 2)
+    changed = (drawn[: len(seen)] != seen).any(2)
+    assert changed[24, 40:48].all()
+    assert changed[24:32, 40].all()
+    assert not changed[26:30, 42:46].any()
+    (heat,) = unit.glob("*box1.gradcam.png")
+    assert heat.exists()
+
+
+@pytest.mark.parametrize("scale", [1, 3])
+def test_boxes_of_any_place_are_drawn_within_the_picture(scale):
+    seen = np.zeros((40, 50), np.uint8)
+    corners = np.float32([[-20, -5, 10, 20], [45, 30, 90, 80], [10, 10, 10, 10], [60, 60, 70, 70], [5, 5, 2, 2]])
+    found = BoxedInput(corners, (0, 1, 2, 3, 4), ("a", "b" * 90, "c", "é\n", ""), "")
+    drawn = draw_boxes(found, seen, scale=scale, text_size=12)
+    assert drawn.shape == (40 * scale, 50 * scale, 3)
+    assert drawn[19 * scale, 5 * scale].any()
+
+
+def test_a_network_without_boxes_is_refused(photo, tmp_path):
+    with pytest.raises(RequestError, match="the network returns no boxes"):
+        fmapviz.visualize("shapesnet", photo, out=tmp_path, views="boxes", to="png")
