@@ -89,7 +89,7 @@ def run(
     models, weights, views and formats.
 
     Exit codes: 0 all done; 1 a bug; 2 wrong request; 3 some inputs failed; 4 nothing could be drawn; 5 the output could
-    not be written; 6 refused, the directory belongs to something else; 129, 130, 143
+    not be written; 6 refused, the directory belongs to something else, or the run does not fit on the disk; 129, 130, 143
     interrupted.
     """
     _check_model(model, inputs or [])
