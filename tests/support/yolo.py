@@ -74,17 +74,33 @@ def tensors_in(output):
 
 def saved(place, name="yolo11n.yaml", change=None, **options):
     """Return a file of an untrained network, as `YOLO.save` writes it, with its content changed by a function."""
+    path = Path(place) / "best.pt"
+    if change is confident:
+        path.write_bytes(_confident(name, **options))
+        return path
+    path.write_bytes(_saved(name, **options))
+    if change:
+        _change(path, change)
+    return path
+
+
+def _change(path, change):
     import torch
 
     from fmapviz.models.sources.ultralytics import unpatched
 
-    path = Path(place) / "best.pt"
-    path.write_bytes(_saved(name, **options))
-    if change:
-        with unpatched():
-            content = torch.load(path, weights_only=False)
-            torch.save(change(content) or content, path)
-    return path
+    with unpatched():
+        content = torch.load(path, weights_only=False)
+        torch.save(change(content) or content, path)
+
+
+@cache
+def _confident(name, **options):
+    with TemporaryDirectory() as place:
+        path = Path(place, "best.pt")
+        path.write_bytes(_saved(name, **options))
+        _change(path, confident)
+        return path.read_bytes()
 
 
 def confident(content):

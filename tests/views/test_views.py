@@ -28,7 +28,8 @@ from fmapviz.views import maps as maps_view
 from fmapviz.views.base import LayerMaps
 
 VIEWS = registry.views()
-OF_ANY = [name for name, view in VIEWS.items() if view.networks == 1 and name not in {"attention", "rollout"}]  # network
+OF_OTHERS = {"attention", "rollout", "boxes"}  # networks than a classifier of convolutions
+OF_ANY = [name for name, view in VIEWS.items() if view.networks == 1 and name not in OF_OTHERS]
 DRAWN = {"maps": "output", "inputs": "input", "grads": "gradient", "grad-inputs": "input gradient", "histogram": "output"}
 REDUCED = {"mean", "max", "contact"}
 

@@ -25,8 +25,8 @@ from fmapviz.core import registry
 from fmapviz.store.verify import verify
 
 assert fmapviz.__file__.startswith(sys.argv[1])
-of_attention = {"attention", "rollout"}  # which the network has not
-views = [name for name, view in registry.views().items() if view.networks == 1 and name not in of_attention]
+others = {"attention", "rollout", "boxes"}  # of what the network has not
+views = [name for name, view in registry.views().items() if view.networks == 1 and name not in others]
 formats = [name for name, form in registry.formats().items() if form.networks == 1 and not form.requires]
 run = fmapviz.visualize(
     "shapesnet", sys.argv[2], out="runs", views=views, to=formats, layers=["features"],

@@ -273,14 +273,14 @@ def test_outputs_that_are_unlikely_maps_are_chosen_last():
 
 
 @pytest.mark.thorough
-def test_the_default_layer_of_a_detector_is_in_its_backbone():
+def test_the_default_layers_of_a_detector_are_those_that_its_head_reads():
     torch.manual_seed(0)
     network = models.detection.ssdlite320_mobilenet_v3_large(
         weights=None, weights_backbone=None, num_classes=3, score_thresh=0.0
     ).eval()
     model = as_model(network, forward=lambda module, batch: module(list(batch)))
     found = fmapviz.cam(replace(model, classes=()), torch.rand(1, 3, 320, 320), target="top1")
-    assert found.layer.startswith("backbone")
+    assert found.layer == "fused"
 
 
 def test_the_default_layer_of_a_vision_transformer_with_a_zero_head_is_the_same():

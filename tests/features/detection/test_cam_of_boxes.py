@@ -61,6 +61,7 @@ def test_the_map_of_a_box_is_that_of_captum_on_its_logit_at_each_scale(network, 
         assert torch.allclose(found.raw[0], expected, atol=1e-6 * float(expected.abs().max() + 1e-12), rtol=1e-5)
 
 
+@pytest.mark.thorough
 def test_maps_of_all_scales_and_the_largest_of_them_are_drawn(network, photo, tmp_path):
     model = load_model(str(network))
     batch = fmapviz.load_image(photo, model)

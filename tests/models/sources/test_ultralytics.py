@@ -126,8 +126,8 @@ def print_nothing(*_):
     [
         ("yolo11n.yaml", None),
         ("yolov8n.yaml", fuse),
-        ("yolo26n.yaml", average),
         *thorough(
+            ("yolo26n.yaml", average),
             *(("yolo11n.yaml", change) for change in (average, fuse)),
             *(("yolo26n.yaml", change) for change in (None, fuse)),
             *((f"{name}.yaml", None) for name in ("yolov5n", "yolov9t", "yolov10n", "yolo12n", "rtdetr-resnet50")),
@@ -153,7 +153,7 @@ def test_a_trained_network_of_every_task_is_loaded(task, tmp_path):
     assert f" to {side}x{side}" in model.preparation.description
 
 
-@pytest.mark.parametrize("size", [(64, 64), (48, 64), (64, 31), (1, 64)])
+@pytest.mark.parametrize("size", [(64, 31), *thorough((64, 64), (48, 64), (1, 64))])
 def test_pictures_are_prepared_as_ultralytics_does(size, tmp_path):
     model = load_model("ultralytics:yolo11n.yaml", preprocessing=InputOptions(size=(64, 64)))
     picture = np.random.default_rng(0).integers(0, 255, (*size, 3), dtype=np.uint8)
@@ -252,7 +252,7 @@ def test_a_file_of_the_repository_of_yolov5_says_what_to_install(tmp_path, monke
     assert "git clone" in caught.value.hint
 
 
-@pytest.mark.parametrize("share", [0, 0.01, 0.5, 0.999])
+@pytest.mark.parametrize("share", [0.5, *thorough(0, 0.01, 0.999)])
 def test_a_file_that_is_cut_off_is_damaged(share, tmp_path):
     path = saved(tmp_path)
     whole = path.read_bytes()
