@@ -153,7 +153,7 @@ def test_a_trained_network_of_every_task_is_loaded(task, tmp_path):
     assert f" to {side}x{side}" in model.preparation.description
 
 
-@pytest.mark.parametrize("size", [(64, 31), *thorough((64, 64), (48, 64), (1, 64))])
+@pytest.mark.parametrize("size", [(64, 31), *thorough(*((size,) for size in [(64, 64), (48, 64), (1, 64)]))])
 def test_pictures_are_prepared_as_ultralytics_does(size, tmp_path):
     model = load_model("ultralytics:yolo11n.yaml", preprocessing=InputOptions(size=(64, 64)))
     picture = np.random.default_rng(0).integers(0, 255, (*size, 3), dtype=np.uint8)
