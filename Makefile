@@ -5,8 +5,8 @@ BIN := $(VENV)/bin
 PYTHON ?= $(shell test -x $(BIN)/python && echo $(BIN)/python || echo python3)
 RUNTIME := $(VENV)/.runtime
 DEV := $(VENV)/.dev
-# One more than the cores: each worker waits a while for processes that it has started. Each takes a gigabyte of memory.
-WORKERS := $(shell cores=$$(getconf _NPROCESSORS_ONLN); echo $$((cores < 16 ? cores + 1 : 16)))
+# One for each core: a further one collects and imports all once more, which takes longer than others wait. Each has a gigabyte.
+WORKERS := $(shell cores=$$(getconf _NPROCESSORS_ONLN); echo $$((cores < 16 ? cores : 16)))
 PYTEST = $(BIN)/pytest -n $(WORKERS) --dist worksteal --store-durations
 BROWSERS := chromium-headless-shell chromium chromium-browser google-chrome google-chrome-stable
 
