@@ -255,9 +255,9 @@ class Detector(NamedMember):
         captures: Paths of modules whose outputs `read` needs, of those that the network has.
         feeds: Reference of a function of the network that returns the paths of the modules whose outputs its head reads, of
             all scales; empty: heat maps are of a layer as of any other network.
-        read: Reference of a function of the network, its output, the outputs of these modules by their paths, the
-            preprocessed images `(N, ...)`, and the lowest score of a box that counts, None for the network's own, which
-            returns the `fmapviz.observe.boxes.Boxes` of each image.
+        read: Reference of a function of a `fmapviz.observe.forward_record.ForwardRecord`, with the output of the network and
+            of these modules, and of the lowest score of a box that counts, None for the network's own. It returns the
+            `fmapviz.observe.boxes.Boxes` of each image.
     """
 
     classes: str

@@ -429,7 +429,7 @@ FORKS = sys.platform == "linux"  # elsewhere a fork beside threads is not safe, 
 
 
 def trim_memory() -> None:
-    """Give the memory that is free in this process back to the system; a fork would hold it too."""
+    """Return the memory that is free in this process to the system; a fork would hold it too."""
     import ctypes
 
     with suppress(AttributeError):  # not the C library of GNU

@@ -6,7 +6,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -123,7 +123,7 @@ class ForwardRecord:
     inputs: list[GraphPoint] = field(default_factory=list)
     kept: list[GraphPoint] = field(default_factory=list)
     vectors: list[FeatureMap] = field(default_factory=list)
-    captured: dict[str, object] = field(default_factory=dict)
+    captured: dict[str, Any] = field(default_factory=dict)  # Any: whatever a module returns
     places: Places | None = None
     known: dict[tuple[object, tuple[Index | None, ...]], Tensor] = field(default_factory=dict)
 

@@ -77,5 +77,5 @@ class ScoreReader:
 
 
 def _boxes_of(record: ForwardRecord, family: Detector, least: float | None) -> list[Boxes]:
-    found: list[Boxes] = load(family.read)(record.network, record.output, record.captured, record.pixels, least)
+    found: list[Boxes] = load(family.read)(record, least)
     return found

@@ -109,7 +109,7 @@ class BoxObserver(PassObserver):
         self._output = plan.output
 
     def begin(self, current: RunningPass) -> None:
-        """Let the pass run to its end, where the boxes are."""
+        """Run the pass to its end, where the boxes are."""
         current.enough = None
 
     def finish(self, current: RunningPass) -> None:

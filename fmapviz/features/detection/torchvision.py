@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from torchvision.models.detection import FCOS, FasterRCNN
 from torchvision.models.detection.ssd import SSD
@@ -15,23 +15,20 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
+    from fmapviz.observe.forward_record import ForwardRecord
 
-def read(
-    network: nn.Module,
-    output: Any,
-    captured: Mapping[str, Any],
-    pixels: Tensor,  # noqa: ARG001  boxes are returned in pixels
-    least: float | None,
-) -> list[Boxes]:  # Any: lists, tuples and dicts of tensors
+
+def read(record: ForwardRecord, least: float | None) -> list[Boxes]:
     """Return the boxes of each image; see `fmapviz.core.members.Detector`.
 
     The differentiated value of a box is the logit of its class: of Faster R-CNN and its kin that of its region, of FCOS that
     of its point, of the others that of its anchor.
     """
+    network, output = record.network, cast("list[dict[str, Tensor]]", record.output)
     part: Any = network.roi_heads if isinstance(network, FasterRCNN) else network
     first = 1 if isinstance(network, FasterRCNN | SSD) else 0  # behind the background
     found = []
-    for each, (logits, scores) in zip(output, _candidates(network, captured), strict=True):
+    for each, (logits, scores) in zip(output, _candidates(network, record.captured), strict=True):
         boxes, known = boxes_in(each), scores[:, first:]
         values = logits[nearest(boxes.scores, boxes.labels, scores), boxes.labels]
         best = float(known.max()) if known.numel() else None

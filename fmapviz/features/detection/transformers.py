@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from transformers.models.auto.image_processing_auto import IMAGE_PROCESSOR_MAPPING
@@ -10,24 +10,19 @@ from transformers.models.auto.image_processing_auto import IMAGE_PROCESSOR_MAPPI
 from fmapviz.observe.boxes import Boxes, boxes_in, nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from torch import Tensor
 
-    from torch import Tensor, nn
+    from fmapviz.observe.forward_record import ForwardRecord
 
 _LEAST = 0.5  # of `post_process_object_detection` of transformers
 
 
-def read(
-    network: nn.Module,
-    output: Any,
-    captured: Mapping[str, Any],  # noqa: ARG001  the logits are in the output
-    pixels: Tensor,
-    least: float | None,
-) -> list[Boxes]:  # Any: a class of transformers
+def read(record: ForwardRecord, least: float | None) -> list[Boxes]:
     """Return the boxes of each image; see `fmapviz.core.members.Detector`.
 
     The differentiated value of a box is the logit of its class for its query.
     """
+    network, output, pixels = cast(Any, record.network), cast(Any, record.output), record.pixels  # classes of transformers
     known: Any = IMAGE_PROCESSOR_MAPPING[type(network.config)]
     kinds = known.values() if isinstance(known, dict) else known
     processor = next(kind for kind in kinds if kind is not None)()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
@@ -19,29 +19,24 @@ with unpatched():
         from ultralytics.utils.ops import non_max_suppression
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from torch import nn
+
+    from fmapviz.observe.forward_record import ForwardRecord
 
 # What `YOLO.predict` takes by default: the lowest score, and the overlap of two boxes of one object.
 _LEAST, _OVERLAP, _MOST = 0.25, 0.7, 300
 
 
-def read(
-    network: nn.Module,
-    output: Any,
-    captured: Mapping[str, Any],  # noqa: ARG001  the logits are in the output
-    pixels: Tensor,
-    least: float | None,
-) -> list[Boxes]:  # Any: nested tuples and dicts, by the version of ultralytics
+def read(record: ForwardRecord, least: float | None) -> list[Boxes]:
     """Return the boxes of each image; see `fmapviz.core.members.Detector`.
 
     The differentiated value of a box is the logit of its class at its anchor, of RT-DETR that of its query.
     """
-    head: Any = network.model[-1]  # type: ignore[index]  # of ultralytics
+    network, output = cast(Any, record.network), cast(Any, record.output)  # nested tuples and dicts, by the version
+    head = network.model[-1]
     least = _LEAST if least is None else least
     if isinstance(head, RTDETRDecoder):
-        return _of_queries(output, pixels, least)
+        return _of_queries(output, record.pixels, least)
     found, raw = output
     found = found[0] if isinstance(found, tuple) else found  # beside the masks' prototypes
     ends = bool(getattr(head, "end2end", False))
