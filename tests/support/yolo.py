@@ -131,9 +131,12 @@ def confident(content):
 
 @cache
 def _saved(name, **options):
+    import torch
+
     from fmapviz.models.sources.ultralytics import ultralytics, unpatched
 
-    with unpatched(), TemporaryDirectory() as place:
+    with unpatched(), TemporaryDirectory() as place, torch.random.fork_rng():
+        torch.manual_seed(0)
         facade = ultralytics.RTDETR if name.startswith("rtdetr") else ultralytics.YOLO
         network = facade(name)
         if options:

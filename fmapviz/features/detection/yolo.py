@@ -11,7 +11,8 @@ from fmapviz.models.sources.ultralytics import unpatched
 from fmapviz.observe.boxes import Boxes, nearest
 
 with unpatched():
-    from ultralytics.nn.modules import OBB, RTDETRDecoder
+    from ultralytics.nn.modules import OBB, RTDETRDecoder, Segment
+    from ultralytics.utils.ops import process_mask
 
     try:
         from ultralytics.utils.nms import non_max_suppression
@@ -30,7 +31,8 @@ _LEAST, _OVERLAP, _MOST = 0.25, 0.7, 300
 def read(record: ForwardRecord, least: float | None) -> list[Boxes]:
     """Return the boxes of each image; see `fmapviz.core.members.Detector`.
 
-    The differentiated value of a box is the logit of its class at its anchor, of RT-DETR that of its query.
+    The differentiated value of a box is the logit of its class at its anchor, of RT-DETR that of its query. A box whose
+    mask is empty is left out, as ultralytics does.
     """
     network, output = cast(Any, record.network), cast(Any, record.output)  # nested tuples and dicts, by the version
     head = network.model[-1]
@@ -38,7 +40,8 @@ def read(record: ForwardRecord, least: float | None) -> list[Boxes]:
     if isinstance(head, RTDETRDecoder):
         return _of_queries(output, record.pixels, least)
     found, raw = output
-    found = found[0] if isinstance(found, tuple) else found  # beside the masks' prototypes
+    prototypes = _prototypes(output) if isinstance(head, Segment) else None
+    found = found[0] if isinstance(found, tuple) else found
     ends = bool(getattr(head, "end2end", False))
     logits = _logits(raw, head, ends=ends)  # (N, K, A)
     rotated = isinstance(head, OBB)
@@ -55,8 +58,10 @@ def read(record: ForwardRecord, least: float | None) -> list[Boxes]:
         )
         best = logits.detach().sigmoid().flatten(1).amax(1).tolist()
     boxes = []
-    for image, (each, found_at) in enumerate(zip(kept, rows, strict=True)):
-        labels, own = each[:, 5].long(), found_at.long().view(-1)
+    for image, (every, found_at) in enumerate(zip(kept, rows, strict=True)):
+        seen = slice(None) if prototypes is None else _has_pixels(every, prototypes[image], record.pixels.shape[2:])
+        each, own = every[seen], found_at.long().view(-1)[seen]
+        labels = each[:, 5].long()
         if ends:  # these are rows of the head's own selection
             own = nearest(each[:, 4], labels, logits[image].detach().sigmoid().mT)
         corners = _around(each[:, :4], each[:, -1]) if rotated and not ends else each[:, :4]
@@ -79,6 +84,19 @@ def _logits(raw: Any, head: Any, *, ends: bool) -> Tensor:  # Any: see `read`
         return raw["scores"]  # type: ignore[no-any-return]
     maps = raw[0] if isinstance(raw[0], list) else raw  # before 8.4: distances and logits of each scale
     return torch.cat([each.flatten(2) for each in maps], 2)[:, 4 * head.reg_max :][:, : head.nc]
+
+
+def _prototypes(output: Any) -> Tensor:  # Any: see `read`
+    """Return the maps that masks are weighted sums of, `(N, M, H, W)`."""
+    found, raw = output
+    prototypes = found[1] if isinstance(found, tuple) else raw[-1]  # before 8.4
+    return prototypes.detach()  # type: ignore[no-any-return]
+
+
+def _has_pixels(rows: Tensor, prototypes: Tensor, size: torch.Size) -> Tensor:
+    """Return for each box whether a pixel of its mask lies in it, `(B)`; `size` is height and width of the input."""
+    masks = process_mask(prototypes, rows[:, 6:], rows[:, :4], size, upsample=True) if len(rows) else rows
+    return cast("Tensor", masks.flatten(1).amax(1) > 0)
 
 
 def _of_queries(output: Any, pixels: Tensor, least: float) -> list[Boxes]:  # Any: see `read`
