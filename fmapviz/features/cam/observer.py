@@ -194,13 +194,11 @@ class CamObserver(PassObserver):
         """
         record, scores, methods = current.record, current.scores, self.of_layers.values()
         assert scores
-        chosen, is_certain = Chosen(), True
         scales = [point for point in find_maps(record, scores) if point.layer.name in self._feeds][::-1]
-        if scales and not any(method.exact or method.sheet for method in methods):
-            chosen = Chosen(scales=tuple(point.name for point in scales))
-        elif any(not method.exact for method in methods):
+        chosen, is_certain = Chosen(scales=tuple(point.name for point in scales)), True
+        if any(method.sheet or not (method.exact or scales) for method in methods):
             last = find_last(record, scores, indices)
-            chosen, is_certain = Chosen(layer=last.point.name), last.certain
+            chosen, is_certain = replace(chosen, layer=last.point.name), last.certain
             record.known[last.point.identity, tuple(indices)] = last.gradient
         if any(method.sheet for method in methods):
             maps = [point for point in find_maps(record, scores) if point.edge is not None][::-1]
@@ -270,7 +268,7 @@ class CamObserver(PassObserver):
         pooled = chosen.pooled if self.pooling else ""  # the scores of these images may not be finite
         points = {}
         for view, method in self.of_layers.items():
-            names = chosen.rows if method.sheet else [pooled if method.exact else chosen.layer, *chosen.scales]
+            names = chosen.rows if method.sheet else (pooled,) if method.exact else chosen.scales or (chosen.layer,)
             points[view] = [kept[name] for name in names if name in kept]
         return points
 
@@ -296,10 +294,10 @@ class CamObserver(PassObserver):
         heats = [
             heat for point in self._points[view] if (heat := self._draw_layer(current, view, point, targets)) is not None
         ]
-        if heats and self._chosen.scales:
+        if heats and self._is_fused(view):
             last = max(point.feature_map.index for point in self._points[view])
             layer = LayerResult(FUSED, "", 1, last, tuple(heats[0].shape[1:]))
-            self._add(current, view, torch.stack(heats).amax(0), layer, targets)
+            self._add(current, view, torch.stack(heats).amax(0), layer, targets, ends=(0.0, 1.0))
 
     def _draw_layer(self, current: ClassPass, view: str, point: GraphPoint, targets: Targets) -> Tensor | None:
         """Draw the map of a layer, and return it as it is drawn, `(N, H, W)`; None if there is none."""
@@ -312,8 +310,9 @@ class CamObserver(PassObserver):
             if gradient is None:
                 results.note([view], point.name, point.why_no_gradient())
                 return None
-            if self._chosen.scales and not bool(gradient.any()):  # another scale found the box
-                return None
+            if self._is_fused(view):  # another one may have found the box, and in each image another
+                alive = gradient.flatten(1).any(1).tolist()
+                targets = [target if flows else None for target, flows in zip(targets, alive, strict=True)]
             captured["gradients"] = record.maps(point, gradient)
             if not bool(captured["gradients"].any()) and bool(gradient.any()):
                 results.note([view], point.name, record.why_only_prefix())
@@ -333,6 +332,10 @@ class CamObserver(PassObserver):
                 record.places.unframed[own.name] = None
         return self._add(current, view, raw, layer, targets)
 
+    def _is_fused(self, view: str) -> bool:
+        """Return True if the layers of a view are the scales of a detector."""
+        return bool(self._chosen.scales) and not self.of_layers[view].sheet
+
     def _draw_pixels(self, current: ClassPass, view: str, targets: Targets) -> None:
         gradient, results = current.gradients.get(id(self._pixels)), current.results
         if gradient is None:
@@ -343,12 +346,22 @@ class CamObserver(PassObserver):
             results.remarks.append(_PIXELS_OF_CLIPS)
         self._add(current, view, raw, LayerResult("", "", call=1, index=0, shape=tuple(raw.shape[1:])), targets)
 
-    def _add(self, current: ClassPass, view: str, raw: Tensor, layer: LayerResult, targets: Targets) -> Tensor:
+    def _add(
+        self,
+        current: ClassPass,
+        view: str,
+        raw: Tensor,
+        layer: LayerResult,
+        targets: Targets,
+        *,
+        ends: tuple[float, float] | None = None,
+    ) -> Tensor:
+        """Draw a map, scaled between its own extremes unless `ends` or the whole run says others, and return it."""
         method, record = self.observation.methods[view], current.record
         size = picture_size(record.pixels) or (raw.shape[1], raw.shape[2])
         limits = self._limits(view, layer, targets)
         colormap = method.view.colormap or HEAT_COLORMAP
-        heat, low, high = heat_and_ends(raw, size, layer.centres, limits=limits)
+        heat, low, high = heat_and_ends(raw, size, layer.centres, limits=limits or ends)
 
         def make(raw: NDArray[np.float32], heat: NDArray[np.float32], *, low: float, high: float) -> HeatMap:
             pixels = (heat * np.float32(255) + np.float32(0.5)).astype(np.uint8)

@@ -77,6 +77,39 @@ def test_maps_of_all_scales_and_the_largest_of_them_are_drawn(network, photo, tm
     assert {layer for layer, _ in drawn} <= {"fused", *SCALES}
 
 
+def heat_maps_in(directory):
+    """Return the layers with a heat map, by image."""
+    found = {}
+    for path in directory.rglob("*.gradcam.png"):
+        found.setdefault(path.parent.name, set()).add(path.name.partition("_")[2].partition(".box")[0])
+    return found
+
+
+def test_scales_of_an_image_do_not_depend_on_those_of_others_in_its_batch(network, tmp_path):
+    photos = [np.random.default_rng(0).integers(0, 255, (96, 96, 3), dtype=np.uint8), np.full((112, 96, 3), 128, np.uint8)]
+    for number, pixels in enumerate(photos):
+        Image.fromarray(pixels).save(tmp_path / f"{number}.png")
+    options = {"views": "gradcam", "targets": "box1", "to": "png", "workers": 1}
+    alone, together = (
+        fmapviz.visualize(str(network), sorted(tmp_path.glob("?.png")), out=tmp_path / f"{size}", batch_size=size, **options)
+        for size in (1, 2)
+    )
+    layers = heat_maps_in(alone.directory)
+    assert layers == {"0.png": {"model.16", "fused"}, "1.png": {*SCALES, "fused"}}
+    assert heat_maps_in(together.directory) == layers
+    assert not [notice for notice in together.notices if "mixes" in notice or "zero everywhere" in notice]
+
+
+def test_the_layers_of_a_view_do_not_depend_on_other_views(network, photo, tmp_path):
+    options = {"targets": "box1", "to": "png", "workers": 1}
+    alone = fmapviz.visualize(str(network), photo, out=tmp_path / "alone", views="gradcam", **options)
+    beside = fmapviz.visualize(str(network), photo, out=tmp_path / "beside", views="gradcam,sheet", **options)
+    assert heat_maps_in(beside.directory) == heat_maps_in(alone.directory)
+    for path in alone.directory.rglob("*.gradcam.png"):
+        assert (beside.directory / path.relative_to(alone.directory)).read_bytes() == path.read_bytes()
+    assert len([*beside.directory.rglob("sheet.png")]) == 1
+
+
 def test_five_boxes_take_one_forward_pass_and_five_backward_passes(network, photo, monkeypatch, tmp_path):
     model = load_model(str(network))
     forward, backward, differentiate = [], [], torch.autograd.grad
