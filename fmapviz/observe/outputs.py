@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fmapviz.errors import RequestError, quote, suggest
 
+OUTPUT = "-> "  # before the path of what the network returns; no layer has such a name
 _LISTED = 10  # parts named at most, of a network that returns many
 
 

@@ -198,6 +198,48 @@ class Warped(nn.Module):
         return self.head(self.second(torch.nn.functional.grid_sample(x, grid.to(x), align_corners=False)).mean((2, 3)))
 
 
+class Pyramid(nn.Module):
+    """Enlarges coarse maps and joins each with a finer one, as feature pyramids and U-Nets do."""
+
+    def __init__(self, join, mode):
+        super().__init__()
+        self.down = nn.ModuleList(nn.Conv2d(3 if number == 0 else 4, 4, 3, 2, 1) for number in range(4))
+        self.mix = nn.ModuleList(nn.Conv2d(8 if join is torch.cat else 4, 4, 3, 1, 1) for _ in range(3))
+        self.join, self.mode = join, mode
+
+    def forward(self, batch):
+        maps = [batch]
+        for each in self.down:
+            maps.append(each(maps[-1]))
+        found = maps[-1]
+        for finer, mix in zip(reversed(maps[1:-1]), self.mix, strict=True):
+            enlarged = nn.functional.interpolate(found, finer.shape[2:], mode=self.mode)
+            found = mix(torch.cat([enlarged, finer], 1) if self.join is torch.cat else self.join(enlarged, finer))
+        return found.mean((2, 3))
+
+
+@pytest.mark.parametrize("mode", ["nearest", "bilinear"])
+@pytest.mark.parametrize("join", [torch.cat, torch.add, lambda a, b: b + a], ids=["cat", "add", "reversed"])
+def test_maps_of_a_pyramid_lie_where_the_finest_of_the_joined_maps_does(join, mode):
+    network = Pyramid(join, mode).eval()
+    model, batch = describe_given(network), torch.rand(1, 3, 64, 96)
+    places = PlaceCache(model).at((3, 64, 96))
+    maps = {}
+    finder = LayoutFinder(network, find_layers(network))
+    with (
+        observe(network, find_layers(network), lambda found: maps.setdefault(found.name, found), layouts=finder),
+        finder.following(batch),
+        torch.no_grad(),
+    ):
+        network(batch)
+    for number in range(3):
+        mixed, finest = (places.fields[f"{name}.{at}"].centres for name, at in (("mix", number), ("down", 2 - number)))
+        assert mixed.equals(finest)
+        assert mixed.is_spread
+        assert places.of(maps[f"mix.{number}"], mixed.grid) is None  # laid over the whole input
+    assert not places.unknown
+
+
 def test_a_map_of_unknown_position_is_reported(tmp_path):
     save_pixels(tmp_path / "a.png", np.random.default_rng(0).integers(0, 256, (*SIZE, 3), np.uint8))
     events = []

@@ -266,14 +266,19 @@ def unite(axes: Iterable[Axis]) -> Axis:
     low = np.minimum.reduce([np.broadcast_to(axis.ends, shape)[:, 0] for axis in axes])
     high = np.maximum.reduce([np.broadcast_to(axis.ends, shape)[:, 1] for axis in axes])
     step = max(axis.step for axis in placed)
-    centres = _mean_centres([axis.centres for axis in placed if axis.positions == placed[0].positions], abs(float(step)))
+    centres = _centres_of([axis for axis in placed if axis.positions == placed[0].positions], abs(float(step)))
     return replace(placed[0], ends=np.stack([low, high], axis=1), step=step, centres=centres)
 
 
-def _mean_centres(parts: Sequence[Numbers], step: float) -> Numbers:
-    """Return the mean of the centres that are known; NaN where none is, or where they are more than a step apart."""
-    stacked = np.stack(parts)
-    known = np.isfinite(stacked)
-    counts = known.sum(0)
-    apart = np.where(known, stacked, -np.inf).max(0) - np.where(known, stacked, np.inf).min(0) > step
-    return np.where((counts > 0) & ~apart, np.where(known, stacked, 0).sum(0) / np.maximum(counts, 1), np.nan)
+def _centres_of(axes: Sequence[Axis], step: float) -> Numbers:
+    """Return the centres of the operands that depend on the fewest pixels, the mean of several such ones.
+
+    In a feature pyramid, or a U-Net, a coarse map is enlarged and joined with a finer one, which has the positions; those of
+    the coarse one are half of its own larger step off. NaN where no centre is known, or where they are more than a step
+    apart.
+    """
+    known = [axis for axis in axes if np.isfinite(axis.centres).all()] or axes
+    widths = [int((axis.ends[1, 1] - axis.ends[1, 0]).max()) for axis in known]
+    centres = np.stack([axis.centres for axis in known])
+    finest = centres[np.array(widths) == min(widths)].mean(0)
+    return np.where(np.ptp(centres, axis=0) > step, np.nan, finest)

@@ -37,6 +37,7 @@ class Base:
         bounds: Smallest and largest coordinate without padding.
         begun: Whether it is an axis of the network's input.
         spread: Whether only the name of the axis is known, and its positions are assumed to span the picture.
+        enlarged: How many times more positions there are than in a coarser map that was enlarged; 1 if none was.
     """
 
     size: int
@@ -45,6 +46,7 @@ class Base:
     bounds: dict[str, tuple[float, float]] = field(default_factory=dict)
     begun: bool = False
     spread: bool = False
+    enlarged: float = 1.0
 
     @property
     def kind(self) -> str:
@@ -300,7 +302,8 @@ def resample(axes: Axes, dim: int, places: NDArray[np.float64 | np.int64], *, pa
             coords[name] = new.reshape(-1)
     if not padded and outside.any():
         bounds = {}
-    new_base = Base(len(places) * rest, coords, base.reason, bounds, spread=base.spread)
+    enlarged = base.enlarged if padded else max(1.0, base.enlarged * len(places) / size)
+    new_base = Base(len(places) * rest, coords, base.reason, bounds, spread=base.spread, enlarged=enlarged)
     digits = [Digit(new_base, each.stride, each.size) if each.base is base else each for each in digits]
     digits[at] = Digit(new_base, rest, len(places))
     found = Axes(_grouped(digits, counts), axes.pair)
@@ -413,7 +416,10 @@ def concatenate(parts: Sequence[tuple[Axes | None, int]], dim: int, marks: Seque
 
 
 def _between(main: Axes, parts: Sequence[Axes], *, but: int) -> Axes:
-    """Return axes whose positions are in the middle between those of several tensors, such as every second row each."""
+    """Return axes whose positions are in the middle between those of several tensors, such as every second row each.
+
+    A coarse map that was enlarged is left out: the finer ones beside it have the positions.
+    """
     dims = list(main.dims)
     for dim, own in enumerate(main.dims):
         names = names_of(own)
@@ -422,12 +428,18 @@ def _between(main: Axes, parts: Sequence[Axes], *, but: int) -> Axes:
             continue
         if any(names_of(each) != names or each[0].size != own[0].size for each in all_of):
             continue
-        found = {name: np.stack([coords_of(each, name) for each in all_of]) for name in names}
-        base = own[0].base
-        if base is not None and not all((values == values[0]).all() for values in found.values()):
-            means = {name: values.mean(0) for name, values in found.items()}
+        all_of = finest(all_of)
+        means = {name: np.mean([coords_of(each, name) for each in all_of], 0) for name in names}
+        base = all_of[0][0].base
+        if base is not None and not all(np.array_equal(values, coords_of(own, name)) for name, values in means.items()):
             dims[dim] = whole(replace(base, coords={**base.coords, **means}))
     return Axes(tuple(dims), main.pair)
+
+
+def finest(dims: Sequence[Dim]) -> list[Dim]:
+    """Return the dimensions whose positions were enlarged least."""
+    factors = [max((digit.base.enlarged for digit in own if digit.base is not None), default=1.0) for own in dims]
+    return [own for own, factor in zip(dims, factors, strict=True) if factor == min(factors)]
 
 
 def parted(parts: Sequence[Axes | None]) -> tuple[Digit, Axes] | None:

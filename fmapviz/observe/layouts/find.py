@@ -18,7 +18,7 @@ from fmapviz.observe.layouts.axes import Axes, coords_of, kinds_of, named, names
 from fmapviz.observe.layouts.derive import describe, layout_of
 from fmapviz.observe.layouts.tokens import TokenGrid, grid_as_said, grid_of
 from fmapviz.observe.layouts.tracking import AxisTracking
-from fmapviz.observe.outputs import tensors
+from fmapviz.observe.outputs import OUTPUT, tensors
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -205,7 +205,7 @@ class LayoutFinder:
         """
         if self.cache.broken:
             return None
-        name = f"-> {key or ''}"  # no layer has such a name
+        name = f"{OUTPUT}{key or ''}"
         if self._found is None or (self._tracking is None and name not in self._found.layouts):
             raise MissingLayoutError
         if self._tracking is not None:

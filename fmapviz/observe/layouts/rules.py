@@ -18,6 +18,7 @@ from fmapviz.observe.layouts.axes import (
     blended,
     concatenate,
     disagree,
+    finest,
     frame_of,
     mixed,
     named,
@@ -160,7 +161,7 @@ def _united(call: LayoutCall, operands: Sequence[Operand]) -> Axes:
         if len({names_of(own) for own in options}) > 1 or any(disagree(options[0], own) for own in options[1:]):
             dims[dim] = unnamed(length, call.name)
         else:
-            dims[dim] = options[0]
+            dims[dim] = finest(options)[0]
     pair = next((each.pair for each in found if each.pair), None)
     return main if pair is main.pair and tuple(dims) == main.dims else Axes(tuple(dims), pair)
 
