@@ -300,7 +300,7 @@ class CamObserver(PassObserver):
             self._add(current, view, torch.stack(heats).amax(0), layer, targets, ends=(0.0, 1.0))
 
     def _draw_layer(self, current: ClassPass, view: str, point: GraphPoint, targets: Targets) -> Tensor | None:
-        """Draw the map of a layer, and return it as it is drawn, `(N, H, W)`; None if there is none."""
+        """Draw the map of a layer, and return it enlarged and divided by its maximum, `(N, H, W)`; None if there is none."""
         record, results, method = current.record, current.results, self.of_layers[view]
         captured = {"activations": record.maps(point, point.values)}
         if method.exact and self.pooling:
@@ -356,10 +356,10 @@ class CamObserver(PassObserver):
         *,
         ends: tuple[float, float] | None = None,
     ) -> Tensor:
-        """Draw a map, scaled between its own extremes unless `ends` or the whole run says others, and return it."""
+        """Draw a map, scaled between its own extremes unless `ends` or the whole run says others; see `_draw_layer`."""
         method, record = self.observation.methods[view], current.record
         size = picture_size(record.pixels) or (raw.shape[1], raw.shape[2])
-        limits = self._limits(view, layer, targets)
+        limits = None if ends else self._limits(view, layer, targets)
         colormap = method.view.colormap or HEAT_COLORMAP
         heat, low, high = heat_and_ends(raw, size, layer.centres, limits=limits or ends)
 
@@ -371,7 +371,8 @@ class CamObserver(PassObserver):
         drawings: dict[str, BatchContent | None] = {view: content}
         given = targets if method.targets else None
         current.results.layers.append(LayerBatch(record.images, layer, given, drawings=drawings))
-        return heat
+        share = (low / high).where(high > 0, 0)[:, None, None]
+        return share + heat * (1 - share)
 
     def _limits(self, view: str, layer: LayerResult, targets: Targets) -> tuple[float, float] | None:
         """Return the values at the ends of the scale of a map, if all images of the run share it."""

@@ -67,8 +67,11 @@ def test_maps_of_all_scales_and_the_largest_of_them_are_drawn(network, photo, tm
     batch = fmapviz.load_image(photo, model)
     found = fmapviz.cam(model, batch, target="box1")
     assert found.layer == "fused"
-    heats = [fmapviz.cam(model, batch, target="box1", layer=scale).map[0] for scale in SCALES]
-    assert torch.equal(found.map[0], torch.stack(heats).amax(0))
+    raw = [fmapviz.cam(model, batch, target="box1", layer=scale).raw for scale in SCALES]
+    size = tuple(batch.shape[2:])
+    enlarged = [nn.functional.interpolate(each[None].relu(), size, mode="bilinear")[0, 0] for each in raw]
+    expected = torch.stack([each / each.max().clamp(min=1e-30) for each in enlarged]).amax(0)
+    torch.testing.assert_close(found.map[0], expected, atol=1e-5, rtol=1e-4)
     assert float(found.map.max()) == 1
     options = {"views": "gradcam", "targets": "box1,box2", "to": "png"}
     run = fmapviz.visualize(str(network), photo, out=tmp_path / "out", **options)
