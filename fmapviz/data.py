@@ -363,7 +363,7 @@ class Target:
             single output its negative or complement; of a segmentation the mean over the pixels predicted as the class; of a
             detector the score of the best box.
         logit: The differentiated number, before a softmax or sigmoid at the end of the network; None if there is none, and
-            the score itself is differentiated.
+            the score itself is differentiated. Of a segmentation the mean over the pixels whose sum is differentiated.
         probability: Of the class, 0..1; None if the network has none, and of pixels.
         share: Share of the pixels that are predicted as the class; None unless it is a segmentation.
         kind: See `Prediction`; empty if unknown.

@@ -111,7 +111,7 @@ class Selection:
     )
     targets: str | int | Sequence[str | int] = _common(
         (),
-        "Classes whose scores are differentiated: names, indices, or top3 for the three likeliest.",
+        "Classes whose scores are differentiated: names, indices, or top3 for the three likeliest; also box1, dog@X,Y.",
         "Separated by commas in one text.",
         flag="--target",
         metavar="CLASS,...",

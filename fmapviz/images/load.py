@@ -90,22 +90,19 @@ def read_input(
     return _prepare(image, preparation, apply)
 
 
-def read_prepared(path: str | Path, preparation: Preparation) -> Tensor:
+def read_prepared(path: str | Path, preparation: Preparation) -> PreparedImage:
     """Read an image and preprocess it.
 
     Args:
         path: See `load_image`.
         preparation: The preprocessing of a network.
 
-    Returns:
-        float32 `(C, H, W)`, or `(C, T, H, W)` for a clip, on the CPU.
-
     Raises:
         InputError: The image cannot be read or preprocessed; the hint describes one image.
     """
     name = os.fspath(path)
     try:
-        return read_input(ImageFile(name, unit=""), preparation).values
+        return read_input(ImageFile(name, unit=""), preparation)
     except InputError as error:
         one_file = "one image is a file such as .jpg, .png, .tif or .npy"
         if is_film(name):

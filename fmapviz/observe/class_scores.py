@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import re
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import isnan
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from fmapviz.core import registry
 from fmapviz.errors import RequestError, quote
 from fmapviz.observe.boxes import Boxes, boxes_in
+from fmapviz.observe.detectors import detected_classes, find_detector, is_detection
 from fmapviz.observe.endings import SOFT, Ending
-from fmapviz.observe.outputs import no_scores, part_of, scores_in
-from fmapviz.observe.targets import BoxTarget, no_output
+from fmapviz.observe.outputs import no_scores, part_of, scores_in, tensors
+from fmapviz.observe.targets import BoxTarget, PixelTarget
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -25,11 +24,9 @@ if TYPE_CHECKING:
     from fmapviz.core.layout import Layout
     from fmapviz.core.members import Detector
     from fmapviz.data import Model
-    from fmapviz.observe.targets import TargetChoice
-
 Kind = Literal["softmax", "sigmoid", "ordinal", "value", "boxes"]
 Given = Literal["logit", "probability", "logarithm"]  # what the network returns
-Index = int | BoxTarget  # of a class in an image, or some of its boxes
+Index = int | BoxTarget | PixelTarget  # of a class in an image, or some of its boxes, or of its pixels
 
 _ALIKE = 2e-2  # by which the sum of probabilities of a half type may miss one
 _EXACTLY = 1e-3
@@ -73,8 +70,42 @@ class Head:
         said = word or (model.scores if model.own else "")
         kind, _, unit = said.partition(":")
         configured = "" if model.own else model.scores.partition(":")[0]
-        known, detector = _detected_classes(model.module), find_detector(model.module)
+        known, detector = detected_classes(model.module), find_detector(model.module)
         return cls(model.classes, kind, unit, configured, known, detector, confidence)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PixelScores:
+    """The scores of each pixel of a segmentation.
+
+    Attributes:
+        grid: Rows and columns of the scores.
+        steps: Distances of two neighbours in a column, and in a row, among all pixels.
+        part: Path of the scores in the network's output.
+        columns: The network's outputs, `(N, K, P)`.
+        before: Likewise, before a softmax or sigmoid by which it ends; None if there is none.
+        decided: The kind of the outputs.
+        head: See `Head`.
+    """
+
+    grid: tuple[int, int]
+    steps: tuple[int, int]
+    part: str
+    columns: Tensor
+    before: Tensor | None
+    decided: _Decided
+    head: Head
+
+    def read(self, image: int, pixel: int) -> ClassScores:
+        """Return the scores of an image at a pixel, those of a batch of one."""
+        one, ends = slice(image, image + 1), self.before
+        return _scores_of(
+            self.decided, self.columns[one, :, pixel], None if ends is None else ends[one, :, pixel], self.head
+        )
+
+    def number(self, at: tuple[int, int]) -> int:
+        """Return the position of a row and a column among all pixels."""
+        return at[0] * self.steps[0] + at[1] * self.steps[1]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -83,11 +114,13 @@ class ClassScores:
 
     Attributes:
         values: The differentiated scores, `(N, C)`: the logit of each class, if there is one, else the network's output;
-            zero if the image does not have the class.
+            zero if the image does not have the class. Of a segmentation it is the sum over the pixels that are predicted as
+            the class, of quantities over all pixels.
         ranking: Decides top1, top2, ..., `(N, C)`, outside the graph.
         present: Whether the image has the class, with a finite score, bool `(N, C)`.
         outputs: The network's output for the class, `(N, C)`, outside the graph: of the first of two names of one output
             its negative or its complement; of pixels the mean.
+        means: Means over the pixels whose sums `values` are, `(N, C)`, outside the graph; None unless each has its own.
         kind: How classes relate: `softmax`, one of them is right; `sigmoid`, each by itself; `ordinal`, they are in order;
             `value`, quantities and no classes; `boxes`, of a detector.
         names: Of the classes; empty if unknown, or if it is not known which belongs to which output.
@@ -95,6 +128,7 @@ class ClassScores:
         probabilities: `(N, C)`, outside the graph; None if there are none.
         shares: Share of the pixels that are predicted as the class, `(N, C)`; None unless each pixel has its own scores.
         unknown: Share of the pixels of which some score is not finite, `(N,)`; None unless each pixel has its own scores.
+        pixels: The scores of each pixel; None unless each of a picture has its own.
         boxes: Those of each image; empty unless it is a detector.
         logits: Whether `values` are logits.
         width: K, the number of the network's outputs.
@@ -109,11 +143,13 @@ class ClassScores:
     present: Tensor
     outputs: Tensor
     kind: Kind
+    means: Tensor | None = None
     names: tuple[str, ...] = ()
     unit: str = ""
     probabilities: Tensor | None = None
     shares: Tensor | None = None
     unknown: Tensor | None = None
+    pixels: PixelScores | None = None
     boxes: tuple[Boxes, ...] = ()
     logits: bool = False
     width: int = 0
@@ -142,6 +178,9 @@ class ClassScores:
             boxes, places = self.boxes[image], list(index.boxes)
             logit = float(boxes.values.detach()[places].sum()) if boxes.logits else None
             return {"score": float(boxes.scores[places].sum()), "logit": logit, "kind": self.kind}
+        if isinstance(index, PixelTarget):
+            assert self.pixels
+            return self.pixels.read(image, index.pixel).numbers(0, index.index)
 
         def at(values: Tensor | None) -> float | None:
             number = None if values is None else float(values[image, index])
@@ -149,7 +188,7 @@ class ClassScores:
 
         return {
             "score": float(self.outputs[image, index]),
-            "logit": at(self.values.detach()) if self.logits else None,
+            "logit": at(self.values.detach() if self.means is None else self.means) if self.logits else None,
             "probability": at(self.probabilities),
             "share": None if self.kind == "value" else at(self.shares),
             "kind": self.kind,
@@ -186,7 +225,7 @@ def class_scores(
 
     Returns:
         Of a classifier a score for each output; of a single output with two names one for each name, with opposite signs. Of
-        a segmentation the mean of a class's values over the pixels predicted as it, ranked by their share. Of a detector the
+        a segmentation the sum of a class's values over the pixels predicted as it, ranked by their share. Of a detector the
         score of a class's best box.
 
     Raises:
@@ -220,7 +259,12 @@ def class_scores(
     decided = _decide(ending.kind, columns.detach(), head)
     if decided.ending not in {ending.kind, ""}:  # one class of a softmax: the other logits are unknown
         before = None
-    found = _scores_of(decided, columns, None if before is None else _columns(before, axis), head)
+    ends = None if before is None else _columns(before, axis)
+    found = _scores_of(decided, columns, ends, head)
+    if values.ndim == 4 and columns.ndim == 3:
+        grid, steps = _grid_of(values, axis, layout)
+        path = next((path for path, each in tensors(output) if each is values), "")
+        found = replace(found, pixels=PixelScores(grid, steps, path, columns, ends, decided, head))
     idle = () if head.confidence is None else ("confidence= has no effect: the network returns no boxes",)
     return replace(found, remarks=(*found.remarks, *assumed, *idle))
 
@@ -254,86 +298,11 @@ def _axis_of_classes(values: Tensor, layout: Layout | None) -> tuple[int, tuple[
     return 1, (f"the axes of the scores {shown} could not be followed: their second one is taken to be that of the classes",)
 
 
-def indices_of(scores: ClassScores, choice: TargetChoice) -> list[Index | None]:
-    """Return the index of a requested class for each image, or the boxes that count; None if the image does not have it.
-
-    Of equal classes the one with the lower number comes first. An image of which some score is not finite has no ranks.
-
-    Raises:
-        RequestError: The network has no class of that number, it is not known which output has that name, or boxes are
-            requested of a network that is no detector.
-
-    Example:
-        >>> from fmapviz.observe.targets import TargetChoice
-        >>> logits = torch.tensor([[0.0, 2.0, 1.0], [3.0, 1.0, 2.0]])
-        >>> indices_of(class_scores(logits, key=None, images=2), TargetChoice("top2", 2, None))
-        [2, 2]
-    """
-    if choice.each:
-        return [indices_of(scores, own)[image] for image, own in enumerate(choice.each)]
-    if choice.box is not None or choice.every:
-        return _boxes_of(scores, choice)
-    if choice.index is not None:
-        if choice.named and not scores.names:
-            hint = "; ".join(["use an index, or top1", *scores.remarks[-1:]])
-            raise RequestError(f"no class {quote(choice.label)}: the names of the outputs are unknown", hint=hint)
-        return [*_having(scores, choice.index)]
-    rank = cast(int, choice.rank)
-    order = scores.ranking.argsort(dim=1, descending=True, stable=True)
-    # Classes that the image lacks rank after all others, for any scores.
-    absent = (~scores.present).int().gather(1, order)
-    order = order.gather(1, absent.argsort(dim=1, stable=True))
-    counts = scores.present.sum(1).where(scores.ranking.isfinite().all(1), 0).tolist()
-    return [each[rank - 1] if rank <= count else None for each, count in zip(order.tolist(), counts, strict=True)]
-
-
-def _boxes_of(scores: ClassScores, choice: TargetChoice) -> list[Index | None]:
-    """Return the boxes that count in each image; None if it has none."""
-    if scores.kind != "boxes":
-        raise RequestError(f"no {quote(choice.label)}: the network returns no boxes", hint="a class, or top1")
-    found: list[Index | None] = []
-    for boxes in scores.boxes:
-        labels = boxes.labels.tolist()
-        if choice.box is None:
-            places = [place for place, label in enumerate(labels) if label == choice.index]
-        else:
-            places = [choice.box - 1] if choice.box <= len(labels) else []
-        found.append(BoxTarget(labels[places[0]], tuple(places)) if places else None)
-    return found
-
-
-def scores_at(scores: ClassScores, indices: Sequence[Index | None]) -> Tensor:
-    """Return the value of one class of each image, to be differentiated; zero, without a gradient, for None.
-
-    Of several boxes it is the sum.
-
-    Returns:
-        `(N)`, a function of the network's output.
-
-    Example:
-        >>> scores_at(class_scores(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), key=None, images=2), [1, None])
-        tensor([2., 0.])
-    """
-    if any(isinstance(index, BoxTarget) for index in indices):
-        return torch.stack([_value_at(scores, image, index) for image, index in enumerate(indices)])
-    device = scores.values.device
-    rows = torch.tensor([row for row, index in enumerate(indices) if index is not None], dtype=torch.int64, device=device)
-    columns = torch.tensor([index for index in indices if index is not None], dtype=torch.int64, device=device)
-    return scores.values.new_zeros(len(indices)).index_put((rows,), scores.values[rows, columns])
-
-
-def _value_at(scores: ClassScores, image: int, index: Index | None) -> Tensor:
-    if isinstance(index, BoxTarget):
-        return scores.boxes[image].values[list(index.boxes)].sum()
-    return scores.values.new_zeros(()) if index is None else scores.values[image, index]
-
-
-def is_detection(each: object) -> bool:
-    """Return True for the output of a detector for one image: a dict of `labels` `(B,)` and `scores` `(B,)`."""
-    labels, scores = (each.get(name) if isinstance(each, dict) else None for name in ("labels", "scores"))
-    if not isinstance(labels, Tensor) or not isinstance(scores, Tensor):
-        return False
-    return labels.ndim == 1 and labels.shape == scores.shape and scores.is_floating_point()
+def _grid_of(values: Tensor, axis: int, layout: Layout | None) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Return rows and columns of scores of pixels, and the distances of neighbours among all pixels."""
+    first, second = (length for at, length in enumerate(values.shape) if at not in {0, axis})
+    is_turned = layout is not None and len(layout.order) == values.ndim and layout.order[-2] > layout.order[-1]
+    return ((second, first), (1, second)) if is_turned else ((first, second), (second, 1))
 
 
 def _columns(values: Tensor, axis: int) -> Tensor:
@@ -551,7 +520,7 @@ def _names_of(classes: int, outputs: int, head: Head, *, mapped: bool) -> tuple[
 
 
 def _of_pixels(scores: ClassScores, decided: _Decided) -> ClassScores:
-    """Return the mean of each class of `(N, C, P)` over the pixels that are predicted as it."""
+    """Return the sum of each class of `(N, C, P)` over the pixels that are predicted as it."""
     plain = scores.values.detach().nan_to_num(nan=-torch.inf)
     if decided.kind == "value":
         own = torch.ones_like(plain, dtype=torch.bool)
@@ -569,14 +538,15 @@ def _of_pixels(scores: ClassScores, decided: _Decided) -> ClassScores:
     def mean(values: Tensor) -> Tensor:
         return values.where(own, 0).sum(2) / counts.clamp(min=1)
 
-    values = mean(scores.values)
+    means = mean(scores.values.detach())
     same = scores.outputs.data_ptr() == scores.values.data_ptr()
     return replace(
         scores,
-        values=values,
-        ranking=values.detach() if decided.kind == "value" else counts / plain.shape[2],
-        present=(counts > 0) & values.detach().isfinite(),
-        outputs=values.detach() if same else mean(scores.outputs),
+        values=scores.values.where(own, 0).sum(2),
+        means=means,
+        ranking=means if decided.kind == "value" else counts / plain.shape[2],
+        present=(counts > 0) & means.isfinite(),
+        outputs=means if same else mean(scores.outputs),
         probabilities=None if scores.probabilities is None else mean(scores.probabilities),
         shares=counts / plain.shape[2],
         unknown=1 - scores.values.detach().isfinite().all(1).float().mean(1),
@@ -586,30 +556,6 @@ def _of_pixels(scores: ClassScores, decided: _Decided) -> ClassScores:
 
 
 # --- detectors
-
-_HEADS = (  # of torchvision's detectors
-    ("roi_heads.box_predictor.cls_score", "out_features"),
-    ("head.classification_head", "num_classes"),
-    ("head.classification_head", "num_columns"),
-)
-
-
-def find_detector(network: nn.Module) -> Detector | None:
-    """Return the family of detectors that a network's class, or a base class of it, is of; None if it is of none."""
-    names = [f"{kind.__module__}.{kind.__qualname__}" for kind in type(network).__mro__]
-    return next((each for each in registry.detectors() if any(re.fullmatch(each.classes, name) for name in names)), None)
-
-
-def _detected_classes(network: nn.Module) -> int | None:
-    """Return the number of classes of a detector, with the background if it has one; None if it is unknown."""
-    for path, attribute in _HEADS:
-        part: object = network
-        for step in path.split("."):
-            part = getattr(part, step, None)
-        count = getattr(part, attribute, None)
-        if isinstance(count, int):
-            return count
-    return None
 
 
 def _of_boxes(found: Sequence[Boxes], head: Head) -> ClassScores:
@@ -648,14 +594,3 @@ def _best_boxes(found: Boxes) -> dict[int, int]:
     for place, label in enumerate(found.labels.tolist()):
         best.setdefault(label, place)
     return best
-
-
-def _having(scores: ClassScores, index: int) -> list[int | None]:
-    count = scores.present.shape[1]
-    if 0 <= index < count:
-        return [index if there else None for there in scores.present[:, index].tolist()]
-    if scores.open_ended and index < 0:
-        raise RequestError(f"no class {index}", hint="from 0, or top1")
-    if not scores.open_ended:
-        raise no_output(index, count)
-    return [None] * len(scores.present)

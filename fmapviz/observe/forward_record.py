@@ -17,12 +17,13 @@ from fmapviz.observe.gradients import begin_graph_in_place, edge_of
 from fmapviz.observe.reshape import NotAMapError, frames_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from torch import Tensor
     from torch.autograd.graph import GradientEdge
 
     from fmapviz.core.layout import Layout
+    from fmapviz.core.placement import InFile
     from fmapviz.data import FeatureMap, Layer
     from fmapviz.observe.class_scores import ClassScores, Head, Index
     from fmapviz.observe.endings import Endings
@@ -105,6 +106,7 @@ class ForwardRecord:
         vectors: Copies of the outputs of linear layers, if `heads`: the last may hold the class scores.
         captured: What the modules returned that a detector's boxes are read from, by their paths.
         places: Where the maps of layers lie in the input; None if nothing is drawn over it.
+        files: The file of each image, for targets that are given by a place; see `Located`.
         known: Gradients computed while choosing layers: by the identity of the point, and the class of each image.
     """
 
@@ -125,6 +127,7 @@ class ForwardRecord:
     vectors: list[FeatureMap] = field(default_factory=list)
     captured: dict[str, Any] = field(default_factory=dict)  # Any: whatever a module returns
     places: Places | None = None
+    files: Sequence[InFile | None] = ()
     known: dict[tuple[object, tuple[Index | None, ...]], Tensor] = field(default_factory=dict)
 
     @property

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from fmapviz.core.centres import Centres
 from fmapviz.errors import first_few
+from fmapviz.observe.outputs import OUTPUT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -71,6 +72,11 @@ class Places:
             return None
         return None if centres.is_spread else centres
 
+    def of_output(self, part: str) -> Centres | None:
+        """Return the positions in the input of a map that the network returns, by its path; None if they are unknown."""
+        field = self.fields.get(f"{OUTPUT}{part}")
+        return field.centres if field and not field.turned else None
+
     def of_grid(self, name: str, tokens: TokenGrid) -> Centres | None:
         """Return the positions in the input of the patches between which attention is computed.
 
@@ -79,7 +85,8 @@ class Places:
         if tokens.lines and (own := Centres(*tokens.lines, self._picture)).reaches_borders:
             return None if own.is_spread else own
         grid = tokens.grid
-        known = [field.centres for field in self.fields.values() if field.centres and field.centres.grid == grid]
+        fields = (field for own, field in self.fields.items() if not own.startswith(OUTPUT))
+        known = [field.centres for field in fields if field.centres and field.centres.grid == grid]
         if not known or not all(each.equals(known[0]) for each in known):
             self.unknown[name] = ""
             return None

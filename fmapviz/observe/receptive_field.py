@@ -11,6 +11,7 @@ import torch
 from fmapviz.core.centres import Centres
 from fmapviz.observe.fields.tracking import FieldTracking, ReadDetection
 from fmapviz.observe.hooks import observe, undisturbed
+from fmapviz.observe.outputs import OUTPUT, tensors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -123,7 +124,7 @@ def trace_fields(
         pixels: A batch of one picture, `(1, C, H, W)`, on the device of the model.
         forward: Calls the model with the batch.
         placing: Whether to return only the `centres`, which are then also known behind attention; see `FieldTracking`. The
-            pixels are all those of the picture.
+            pixels are all those of the picture. Also of what the model returns, whose names begin with `OUTPUT`.
 
     Example:
         >>> from torch import nn
@@ -148,7 +149,13 @@ def trace_fields(
 
     observed = observe(model, layers, receive, refuse=refuse)
     with torch.no_grad(), undisturbed(pixels.device), observed, tracking, ReadDetection(tracking):
-        forward(model, pixels)
+        output = forward(model, pixels)
+    if placing:
+        for part, values in tensors(output):
+            if values.ndim == 4 and (field := tracking.field(values)):
+                found[f"{OUTPUT}{part}"] = _place(
+                    field, name=f"{OUTPUT}{part}", picture=(pixels.shape[-2], pixels.shape[-1])
+                )
     return found
 
 

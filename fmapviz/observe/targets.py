@@ -14,16 +14,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TargetChoice:
-    """A requested class, by its rank among the scores or by its index; or a box of a detector, by its rank among all boxes.
+    """A requested class, by its rank among the scores or by its index; or a box or a pixel, by its rank or its place.
 
     Attributes:
         label: In names of pictures: `top1`, `class3`, `star`, `box1`.
-        rank: From 1, the highest score; None if `index` or `box` is given.
-        index: Among the classes; None if `rank` or `box` is given.
+        rank: From 1, the highest score; None if `index`, `box` or `place` is given.
+        index: Among the classes; None if it is not given.
         each: Another class for each image of a batch; then none of these counts.
         named: Whether it was requested by its name.
         box: From 1, the box with the highest score; None if a class is given.
         every: Whether all boxes of the class count, and not only the best one.
+        place: Left, top, right and bottom of a box, or column and row of a pixel, from 0; pixels of the file.
     """
 
     label: str
@@ -33,6 +34,12 @@ class TargetChoice:
     named: bool = field(default=False, compare=False)
     box: int | None = None
     every: bool = False
+    place: tuple[float, ...] = ()
+
+    @property
+    def key(self) -> object:
+        """Equal for two ways of writing the same."""
+        return self.rank, self.index, self.box, self.every, self.place
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +55,25 @@ class BoxTarget:
     boxes: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class PixelTarget:
+    """A class at one pixel of a segmentation, in place of the index of a class.
+
+    Attributes:
+        index: Of the class.
+        pixel: Position among all pixels of the scores.
+    """
+
+    index: int
+    pixel: int
+
+
 TOP1 = TargetChoice("top1", rank=1, index=None)
 _RANKS = re.compile(r"top(\d{1,4})", re.IGNORECASE)
 _BOX = re.compile(r"box(\d{1,4})", re.IGNORECASE)
+_NUMBER = r"\s*[-+]?\d{1,6}(?:\.\d{0,6})?\s*"
+_PLACED_BOX = re.compile(rf"box:({_NUMBER},{_NUMBER},{_NUMBER},{_NUMBER})(?=,|$)", re.IGNORECASE)
+_PIXEL = re.compile(r"([^,]*)@(\s*\d{1,6}\s*,\s*\d{1,6}\s*)(?=,|$)")
 _FEW = 20  # names of classes that fit into a hint
 INDEX = re.compile(r"-?\d{1,9}")  # of a class; a negative one is refused
 
@@ -61,7 +84,8 @@ def parse(texts: Sequence[str], classes: Sequence[str], *, outputs: int | None =
     Args:
         texts: Each the name of a class, which may have commas in it, or a list with commas of `topK`, which means top1 to
             topK, of numbers, which are always indices, and of names. Upper and lower case differ only where two names do.
-            `boxK` is a detector's K-th box, unless a class has that name, and a class with `*` behind it all its boxes.
+            `boxK` is a detector's K-th box, unless a class has that name, `box:L,T,R,B` the box that overlaps this one most,
+            and a class with `*` behind it all its boxes. `star@X,Y` is a class at one pixel, `@X,Y` what is predicted there.
         classes: The names, by index; empty if they are unknown.
         outputs: Number of classes by the network's output; None if it is unknown: then it is the number of names.
 
@@ -78,9 +102,9 @@ def parse(texts: Sequence[str], classes: Sequence[str], *, outputs: int | None =
     choices: dict[object, TargetChoice] = {}
     for text in texts:
         is_name = "," in text and _called(text, classes)
-        for part in [text] if is_name else filter(None, map(str.strip, text.split(","))):
+        for part in [text] if is_name else _parts(text, classes):
             for each in _read_one(part, classes, outputs):
-                choices.setdefault((each.rank, each.index, each.box, each.every), each)
+                choices.setdefault(each.key, each)
     if not choices:
         raise RequestError(f"no class in the list: {quote(','.join(texts))}", hint="for example top1, or an index")
     return tuple(choices.values())
@@ -96,7 +120,7 @@ def canonical(texts: Sequence[str], classes: Sequence[str]) -> tuple[str, ...]:
     return tuple(
         _spelled(text, classes)
         if "," in text and _called(text, classes)
-        else ",".join(_spelled(part, classes) for part in map(str.strip, text.split(",")) if part)
+        else ",".join(_spelled(part, classes) for part in _parts(text, classes))
         for text in texts
     )
 
@@ -108,6 +132,19 @@ def no_output(index: int, outputs: int) -> RequestError:
     return RequestError(f"no class {index}: the network has {outputs} output{plural}", hint=f"{last}, or top1")
 
 
+def _parts(text: str, classes: Sequence[str]) -> list[str]:
+    """Split a list at its commas, except those of places."""
+    parts, rest = list[str](), text.lstrip()
+    while rest:
+        part, _, after = rest.partition(",")
+        placed = None if _called(part.strip(), classes) else _PLACED_BOX.match(rest) or _PIXEL.match(rest)
+        if placed:
+            part, after = placed[0], rest[placed.end() + 1 :]
+        parts.append(part.strip())
+        rest = after.lstrip()
+    return [part for part in parts if part]
+
+
 def _read_one(text: str, classes: Sequence[str], outputs: int | None) -> list[TargetChoice]:
     if match := _RANKS.fullmatch(text):
         if not int(match[1]):
@@ -117,6 +154,8 @@ def _read_one(text: str, classes: Sequence[str], outputs: int | None) -> list[Ta
         if not int(match[1]):
             raise RequestError(f"no such box: {quote(text)}", hint="ranks begin at box1")
         return [TargetChoice(f"box{int(match[1])}", None, None, box=int(match[1]))]
+    if placed := None if _called(text, classes) else _read_placed(text, classes, outputs):
+        return [placed]
     if text.endswith("*") and not _called(text, classes):
         (own,) = _read_one(text[:-1].strip(), classes, outputs)
         if own.index is None:
@@ -131,6 +170,36 @@ def _read_one(text: str, classes: Sequence[str], outputs: int | None) -> list[Ta
             raise RequestError(f"no such class: '{index}'", hint=f"from 0 to {count - 1}" if count else "from 0")
         return [TargetChoice(f"class{index}", None, index)]
     return [_named(text, classes)]
+
+
+def _read_placed(text: str, classes: Sequence[str], outputs: int | None) -> TargetChoice | None:
+    """Return a box or a pixel that is given by its place; None if it is something else."""
+    if match := _PLACED_BOX.fullmatch(text):
+        left, top, right, bottom = place = _numbers(match[1])
+        if left >= right or top >= bottom:
+            raise RequestError(f"no such box: {quote(text)}", hint="box:LEFT,TOP,RIGHT,BOTTOM, in pixels of the file")
+        return TargetChoice(f"box:{_shown(place)}", None, None, place=place)
+    if match := _PIXEL.fullmatch(text):
+        place, name = _numbers(match[2]), match[1].strip()
+        if not name:
+            return TargetChoice(f"@{_shown(place)}", None, None, place=place)
+        own = _read_one(name, classes, outputs)[0]
+        if own.index is None or own.place or own.every:
+            raise RequestError(f"no such class: {quote(text)}", hint="a name or an index before @, or @X,Y alone")
+        return replace(own, label=f"{own.label}@{_shown(place)}", place=place)
+    if text.lower().startswith("box:"):
+        raise RequestError(f"no such box: {quote(text)}", hint="box:LEFT,TOP,RIGHT,BOTTOM, in pixels of the file")
+    if "@" in text:
+        raise RequestError(f"no such class: {quote(text)}", hint="a class at one pixel is CLASS@X,Y, in pixels of the file")
+    return None
+
+
+def _numbers(text: str) -> tuple[float, ...]:
+    return tuple(map(float, text.split(",")))
+
+
+def _shown(place: tuple[float, ...]) -> str:
+    return ",".join(f"{number:.10g}" for number in place)
 
 
 def _named(name: str, classes: Sequence[str]) -> TargetChoice:
@@ -154,6 +223,9 @@ def _named(name: str, classes: Sequence[str]) -> TargetChoice:
 def _spelled(text: str, classes: Sequence[str]) -> str:
     if _RANKS.fullmatch(text) or (_BOX.fullmatch(text) and not _called(text, classes)):
         return text.lower()
+    if not _called(text, classes) and (placed := _read_placed(text, classes, None)):
+        name = text.rpartition("@")[0].strip()
+        return f"{_spelled(name, classes)}@{_shown(placed.place)}" if name else placed.label
     if text.endswith("*") and not _called(text, classes):
         return f"{_spelled(text[:-1].strip(), classes)}*"
     indices = [] if INDEX.fullmatch(text) else _called(text, classes)

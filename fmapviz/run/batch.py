@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from fmapviz.config import InputOptions, check_type, explain_arguments
+from fmapviz.core.placement import InFile
 from fmapviz.core.words import counted
 from fmapviz.data import Model, Preparation
 from fmapviz.errors import RequestError, quote
 from fmapviz.images.load import read_memory_image, read_prepared, remark_on_values
 from fmapviz.images.memory.image import MemoryImage
 from fmapviz.images.memory.inputs import images_in, is_all_prepared, kind_of, resolve_inputs, values_in
+from fmapviz.images.placement import find_placement
 from fmapviz.models.homes import find_homes
 from fmapviz.models.network import (
     BY_OPTIONS,
@@ -31,10 +34,32 @@ from fmapviz.models.weights.fit import LoadedWeights
 from fmapviz.observe.layers import unwrap
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from fmapviz.data import Input, Inputs
+    from fmapviz.images.load import PreparedImage
 
 
-def make_batch(x: Inputs, model: nn.Module | Model) -> tuple[Tensor, Model]:
+class Batch(NamedTuple):
+    """A batch for a network.
+
+    Attributes:
+        values: `(N, C, H, W)`.
+        model: The network with the preprocessing of its inputs.
+        pictures: Size and orientation of the picture of each image; None of a prepared tensor.
+    """
+
+    values: Tensor
+    model: Model
+    pictures: Sequence[tuple[tuple[int, int], int] | None]
+
+    def files(self) -> list[InFile | None]:
+        """Return where each image lies in its file; None of a prepared tensor."""
+        place = cache(partial(find_placement, self.model.preparation))
+        return [each and InFile(place(each[0]), each[1], each[0]) for each in self.pictures]
+
+
+def make_batch(x: Inputs, model: nn.Module | Model) -> Batch:
     """Return the batch for a network, and the network with the preprocessing of its inputs.
 
     Args:
@@ -43,7 +68,7 @@ def make_batch(x: Inputs, model: nn.Module | Model) -> tuple[Tensor, Model]:
         model: A network without preprocessing gets that of ImageNet, or its own, only if `x` holds an image to preprocess.
 
     Returns:
-        `(N, C, H, W)`, of several images on the device of the network.
+        The batch, of several images on the device of the network.
 
     Raises:
         InputError: An image cannot be read or preprocessed.
@@ -53,7 +78,7 @@ def make_batch(x: Inputs, model: nn.Module | Model) -> tuple[Tensor, Model]:
         >>> from PIL import Image
         >>> from fmapviz import load_model
         >>> star = "sample_images/shapes/star.jpg"
-        >>> make_batch([star, Image.open(star)], load_model("shapesnet"))[0].shape
+        >>> make_batch([star, Image.open(star)], load_model("shapesnet")).values.shape
         torch.Size([2, 3, 96, 96])
     """
     images = values_in(x)
@@ -64,20 +89,25 @@ def make_batch(x: Inputs, model: nn.Module | Model) -> tuple[Tensor, Model]:
     if not isinstance(model, Model):
         network = unwrap(model)
         model = _describe_outputs(network) if all(prepared) else describe_given(network, code=None)
-    parts = [
-        _with_batch_axis(each, model.preparation) if is_prepared else _prepare(each, model.preparation, position)
-        for position, (each, is_prepared) in enumerate(zip(images, prepared, strict=True))
-    ]
+    parts, pictures = list[Tensor](), list[tuple[tuple[int, int], int] | None]()
+    for position, (each, is_prepared) in enumerate(zip(images, prepared, strict=True)):
+        if is_prepared:
+            parts.append(_with_batch_axis(each, model.preparation))
+            pictures += [None] * len(parts[-1])
+        else:
+            read = _prepare(each, model.preparation, position)
+            parts.append(torch.stack([one.values for one in read]))
+            pictures += [(one.size, one.orientation) for one in read]
     if model.assumption and not (is_loaded and all(prepared)):
         warnings.warn(model.assumption.replace(BY_OPTIONS, "prepared tensors"), stacklevel=4)
     remarks = (remark_on_values(part, model.preparation) for part, given in zip(parts, prepared, strict=True) if given)
     if remark := next(filter(None, remarks), ""):
         warnings.warn(remark, stacklevel=4)
     if len(parts) == 1 and prepared[0]:
-        return parts[0], model
+        return Batch(parts[0], model, pictures)
     device = next(model.module.parameters(), torch.empty(0)).device
     try:
-        return torch.cat([part.to(device) for part in parts]), model
+        return Batch(torch.cat([part.to(device) for part in parts]), model, pictures)
     except RuntimeError as error:
         shapes = ", ".join(str(tuple(part.shape[1:])) for part in parts[:4])
         hint = "call once for each, or load the model with InputOptions(size=), which gives all one size"
@@ -115,7 +145,7 @@ def load_image(path: Input, model: nn.Module | Model) -> Tensor:
     if model.assumption and not is_all_prepared(images):
         warnings.warn(model.assumption, stacklevel=3)
     if isinstance(path, str | Path):
-        return read_prepared(path, model.preparation)[None].to(device)
+        return read_prepared(path, model.preparation).values[None].to(device)
     if len(images) != 1 or not isinstance(images[0], MemoryImage):
         raise RequestError(
             f"{counted(len(images), 'image')}, where one is expected",
@@ -166,13 +196,13 @@ def _with_batch_axis(prepared: Tensor, preparation: Preparation) -> Tensor:
     return prepared[None] if prepared.ndim <= (4 if preparation.volume else 3) else prepared
 
 
-def _prepare(image: Any, preparation: Preparation, position: int) -> Tensor:  # Any: of the user
-    """Return one image, or those of a uint8 batch, as float32 `(N, C, H, W)`."""
+def _prepare(image: Any, preparation: Preparation, position: int) -> list[PreparedImage]:  # Any: of the user
+    """Return one image, or those of a uint8 batch."""
     if isinstance(image, str | Path):
-        return read_prepared(image, preparation)[None]
+        return [read_prepared(image, preparation)]
     kind = kind_of(image)
     each = (MemoryImage(f"image_{position}", kind, one) for one in images_in(image, kind))
-    return torch.stack([read_memory_image(one, preparation).values for one in each])
+    return [read_memory_image(one, preparation) for one in each]
 
 
 def _prepare_nothing(_picture: object) -> Tensor:

@@ -97,8 +97,7 @@ class BatchResults:
         undrawn: Layers and views without a drawing, with the reason.
         notices: For each image.
         remarks: On the network.
-        missing: The requested classes that each image does not have.
-        why_missing: Why each image does not have them.
+        missing: The requested classes that each image does not have, with the reason.
     """
 
     def __init__(self, images: int) -> None:
@@ -106,8 +105,7 @@ class BatchResults:
         self.undrawn: dict[str, str] = {}
         self.notices: list[list[str]] = [[] for _ in range(images)]
         self.remarks: list[str] = []
-        self.missing: list[list[str]] = [[] for _ in range(images)]
-        self.why_missing = [""] * images
+        self.missing: list[dict[str, str]] = [{} for _ in range(images)]
 
     def add(self, drawn: Sequence[LayerBatch]) -> None:
         """Add the drawings of an output or input."""
@@ -119,23 +117,21 @@ class BatchResults:
         """Record the reason why views of a layer drew nothing."""
         self.undrawn[f"{', '.join(views)} of {layer}"] = reason
 
-    def miss(self, target: str, images: Iterable[bool]) -> None:
-        """Record which images do not have a class."""
-        for own, is_missing in zip(self.missing, images, strict=True):
-            if is_missing:
-                own.append(target)
+    def miss(self, target: str, image: int, reason: str) -> None:
+        """Record that an image does not have a class."""
+        self.missing[image][target] = reason
 
     def notify_all(self, notice: str) -> None:
         """Add a notice to every image."""
         for own in self.notices:
             own.append(notice)
 
-    def notify_missing(self, reasons: Sequence[str]) -> None:
-        """Add a notice to each image about the classes that it does not have, with its reason."""
-        self.why_missing = [*reasons]
-        for own, missing, reason in zip(self.notices, self.missing, reasons, strict=True):
-            if missing:
-                shown = ", ".join(missing) if len(missing) < 4 else f"{missing[0]}, {missing[1]}, ... {missing[-1]}"
+    def notify_missing(self) -> None:
+        """Add notices to each image about the classes that it does not have."""
+        for own, missing in zip(self.notices, self.missing, strict=True):
+            for reason in dict.fromkeys(missing.values()):
+                alike = [target for target, why in missing.items() if why == reason]
+                shown = ", ".join(alike) if len(alike) < 4 else f"{alike[0]}, {alike[1]}, ... {alike[-1]}"
                 own.append(f"nothing is drawn for {shown}: {reason}")
 
 

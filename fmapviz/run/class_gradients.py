@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import TYPE_CHECKING
 
 from fmapviz.data import Target
-from fmapviz.observe.class_scores import Head, indices_of, scores_at, scores_of_pixels
+from fmapviz.observe.class_scores import Head, scores_of_pixels
 from fmapviz.observe.forward_record import ForwardRecord, GraphPoint
 from fmapviz.observe.gradients import BackwardError, begin_graph, gradients_at
+from fmapviz.observe.located import Located
 from fmapviz.observe.score_reader import OtherEndingError
-from fmapviz.observe.targets import TOP1, BoxTarget
+from fmapviz.observe.target_scores import indices_of, scores_at, why_absent
+from fmapviz.observe.targets import TOP1
 from fmapviz.run.batch_results import BatchResults
 from fmapviz.run.layer_results import draw_feature_map
 from fmapviz.run.observers import ClassPass
@@ -27,8 +30,6 @@ if TYPE_CHECKING:
     from fmapviz.observe.targets import TargetChoice
     from fmapviz.run.observers import Differentiable, Indices, PassObserver
     from fmapviz.run.plan import Plan
-
-NOT_FINITE = "the class scores are not finite"
 
 # At most: another ending, chosen layers that were overwritten, a graph that cannot begin late, a backward pass that fails.
 _PASSES = 5
@@ -122,8 +123,9 @@ class ClassGradients:
         if not wanted and not any(each.needs_scores for each in self.observers):
             return
         current.scores = self.reader.read(current.record, key=self.plan.output, head=self.head)
+        current.located = locate(current.record, current.scores)
         for each in wanted or (TOP1,):
-            current.classes[tuple(indices_of(current.scores, each))].append(each)
+            current.classes[tuple(indices_of(current.scores, each, current.located))].append(each)
 
     def _draw(self, current: ClassPass) -> None:
         """Draw the results of observers, and gradients.
@@ -141,12 +143,11 @@ class ClassGradients:
         if scores.ended:
             results.remarks.append("the network ends with a softmax or sigmoid: the logits before it are differentiated")
         for number, (indices, alike) in enumerate(current.classes.items(), 1):
-            for wanted in alike:
-                results.miss(wanted.label, [index is None for index in indices])
+            for wanted, image in product(alike, [image for image, index in enumerate(indices) if index is None]):
+                results.miss(wanted.label, image, why_absent(scores, wanted, image, current.located))
             if any(index is not None for index in indices):
                 self._draw_class(current, scores, alike, indices, more=number < len(current.classes))
-        if any(results.missing):
-            results.notify_missing(_why_missing(scores))
+        results.notify_missing()
 
     def _draw_class(
         self, current: ClassPass, scores: ClassScores, alike: Sequence[TargetChoice], indices: Indices, *, more: bool
@@ -186,33 +187,18 @@ class ClassGradients:
                     results.note(views, point.name, why)
 
 
+def locate(record: ForwardRecord, scores: ClassScores) -> Located:
+    """Return where the images of a pass lie in their files, and the scores of pixels in the images."""
+    known = record.places.of_output(scores.pixels.part) if record.places and scores.pixels else None
+    height, width = record.pixels.shape[-2:]
+    return Located((height, width), record.files, known)
+
+
 def _target(wanted: TargetChoice, image: int, index: Index | None, scores: ClassScores) -> Target | None:
     if index is None:
         return None
-    number = index.index if isinstance(index, BoxTarget) else index
+    number = index if isinstance(index, int) else index.index
     return Target(wanted.label, number, scores.name(number), **scores.numbers(image, index))
-
-
-def _why_missing(scores: ClassScores) -> list[str]:
-    """Return why each image does not have a class."""
-    if scores.kind == "ordinal":
-        reason = "its probability is zero: the thresholds of the network are out of order"
-    elif scores.of_pixels:
-        reason = "no pixel is predicted as that class"
-    elif scores.open_ended:
-        least = [each.least for each in scores.boxes if each.least is not None]
-        reason = "the network finds no such box in the image" + (f" with a score above {least[0]:.3g}" if least else "")
-    else:
-        count, what = scores.values.shape[1], "output" if scores.kind == "value" else "class"
-        plural = {"output": "outputs", "class": "classes"}[what] if count > 1 else what
-        reason = f"the network has only {count} {plural}"
-    finite = (scores.values.detach().isfinite() & scores.ranking.isfinite()).all(1).tolist()
-    unknown = [0.0] * len(finite) if scores.unknown is None else scores.unknown.tolist()
-    partly = f"{reason}, or only where its scores are not finite"
-    return [
-        NOT_FINITE if not known or share == 1 else partly if share else reason
-        for known, share in zip(finite, unknown, strict=True)
-    ]
 
 
 def _identity_of(point: Differentiable) -> object:

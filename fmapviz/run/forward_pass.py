@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from fmapviz.config import Style
+    from fmapviz.core.placement import InFile
     from fmapviz.data import FeatureMap, Layer, Model, Prediction
     from fmapviz.run.kept_passes import KeptPasses
     from fmapviz.run.places import PlaceCache
@@ -175,7 +176,9 @@ class Drawer:
         self._hooks.close()
         self.lasting[0].restore()
 
-    def draw(self, batch: Tensor, *, keep: KeptPasses | None = None) -> list[ImageResult]:
+    def draw(
+        self, batch: Tensor, *, keep: KeptPasses | None = None, files: Sequence[InFile | None] = ()
+    ) -> list[ImageResult]:
         """Run the model and draw each layer as planned.
 
         What layers return and receive is drawn inside their hooks; gradients and heat maps after the pass, by one backward
@@ -184,6 +187,7 @@ class Drawer:
         Args:
             batch: Prepared images `(N, ...)`.
             keep: Keeps what the layers return, on the CPU.
+            files: The file of each image, for targets that are given by a place.
 
         Returns:
             One per image.
@@ -196,7 +200,7 @@ class Drawer:
         """
         again: AbstractContextManager[object] = nullcontext()
         try:
-            return self._run(batch, keep)
+            return self._run(batch, keep, files)
         except MissingLayoutError:  # another image took another way through the network
             self._layouts.cache.known.clear()
         except ForwardError:
@@ -204,14 +208,18 @@ class Drawer:
                 raise
             again = self._layouts.cache.giving_up()
         with again:  # not while the first error is handled, which the second one would refer to
-            return self._run(batch, keep)
+            return self._run(batch, keep, files)
 
-    def _run(self, batch: Tensor, keep: KeptPasses | None) -> list[ImageResult]:
+    def _run(self, batch: Tensor, keep: KeptPasses | None, files: Sequence[InFile | None]) -> list[ImageResult]:
         plan, network, early_stop = self._plan, self._model.module, self._early_stop
         try:
-            places = self._places.at(tuple(batch.shape[1:]), now=plan.of_layers or plan.of_maps) if self._places else None
+            places = (
+                self._places.at(tuple(batch.shape[1:]), now=plan.of_layers or plan.of_maps or plan.located)
+                if self._places
+                else None
+            )
             for record, given, results in self._passes(batch):
-                record.places = places
+                record.places, record.files = places, files
                 enough = early_stop.outputs(given.shape) if early_stop else None
                 learns = early_stop is not None and enough is None
                 state = state_of(network) if learns else None

@@ -21,7 +21,7 @@ from fmapviz.models.known_layers import remember
 from fmapviz.models.load import load_model, outline_model
 from fmapviz.models.network import describe_network
 from fmapviz.models.weights.fit import LoadedWeights
-from fmapviz.observe.class_scores import is_detection
+from fmapviz.observe.detectors import is_detection
 from fmapviz.observe.hooks import observe
 from fmapviz.observe.layers import find_layers, select_layers, unwrap
 from fmapviz.observe.layouts.find import LayoutFinder

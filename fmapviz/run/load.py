@@ -28,7 +28,7 @@ from fmapviz.images.preprocess import grey_input
 from fmapviz.models.identity import digest_of_code
 from fmapviz.models.load import load_model
 from fmapviz.models.network import input_type
-from fmapviz.observe.class_scores import find_detector
+from fmapviz.observe.detectors import find_detector
 from fmapviz.observe.early_stop import EarlyStop
 from fmapviz.observe.hooks import observe
 from fmapviz.observe.layers import (

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from fmapviz.data import Target
     from fmapviz.observe.class_scores import ClassScores, Index
     from fmapviz.observe.forward_record import ForwardRecord
+    from fmapviz.observe.located import Located
     from fmapviz.observe.targets import TargetChoice
     from fmapviz.run.batch_results import BatchResults
     from fmapviz.run.running_pass import RunningPass
@@ -42,6 +43,7 @@ class ClassPass:
         results: Receives what is drawn.
         scores: Of all classes, None if no view needs them.
         classes: The requested classes, by their indices in each image: `top1` and a name may be the same class.
+        located: Where the images lie in their files.
         gradients: Of the class that is drawn, by the identity of the points.
     """
 
@@ -49,6 +51,7 @@ class ClassPass:
     results: BatchResults
     scores: ClassScores | None = None
     classes: dict[Indices, list[TargetChoice]] = field(default_factory=lambda: defaultdict(list))
+    located: Located | None = None
     gradients: Mapping[int, Tensor | None] = field(default_factory=dict)
 
     @property

@@ -193,6 +193,11 @@ class Plan:
         return bool(self.draws.get("input gradient")) or any(each.from_pixels for each in self.observations)
 
     @property
+    def located(self) -> bool:
+        """True if a target is given by its place in the file."""
+        return any(each.place for wanted in self.wanted for each in wanted.each or (wanted,))
+
+    @property
     def wanted(self) -> tuple[TargetChoice, ...]:
         """All classes that views need, without duplicates."""
         asked = [self.targets] if self.of_gradients else []

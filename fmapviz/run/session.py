@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from fmapviz.config import RunConfig, RunInfo
+    from fmapviz.core.placement import InFile
     from fmapviz.data import Failure, ImageFile, ImageResult, Layer, Model, Preparation
     from fmapviz.events import Event, RunSummary
     from fmapviz.formats.base import OpenWriter
@@ -45,8 +46,15 @@ class PassDrawer(Protocol):
     def lasting(self) -> Sequence[LastingState]:
         """The state that each network keeps from one pass to the next."""
 
-    def draw(self, batch: Tensor, *, keep: KeptPasses | None = None) -> list[ImageResult]:
+    def draw(
+        self, batch: Tensor, *, keep: KeptPasses | None = None, files: Sequence[InFile | None] = ()
+    ) -> list[ImageResult]:
         """Draw prepared images `(N, ...)`, and keep their passes if there is room.
+
+        Args:
+            batch: The images.
+            keep: Keeps what the layers return.
+            files: The file of each image, see `fmapviz.observe.located.Located`.
 
         Raises:
             ForwardError: A network raised an exception.

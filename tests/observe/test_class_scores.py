@@ -12,9 +12,10 @@ import torch
 from torch import nn
 
 from fmapviz.errors import RequestError
-from fmapviz.observe.class_scores import Head, class_scores, indices_of
+from fmapviz.observe.class_scores import Head, class_scores
 from fmapviz.observe.endings import Endings
 from fmapviz.observe.predictions import predict
+from fmapviz.observe.target_scores import indices_of
 from fmapviz.observe.targets import TargetChoice, parse
 
 TWO, FOUR = ("benign", "malignant"), ("a", "b", "c", "d")
@@ -153,12 +154,13 @@ def test_a_single_mask_counts_the_pixels_above_one_half():
     inside = logits.flatten(1) > 0
     for scores in (of(logits), of(logits, nn.Sigmoid()), of(logits, word="sigmoid")):
         torch.testing.assert_close(scores.shares[:, 0], inside.float().mean(1))
-        torch.testing.assert_close(scores.values[:, 0], torch.stack([z.flatten()[z.flatten() > 0].mean() for z in logits]))
+        torch.testing.assert_close(scores.values[:, 0], torch.stack([z.flatten()[z.flatten() > 0].sum() for z in logits]))
     both = of(logits, names=("healthy", "lesion"))
     torch.testing.assert_close(both.shares.sum(1), torch.ones(2))
-    torch.testing.assert_close(both.values[:, 0], torch.stack([-z.flatten()[z.flatten() <= 0].mean() for z in logits]))
+    torch.testing.assert_close(both.values[:, 0], torch.stack([-z.flatten()[z.flatten() <= 0].sum() for z in logits]))
     depth = of(logits, word="value", unit="m")
-    torch.testing.assert_close(depth.values[:, 0], logits.flatten(1).mean(1))
+    torch.testing.assert_close(depth.outputs[:, 0], logits.flatten(1).mean(1))
+    torch.testing.assert_close(depth.values[:, 0], logits.flatten(1).sum(1))
 
 
 def test_several_masks_are_independent_and_may_overlap():

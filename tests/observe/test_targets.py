@@ -13,7 +13,8 @@ from torchvision.models import ResNet18_Weights, detection, segmentation
 from torchvision.models.detection.backbone_utils import resnet_fpn_backbone
 
 from fmapviz.errors import RequestError
-from fmapviz.observe.class_scores import class_scores, indices_of, scores_at
+from fmapviz.observe.class_scores import class_scores
+from fmapviz.observe.target_scores import indices_of, scores_at
 from fmapviz.observe.targets import TargetChoice, parse
 
 CLASSES = (
@@ -234,15 +235,16 @@ def test_targets_without_a_class_have_no_gradient():
 
 
 def by_hand(logits):
-    """Each class's mean logit over the pixels predicted as it and its share of them, pixel by pixel."""
-    means, shares = torch.zeros(logits.shape[:2]), torch.zeros(logits.shape[:2])
+    """Each class's sum of logits over the pixels predicted as it, their mean, and the share of the pixels, one by one."""
+    sums, means, shares = torch.zeros(3, *logits.shape[:2])
     for image, maps in enumerate(logits.detach()):
         columns = maps.flatten(1).T
         for index in range(len(maps)):
             own = [column[index].item() for column in columns if column.argmax() == index]
+            sums[image, index] = sum(own)
             means[image, index] = sum(own) / max(1, len(own))
             shares[image, index] = len(own) / len(columns)
-    return means, shares
+    return sums, means, shares
 
 
 @pytest.mark.parametrize("shape", [(2, 4, 5, 7), (2, 6, 1, 2), (2, 3, 2, 4, 5)], ids=str)
@@ -251,8 +253,10 @@ def test_a_segmentation_scores_the_pixels_predicted_as_a_class(shape):
     logits[0, -1] -= 99
     logits.requires_grad_()
     scores = scores_of(logits)
-    means, shares = by_hand(logits)
-    torch.testing.assert_close(scores.values, means)
+    sums, means, shares = by_hand(logits)
+    torch.testing.assert_close(scores.values, sums)
+    torch.testing.assert_close(scores.outputs, means)
+    assert scores.numbers(1, 0)["logit"] == pytest.approx(float(means[1, 0]))
     torch.testing.assert_close(scores.ranking, shares)
     assert torch.equal(scores.present, shares > 0)
     assert scores.of_pixels
@@ -262,7 +266,7 @@ def test_a_segmentation_scores_the_pixels_predicted_as_a_class(shape):
     (gradient,) = torch.autograd.grad(scores.values[1, index], logits)
     own = (logits[1].argmax(0) == index).float()
     expected = torch.zeros_like(logits)
-    expected[1, index] = own / own.sum()
+    expected[1, index] = own
     torch.testing.assert_close(gradient, expected)
 
 
@@ -274,14 +278,14 @@ def test_a_class_that_no_pixel_is_predicted_as_is_not_in_the_image():
     assert [indices_of(scores, top(rank)) for rank in (1, 2, 3)] == [[2, 2], [0, None], [None, None]]
     assert indices_of(scores, number(0)) == [0, None]
     assert indices_of(scores, number(1)) == [None, None]
-    assert scores_at(scores, [2, None]).tolist() == [1, 0]
+    assert scores_at(scores, [2, None]).tolist() == [15, 0]
     with pytest.raises(RequestError, match="no class 3: the network has 3 outputs"):
         indices_of(scores, number(3))
 
 
 def test_pixels_of_half_precision_are_summed_in_float32():
     logits = torch.full((1, 1, 300, 300), 3.0, dtype=torch.float16)  # the sum is more than float16 holds
-    assert class_scores(logits, key=None, images=1).values.tolist() == [[3]]
+    assert class_scores(logits, key=None, images=1).values.tolist() == [[270_000]]
 
 
 def test_a_nan_pixel_affects_only_its_own_class():
@@ -289,7 +293,7 @@ def test_a_nan_pixel_affects_only_its_own_class():
     logits[0, 1] = 1
     logits[0, 2, 0, 0] = 5
     logits[0, 0, 1, 1] = torch.nan
-    assert class_scores(logits, key=None, images=1).values.tolist() == [[0, 1, 5]]
+    assert class_scores(logits, key=None, images=1).values.tolist() == [[0, 3, 5]]
 
 
 # --- detectors

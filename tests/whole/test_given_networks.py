@@ -85,7 +85,7 @@ def test_the_module_of_the_class_declares_preprocessing_and_class_names(module, 
     net = module(CODE, "cnn_of_class").Net()
     path = paint(tmp_path / "a.png", size=(30, 40))
     expected = functional.to_tensor(Image.open(path).resize((20, 12)))
-    batch, model = make_batch(str(path), net)
+    batch, model, _ = make_batch(str(path), net)
     torch.testing.assert_close(batch[0], expected)
     assert model.classes == ("zero", "one", "two")
     found = fmapviz.cam(net, str(path), target="two", layer="conv")
@@ -318,7 +318,7 @@ def test_a_network_of_torchvision_is_prepared_as_its_weights(name, entry, tmp_pa
     network = getattr(models, name)()
     path = str(paint(tmp_path / "a.png", size=(60, 50)))
     with pytest.warns(UserWarning, match=f"taken for torchvision's {name}, prepared as for {entry}"):
-        batch, _ = make_batch(path, network)
+        batch, _, _ = make_batch(path, network)
     torch.testing.assert_close(batch[0], models.get_model_weights(name)[entry].transforms()(Image.open(path)))
 
 
@@ -423,7 +423,7 @@ def test_a_volume_is_an_input_of_a_network_of_three_dimensions(shape, channels, 
     expected = expected.reshape(channels, 6, 9, 8)
     for given in (str(tmp_path / "v.npy"), volume):
         with pytest.warns(UserWarning, match="volumes are scaled to 0..1"):
-            batch, _ = make_batch(given, Solid(channels))
+            batch, _, _ = make_batch(given, Solid(channels))
         np.testing.assert_allclose(batch[0], expected, atol=1e-6)
     summary = fmapviz.visualize(Solid(channels), tmp_path / "v.npy", out=tmp_path / "runs", to="png", progress=False)
     assert (summary.done, summary.failed) == (1, 0)
@@ -473,7 +473,7 @@ def test_a_picture_is_repeated_to_the_declared_depth_of_inputs(tmp_path):
     net = Solid(3)
     net.inputs = (3, 5, 16, 12)
     with pytest.warns(UserWarning, match="scaled to 0..1"):
-        batch, model = make_batch(Image.open(paint(tmp_path / "a.png", size=(30, 20))), describe_given(net))
+        batch, model, _ = make_batch(Image.open(paint(tmp_path / "a.png", size=(30, 20))), describe_given(net))
     assert batch.shape == (1, 3, 5, 16, 12)
     assert torch.equal(batch[:, :, 0], batch[:, :, 4])
     assert model.preparation.frames == 5
@@ -482,7 +482,7 @@ def test_a_picture_is_repeated_to_the_declared_depth_of_inputs(tmp_path):
 def test_a_preprocessing_may_add_channels(tmp_path):
     net = nn.Sequential(nn.Conv2d(4, 2, 3))
     net.preprocess = lambda image: torch.cat([functional.to_tensor(image), functional.to_tensor(image.convert("L"))])
-    batch, _ = make_batch(str(paint(tmp_path / "a.png", size=(9, 7))), net)
+    batch, _, _ = make_batch(str(paint(tmp_path / "a.png", size=(9, 7))), net)
     assert batch.shape == (1, 4, 9, 7)
 
 

@@ -35,9 +35,10 @@ from fmapviz.observe.layers import unwrap
 from fmapviz.observe.layouts.find import LayoutFinder, MissingLayoutError
 from fmapviz.observe.places import Places
 from fmapviz.observe.score_reader import ScoreReader
+from fmapviz.observe.target_scores import NOT_FINITE
 from fmapviz.observe.targets import INDEX, TargetChoice, parse
 from fmapviz.run.batch import make_batch
-from fmapviz.run.class_gradients import NOT_FINITE, ClassGradients
+from fmapviz.run.class_gradients import ClassGradients
 from fmapviz.run.findings import findings_of
 from fmapviz.run.places import PlaceCache
 from fmapviz.run.plan import Plan
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
+    from fmapviz.core.placement import InFile
     from fmapviz.data import FeatureMap, Inputs, Preparation
     from fmapviz.observe.forward_record import ForwardRecord
     from fmapviz.observe.layouts.find import LayoutCache
@@ -144,8 +146,9 @@ def cam(
         x: Prepared images `(N, C, H, W)`, or one `(C, H, W)`, on the model's device; neither changed nor differentiated. Or
             what is to be prepared for the model: a path, a Pillow picture, a NumPy array, a uint8 tensor `(C, H, W)`, or a
             list of any of these. A network that `load_model` did not load has the preprocessing that `visualize` uses.
-        target: The class: `top1`, `top2`, ... an index, or a name. A list, or a tensor of indices, has one for each image.
-            `top3` is the third likeliest class alone; on the command line and in `visualize` it is the three likeliest.
+        target: The class: `top1`, `top2`, ... an index, or a name; of a detector also `box1` or `box:L,T,R,B`, of a
+            segmentation `NAME@X,Y`, in pixels of the file, or of a prepared tensor. A list, or a tensor of indices, has one
+            for each image. `top3` is the third likeliest class alone; on the command line and in `visualize` all three.
         layer: A feature map's name, `layer4` or `layer1.0.relu#2`, or the module; `auto` takes the last layer whose output
             is a map that the class depends on.
         method: `gradcam`, `gradcam++`, `layercam`, `hirescam`, `xgradcam`, `eigencam`, `cam` or `saliency`.
@@ -180,7 +183,8 @@ def cam(
     check_type("output", output, str | int | None, hint="key or index of the class scores in what the model returns")
     check_scores(check_type("scores", scores, str | None, hint="such as 'sigmoid'"))
     check_type("style", style, Style | None, hint="such as Style(colormap='viridis')")
-    batch, model = make_batch(x, model)
+    made = make_batch(x, model)
+    batch, model = made.values, made.model
     model = replace(model, module=unwrap(model.module))
     layer = _name_of(layer, model.module)
     choice = _read_target(target, model.classes, images=len(batch))
@@ -195,9 +199,12 @@ def cam(
         automatic=layer == _AUTO,
         placed=frozenset({method}),
     )
-    places = None if used.of_pixels else _places(model, shown, tuple(batch.shape[1:]))
+    places = None if used.of_pixels and not plan.located else _places(model, shown, tuple(batch.shape[1:]))
+    files = made.files() if plan.located else ()
     learnt = plan.automatic and batch.shape[1:] in chosen
-    differentiate = partial(_differentiate, model, batch, plan, layer, reader=reader, layouts=shown.layouts, places=places)
+    differentiate = partial(
+        _differentiate, model, batch, plan, layer, reader=reader, layouts=shown.layouts, places=places, files=files
+    )
     found = differentiate()
     if learnt and not found.layers:  # another class may depend on other layers
         chosen.pop(batch.shape[1:], None)
@@ -244,7 +251,7 @@ def _check_confidence(confidence: object) -> float | None:
 
 def _missing(found: BatchResults, image: int, choice: TargetChoice) -> RequestError:
     """Return the error for an image that does not have the requested class, with the reason."""
-    own, reason = choice.each[image] if choice.each else choice, found.why_missing[image]
+    own, reason = choice.each[image] if choice.each else choice, found.missing[image][choice.label]
     where = f" in image {image}" if len(found.missing) > 1 else ""
     hint = "another target=" if own.rank == 1 else "another target=, or top1"
     if NOT_FINITE in reason:
@@ -259,10 +266,18 @@ def _all_of(numbers: Sequence[float | None], device: torch.device) -> Tensor | N
 
 
 def _differentiate(
-    model: Model, batch: Tensor, plan: Plan, layer: str, *, reader: ScoreReader, layouts: LayoutCache, places: Places | None
+    model: Model,
+    batch: Tensor,
+    plan: Plan,
+    layer: str,
+    *,
+    reader: ScoreReader,
+    layouts: LayoutCache,
+    places: Places | None,
+    files: Sequence[InFile | None],
 ) -> BatchResults:
     """Run the network under hooks, and draw."""
-    attempt = partial(_attempt, model, batch, plan, layer, reader=reader, layouts=layouts, places=places)
+    attempt = partial(_attempt, model, batch, plan, layer, reader=reader, layouts=layouts, places=places, files=files)
     again: AbstractContextManager[object] = nullcontext()
     try:
         return attempt()
@@ -279,7 +294,15 @@ def _differentiate(
 
 
 def _attempt(
-    model: Model, batch: Tensor, plan: Plan, layer: str, *, reader: ScoreReader, layouts: LayoutCache, places: Places | None
+    model: Model,
+    batch: Tensor,
+    plan: Plan,
+    layer: str,
+    *,
+    reader: ScoreReader,
+    layouts: LayoutCache,
+    places: Places | None,
+    files: Sequence[InFile | None],
 ) -> BatchResults:
     network = model.module
     modules = dict(network.named_modules())  # once: listing them takes as long as some layers
@@ -288,7 +311,7 @@ def _attempt(
     gradients = ClassGradients(model, plan, _PLAIN, [observer], reader)
     with LastingState(network) as lasting, frozen(network), recording(), ExitStack() as hooks:
         for record, given, results in gradients.passes(batch):
-            record.places = places
+            record.places, record.files = places, files
 
             def receive(feature_map: FeatureMap, record: ForwardRecord = record) -> None:
                 if record.over:

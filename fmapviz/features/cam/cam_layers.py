@@ -8,10 +8,10 @@ from itertools import groupby, islice
 from typing import TYPE_CHECKING
 
 from fmapviz.errors import quote
-from fmapviz.observe.class_scores import scores_at
 from fmapviz.observe.gradients import gradients_at
 from fmapviz.observe.layouts.find import known_by_type
 from fmapviz.observe.reshape import NotAMapError
+from fmapviz.observe.target_scores import scores_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

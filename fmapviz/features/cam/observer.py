@@ -17,11 +17,11 @@ from fmapviz.features.cam import CamView
 from fmapviz.features.cam.cam_layers import Chosen, NoMapError, choose_rows, find_last, find_maps
 from fmapviz.features.cam.exact_cam import Pooling, refuse
 from fmapviz.features.cam.method import Method
-from fmapviz.observe.class_scores import find_detector
+from fmapviz.observe.detectors import find_detector
 from fmapviz.observe.gradients import edge_of
 from fmapviz.observe.reshape import NotAMapError, frames_of, picture_size
+from fmapviz.observe.target_scores import NOT_FINITE
 from fmapviz.run.batch_results import LayerBatch
-from fmapviz.run.class_gradients import NOT_FINITE
 from fmapviz.run.observers import PassObserver
 from fmapviz.views.base import BatchContent
 

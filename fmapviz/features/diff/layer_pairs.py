@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from fmapviz.config import Style
+    from fmapviz.core.placement import InFile
     from fmapviz.data import Layer, Model
     from fmapviz.features.diff.networks import Compared, PairSetup
     from fmapviz.run.kept_passes import KeptPasses
@@ -201,12 +202,19 @@ class PairDrawer:
         for each in self.lasting:
             each.restore()
 
-    def draw(self, batch: Tensor, *, keep: KeptPasses | None = None) -> list[ImageResult]:  # noqa: ARG002
+    def draw(
+        self,
+        batch: Tensor,
+        *,
+        keep: KeptPasses | None = None,  # noqa: ARG002
+        files: Sequence[InFile | None] = (),  # noqa: ARG002
+    ) -> list[ImageResult]:
         """Run both networks and draw their outputs.
 
         Args:
             batch: One prepared image `(1, ...)`.
             keep: Without effect.
+            files: Without effect.
 
         Returns:
             One result.

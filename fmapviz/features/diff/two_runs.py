@@ -276,7 +276,7 @@ class _StoredPairDrawer:
         self._draws = draws
         self._style = config.style
 
-    def draw(self, batch: Tensor, *, keep: object = None) -> list[ImageResult]:
+    def draw(self, batch: Tensor, *, keep: object = None, files: object = ()) -> list[ImageResult]:
         """Raise: there is no network."""
         raise NotImplementedError
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from contextlib import ExitStack, suppress
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import chain
 from threading import Lock
 from typing import TYPE_CHECKING
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from fmapviz.core.own import OwnName
+from fmapviz.core.placement import InFile
 from fmapviz.core.user_code import report_of
 from fmapviz.core.words import counted
 from fmapviz.data import Failure
@@ -85,7 +86,11 @@ class BatchRunner:
         # The same for a single image as for one of many: another number may round otherwise.
         self._cores = max(1, torch.get_num_threads() // (workers if self._pattern else 1))
         self._fields = FieldCache(session.model, [layer.name for layer in session.layers]) if session.plan.fields else None
-        self._places = PlaceCache(session.model, findings_of(session.model).fields) if session.plan.placed else None
+        self._places = (
+            PlaceCache(session.model, findings_of(session.model).fields)
+            if session.plan.placed or session.plan.located
+            else None
+        )
         self._placement = lru_cache(64)(find_placement)
         self._idle: list[PassDrawer] = [self._attach(module)]
         self._is_checked = False
@@ -143,19 +148,20 @@ class BatchRunner:
 
     def _draw(self, drawer: PassDrawer, images: Tensor, part: Sequence[Preprocessed], tell: Tell) -> list[ImageResult]:
         """Run a batch; if the network draws random numbers, run each image alone, seeded by its name."""
-        several = len(part) > 1
+        several, files = len(part) > 1, self._files_of(part)
         if several and self._is_single:
             raise MixedBatchError
         if not self._is_random:
             with gate.together():
                 before = python_states()
-                drawn = drawer.draw(images, keep=self._session.kept if self._is_checked or not several else None)
+                keep = self._session.kept if self._is_checked or not several else None
+                drawn = drawer.draw(images, keep=keep, files=files)
                 drawn_numbers = drawer.numbers.drawn or before != python_states()
             self._outside.learn(images.shape)
             self._note_changes(drawer, tell)
             if not drawn_numbers:
                 if several:
-                    self._check_batch(drawer, images, drawn[0], tell)
+                    self._check_batch(drawer, images, drawn[0], tell, files=files)
                 return drawn
             if not self._is_random:
                 self._is_random = True
@@ -164,12 +170,14 @@ class BatchRunner:
         if several:
             raise MixedBatchError
         with gate.alone(), seeded_by(part[0].member.file.unit, self._session.device):
-            drawn = drawer.draw(images, keep=self._session.kept)
+            drawn = drawer.draw(images, keep=self._session.kept, files=files)
         self._outside.learn(images.shape)
         self._note_changes(drawer, tell)
         return drawn
 
-    def _check_batch(self, drawer: PassDrawer, images: Tensor, first: ImageResult, tell: Tell) -> None:
+    def _check_batch(
+        self, drawer: PassDrawer, images: Tensor, first: ImageResult, tell: Tell, *, files: Sequence[InFile | None]
+    ) -> None:
         """Find out from the first batch whether images may share a forward pass.
 
         Raises:
@@ -180,7 +188,7 @@ class BatchRunner:
                 self._is_checked = True
                 try:
                     with gate.together():
-                        mixed = is_mixed(images, first, drawer.draw)
+                        mixed = is_mixed(images, first, partial(drawer.draw, files=files))
                 except (ForwardError, MixedBatchError):  # not known
                     self._is_single = True
                 else:
@@ -302,10 +310,16 @@ class BatchRunner:
         """Return a prediction whose box is in pixels of the file, if it is known where the input lies there."""
         if prediction.box is None or image.as_given:
             return prediction
-        placement = self._placement(self._session.model.preparation, image.size)
-        if placement is None:
-            return replace(prediction, box=None)
-        return replace(prediction, box=placement.to_file(prediction.box, orientation=image.orientation, size=image.size))
+        return replace(prediction, box=self._file_of(image).to_file(prediction.box))
+
+    def _files_of(self, part: Sequence[Preprocessed]) -> list[InFile | None]:
+        """Return the files of a batch, if targets are given by their places."""
+        if not self._session.plan.located:
+            return []
+        return [None if image.as_given else self._file_of(image) for image in part]
+
+    def _file_of(self, image: Preprocessed) -> InFile:
+        return InFile(self._placement(self._session.model.preparation, image.size), image.orientation, image.size)
 
     def _remark_on_input(self, image: Preprocessed) -> str:
         """Return a remark if an input is shown in its own range, because its normalisation is unknown."""

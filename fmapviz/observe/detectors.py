@@ -1,0 +1,47 @@
+"""Recognise detectors, by their classes and by what they return."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from fmapviz.core import registry
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from fmapviz.core.members import Detector
+
+_HEADS = (  # of torchvision's detectors
+    ("roi_heads.box_predictor.cls_score", "out_features"),
+    ("head.classification_head", "num_classes"),
+    ("head.classification_head", "num_columns"),
+)
+
+
+def find_detector(network: nn.Module) -> Detector | None:
+    """Return the family of detectors that a network's class, or a base class of it, is of; None if it is of none."""
+    names = [f"{kind.__module__}.{kind.__qualname__}" for kind in type(network).__mro__]
+    return next((each for each in registry.detectors() if any(re.fullmatch(each.classes, name) for name in names)), None)
+
+
+def detected_classes(network: nn.Module) -> int | None:
+    """Return the number of classes of a detector, with the background if it has one; None if it is unknown."""
+    for path, attribute in _HEADS:
+        part: object = network
+        for step in path.split("."):
+            part = getattr(part, step, None)
+        count = getattr(part, attribute, None)
+        if isinstance(count, int):
+            return count
+    return None
+
+
+def is_detection(each: object) -> bool:
+    """Return True for the output of a detector for one image: a dict of `labels` `(B,)` and `scores` `(B,)`."""
+    labels, scores = (each.get(name) if isinstance(each, dict) else None for name in ("labels", "scores"))
+    if not isinstance(labels, Tensor) or not isinstance(scores, Tensor):
+        return False
+    return labels.ndim == 1 and labels.shape == scores.shape and scores.is_floating_point()
