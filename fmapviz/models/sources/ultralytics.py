@@ -68,6 +68,8 @@ with unpatched():
 _SIDE, _CLASSIFIED = 640, 224  # pixels
 _GREY = 114  # of the bars beside a picture, of 255
 _LEFT_OUT = object()
+_CONTAINERS = {dict, OrderedDict, list, tuple}
+_PLAIN = {str, int, float, bool, type(None)}
 _CACHES = {"anchors", "strides", "shape", "shapes", "valid_mask"}  # of a head, for the size of the last input
 _NETWORK_PART = re.compile(r"(?:torch\.nn\.modules|ultralytics\.nn\.(?:tasks|modules))\b")
 _FORMER = {  # names in files of earlier versions
@@ -152,9 +154,11 @@ def _restore(saved: SavedNetwork, path: Path) -> nn.Module:
     settings, are left out, and so are hooks.
 
     Raises:
-        WeightsError: The package has no such class.
+        WeightsError: The package has no such class, or a tensor would be larger than its values in the file.
     """
     made: dict[int, nn.Module] = {}
+    tensors: dict[int, torch.Tensor] = {}
+    containers: dict[int, Any] = {}  # a file of a few lists that contain the next twice has millions of items
 
     def restore(module: Inert) -> nn.Module:
         if id(module) in made:
@@ -169,26 +173,47 @@ def _restore(saved: SavedNetwork, path: Path) -> nn.Module:
         nn.Module.__init__(restored)
         state = {name: value for name, value in module.state.items() if "_hooks" not in name}
         state = {name: value for name, value in state.items() if name not in _CACHES or not hasattr(kind, name)}
-        restored.__setstate__(convert(state))  # type: ignore[no-untyped-call]  # of torch
+        restored.__setstate__(filled(state))  # type: ignore[no-untyped-call]  # of torch
         if _is_fused(module):
             restored.forward = restored.forward_fuse  # type: ignore[assignment]  # as `fuse()` of ultralytics
         return restored
 
+    def precise(values: torch.Tensor) -> torch.Tensor:
+        """Return values in single precision; a tensor that is in two places stays one."""
+        if values.numel() * values.itemsize > values.untyped_storage().nbytes():  # repeated, to fill the memory
+            raise WeightsError(f"cannot read {quote(path)}: a tensor has more values than the file", hint=DAMAGED)
+        if not values.is_floating_point() or values.dtype == torch.float32:
+            return values
+        if id(values) not in tensors:
+            single = values.detach().float()
+            is_parameter = isinstance(values, nn.Parameter)
+            tensors[id(values)] = nn.Parameter(single, values.requires_grad) if is_parameter else single
+        return tensors[id(values)]
+
     def convert(value: object) -> Any:
-        """Return a value with modules in place of stand-ins."""
+        """Return a value with modules in place of stand-ins, and its tensors in single precision."""
+        if type(value) in _PLAIN:
+            return value
+        if isinstance(value, torch.Tensor):
+            return precise(value)
         if isinstance(value, Inert):
             return restore(value) if _NETWORK_PART.match(value.spelling) and value.state else _LEFT_OUT
+        if type(value) not in _CONTAINERS or not value:
+            return value
+        if id(value) not in containers:
+            containers[id(value)] = filled(value)
+        return containers[id(value)]
+
+    def filled(value: Any) -> Any:
+        """Return a container with converted items; one that contains itself is nested too deeply."""
         if isinstance(value, dict):
             kept = {key: each for key, old in value.items() if (each := convert(old)) is not _LEFT_OUT}
-            return OrderedDict(kept) if isinstance(value, OrderedDict) else kept
-        if type(value) is list or type(value) is tuple:
-            each_of = (each for old in value if (each := convert(old)) is not _LEFT_OUT)
-            return [*each_of] if type(value) is list else tuple(each_of)
-        return value
+            return type(value)(kept)
+        return type(value)(each for old in value if (each := convert(old)) is not _LEFT_OUT)
 
     try:
         with unpatched():
-            return restore(saved.network).float()
+            return restore(saved.network)
     except RecursionError as error:
         raise WeightsError(f"cannot read {quote(path)}: its modules are nested too deeply", hint=DAMAGED) from error
 

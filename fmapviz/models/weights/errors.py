@@ -70,7 +70,7 @@ def unreadable(path: Path, error: Exception) -> WeightsError:
     cause: BaseException | None = error
     while cause is not None:
         if refused := re.search(r"GLOBAL (\S+)", str(cause)):  # PyTorch's unpickler names the refused object
-            return _python_objects(path, refused[1])
+            return python_objects(path, refused[1])
         cause = cause.__context__
     return WeightsError(f"cannot read {quote(path)}: damaged, truncated or not a checkpoint", hint=DAMAGED)
 
@@ -90,13 +90,14 @@ def no_state(path: Path, content: object, ignored: tuple[str, ...]) -> WeightsEr
             hint=f"if you trust the file, run this beside its source code; it runs what is in the file: {command}",
         )
     if ignored:
-        return _python_objects(path, ", ".join(ignored[:4]))
+        return python_objects(path, ", ".join(ignored[:4]))
     if is_quantised(_keys(content)):
         return WeightsError(f"no state dict in {quote(path)}: it is quantised", hint="save the model before quantisation")
     return WeightsError(f"no state dict in {quote(path)}: it contains a {type(content).__name__}", hint=_PLAIN)
 
 
-def _python_objects(path: Path, names: str) -> WeightsError:
+def python_objects(path: Path, names: str) -> WeightsError:
+    """Return the error for a file that would run code."""
     return WeightsError(
         f"refused: {quote(path)} contains Python objects ({printable(names)}), which would run code when loaded", hint=_PLAIN
     )

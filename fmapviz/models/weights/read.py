@@ -25,7 +25,8 @@ from isal import isal_zlib
 from safetensors import safe_open
 
 from fmapviz.errors import WeightsError, first_few, printable, quote
-from fmapviz.models.weights.errors import no_state, unreadable
+from fmapviz.models.weights.archive import DIRECTORY, LENGTHS_AT, CallError, read_archive
+from fmapviz.models.weights.errors import no_state, python_objects, unreadable
 from fmapviz.models.weights.file import DAMAGED, INDEX, missing, read_index
 from fmapviz.models.weights.stand_ins import load_inertly
 from fmapviz.models.weights.state_dict import (
@@ -48,8 +49,6 @@ _UNPACKED_BYTES = 2**28
 _UNPACKED_TIMES = 20
 
 _PIECE_BYTES = 1 << 20  # that are read at once
-_LENGTHS_AT = 26  # offset of the lengths of the name and the extra field in an entry's local header
-_DIRECTORY = 0x10  # in the attributes of an entry
 GIVEN = Path("the state dict")  # in messages, in place of a file
 _NESTING = (b"(", b"]", b")", b"}")  # a pickle's marks, and its empty containers
 _one_at_a_time = Lock()  # see `load_inertly`
@@ -187,6 +186,12 @@ def _json_values(header: dict[str, str]) -> Iterator[tuple[str, object]]:
 def _read_pickle(path: Path) -> tuple[Any, tuple[str, ...]]:
     is_archive = zipfile.is_zipfile(path)
     if is_archive:
+        try:
+            return read_archive(path)
+        except CallError as error:
+            raise python_objects(path, error.shown) from error
+        except Exception:  # noqa: BLE001, S110  PyTorch reads what is unusual; what is damaged is refused below
+            pass
         _check_archive(path)
     else:
         with path.open("rb") as file:
@@ -223,7 +228,7 @@ def _check_archive(path: Path) -> None:
             raise WeightsError(f"refused: {quote(path)} unpacks to {unpacked:,} bytes", hint="no weights compress that well")
         for entry in entries:
             # PyTorch leaves memory uninitialized for an entry that is marked as a directory.
-            if entry.file_size and entry.external_attr & _DIRECTORY:
+            if entry.file_size and entry.external_attr & DIRECTORY:
                 raise WeightsError(f"cannot read {quote(path)}: damaged, a tensor is marked as a directory", hint=DAMAGED)
             value, is_pickle = 0, entry.filename.endswith("data.pkl")
             # A CRC of 0 was not computed: see torch.serialization.set_crc32_options.
@@ -239,7 +244,7 @@ def _pieces_of(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, file: BinaryIO)
     """Yield the content of an entry; `zipfile` alone takes four times as long for one that is not compressed."""
     stream: IO[bytes] = file
     if entry.compress_type == zipfile.ZIP_STORED:
-        file.seek(entry.header_offset + _LENGTHS_AT)
+        file.seek(entry.header_offset + LENGTHS_AT)
         file.seek(sum(struct.unpack("<HH", file.read(4))), os.SEEK_CUR)
     else:
         stream = archive.open(entry)

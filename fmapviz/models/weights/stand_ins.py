@@ -72,7 +72,7 @@ def load_inertly(path: Path) -> tuple[object, tuple[str, ...]]:
 
 
 def _load(path: Path, names: Iterable[str], mappings: Collection[str] = (), sequences: Collection[str] = ()) -> object:
-    stand_ins: list[Any] = [(_stand_in(name, name in mappings, name in sequences), name) for name in names]
+    stand_ins: list[Any] = [(stand_in(name, name in mappings, name in sequences), name) for name in names]
     with torch.serialization.safe_globals(stand_ins):
         return torch.load(path, map_location="cpu", weights_only=True)
 
@@ -110,7 +110,7 @@ def _items(state: Mapping[str, object], name: str) -> Iterator[tuple[str, object
     return iter(part.items()) if isinstance(part, dict) else iter(())
 
 
-def _stand_in(name: str, mapping: bool, sequence: bool) -> type:
+def stand_in(name: str, mapping: bool = False, sequence: bool = False) -> type:
     """Make a class, whose objects are plain dicts or lists if items are put into them: the unpickler accepts no subclass."""
     members: dict[str, Any] = {"spelling": name}
     if mapping or sequence:
@@ -139,7 +139,7 @@ def _containers(pickled: bytes) -> tuple[set[str], set[str]]:
                 memo[argument] = stack[-1]
                 continue
             case "GLOBAL":
-                stack.append(_full_name(*str(argument).split(" ", 1)))
+                stack.append(full_name(*str(argument).split(" ", 1)))
                 continue
             case "BINGET" | "LONG_BINGET":
                 stack.append(memo[argument])
@@ -162,6 +162,6 @@ def _containers(pickled: bytes) -> tuple[set[str], set[str]]:
 _OF_THE_FIRST = {"NEWOBJ", "REDUCE", "BUILD", "SETITEM", "SETITEMS", "APPEND", "APPENDS"}
 
 
-def _full_name(module: str, name: str) -> str:
+def full_name(module: str, name: str) -> str:
     """Return Python 3's name for a name of Python 2, as the unpickler does: PyTorch writes protocol 2."""
     return ".".join(NAME_MAPPING.get((module, name), (IMPORT_MAPPING.get(module, module), name)))
