@@ -9,7 +9,7 @@ from contextlib import suppress
 from enum import Enum
 from fnmatch import fnmatchcase
 from importlib import import_module
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, cast
 
 from fmapviz.config import InputOptions, check_glob, check_type, check_weights, explain_arguments, renamed
@@ -175,14 +175,22 @@ def modules_in_pickle(path: str) -> set[str]:
     return set()
 
 
+def _no_network(path: str) -> RequestError:
+    """Return the error for a weights file in place of a model."""
+    with suppress(OSError), Path(path).open("rb") as file:
+        if file.read(4) == b"PK\3\4" and not zipfile.is_zipfile(path):
+            return WeightsError(f"cannot read {quote(path)}: damaged or incomplete", hint="download or save it again")
+    return RequestError(
+        f"not a model, but a weights file: {quote(path)}",
+        hint=f"name its model, such as resnet18 or my_net.py:build, and pass weights={quote(path)}",
+    )
+
+
 def _no_model(spec: str) -> RequestError:
     """Return the error for a name that no source accepts, with its meaning and a correction."""
     suffix = PurePath(spec).suffix.lower()
     if suffix in _WEIGHTS:
-        return RequestError(
-            f"not a model, but a weights file: {quote(spec)}",
-            hint=f"name its model, such as resnet18 or my_net.py:build, and pass weights={quote(spec)}",
-        )
+        return _no_network(spec)
     if suffix in _FOREIGN:
         return RequestError(
             f"not a PyTorch model, but {_FOREIGN[suffix]} file: {quote(spec)}",

@@ -257,8 +257,29 @@ def test_a_file_that_is_cut_off_is_damaged(share, tmp_path):
     path = saved(tmp_path)
     whole = path.read_bytes()
     path.write_bytes(whole[: int(share * len(whole))])
+    for name in (f"ultralytics:{path}", *([str(path)] if share else [])):
+        with pytest.raises(WeightsError, match="cannot read"):
+            load_model(name)
+
+
+@pytest.mark.parametrize("kind", ["bomb", *thorough("self", "repeated")])
+def test_a_file_that_would_fill_the_memory_is_refused(kind, tmp_path):
+    def change(content):
+        network, nested = content["model"], []
+        if kind == "self":
+            nested.append(nested)
+        for _ in range(60 if kind == "bomb" else 0):
+            nested = [nested, nested]
+        network.yaml["more"] = nested
+        if kind == "repeated":
+            network.model[0].conv.weight = torch.nn.Parameter(torch.zeros(1).half().expand(10**6, 10**6, 1, 1))
+
+    path = saved(tmp_path, change=change)
+    if kind == "bomb":  # its lists are few
+        assert len(load_model(str(path)).module.yaml["more"]) == 2
+        return
     with pytest.raises(WeightsError, match="cannot read"):
-        load_model(f"ultralytics:{path}")
+        load_model(str(path))
 
 
 def test_names_equal_those_of_the_package():
