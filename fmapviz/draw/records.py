@@ -83,7 +83,7 @@ def find_empty_maps(result: ImageResult, *, sheets: Collection[str] = ()) -> lis
         sheets: The views whose maps are cells of one picture.
     """
     notices = [
-        EmptyMaps(drawing.view, layer, f"{drawing.view} of {layer.layer} is {reason}")
+        EmptyMaps(drawing.view, layer, f"{drawing.view}{f' of {layer.layer} is' if layer.layer else ':'} {reason}")
         for layer in result.layers
         for drawing in layer.drawings
         if (reason := drawing.custom and drawing.custom.why_empty)
