@@ -61,7 +61,7 @@ class Selection:
     layers: Sequence[str] = _common(
         (),
         "Only layers whose name matches: layer4.1 or 'layer4.*'.",
-        "A name without wildcards is taken whatever its type is.",
+        "A name without wildcards is taken whatever its type is; head is what feeds a detector's head.",
         metavar="GLOB,...",
         shown="all",
         commas=True,

@@ -8,12 +8,16 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from fmapviz.core import registry
+from fmapviz.core.members import load
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch import nn
 
     from fmapviz.core.members import Detector
 
+HEAD = "head"  # in place of the names of the layers that feed it
 _HEADS = (  # of torchvision's detectors
     ("roi_heads.box_predictor.cls_score", "out_features"),
     ("head.classification_head", "num_classes"),
@@ -25,6 +29,18 @@ def find_detector(network: nn.Module) -> Detector | None:
     """Return the family of detectors that a network's class, or a base class of it, is of; None if it is of none."""
     names = [f"{kind.__module__}.{kind.__qualname__}" for kind in type(network).__mro__]
     return next((each for each in registry.detectors() if any(re.fullmatch(each.classes, name) for name in names)), None)
+
+
+def feeds_of(network: nn.Module) -> tuple[str, ...]:
+    """Return the paths of the modules whose outputs a detector's head reads; empty if they are unknown."""
+    family = find_detector(network)
+    return tuple(load(family.feeds)(network)) if family and family.feeds else ()
+
+
+def with_feeds(layers: Sequence[str], network: nn.Module) -> tuple[str, ...]:
+    """Return patterns of layers with `head` replaced by the layers that feed the head of a detector."""
+    feeds = feeds_of(network) if HEAD in layers else ()
+    return tuple(each for layer in layers for each in (feeds if feeds and layer == HEAD else (layer,)))
 
 
 def detected_classes(network: nn.Module) -> int | None:

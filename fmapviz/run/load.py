@@ -28,7 +28,7 @@ from fmapviz.images.preprocess import grey_input
 from fmapviz.models.identity import digest_of_code
 from fmapviz.models.load import load_model
 from fmapviz.models.network import input_type
-from fmapviz.observe.detectors import find_detector
+from fmapviz.observe.detectors import HEAD, find_detector, with_feeds
 from fmapviz.observe.early_stop import EarlyStop
 from fmapviz.observe.hooks import observe
 from fmapviz.observe.layers import (
@@ -84,13 +84,15 @@ def load_session(config: RunConfig, *, pair: bool = False) -> tuple[Session, lis
     device = find_device(config, loaded.module if isinstance(config.model, nn.Module) else None)
     existing = find_layers(loaded.module)
     narrowed = bool(config.layers or config.exclude)
+    include = with_feeds(config.layers, loaded.module)
+    of_head = tuple(config.layers) == (HEAD,) != include and not config.exclude
     formats = formats_of(config)
     plan = make_plan(
         tuple(dict.fromkeys(config.views)),
         targets=config.target_names,
         classes=loaded.classes,
         output=config.output,
-        automatic=not (narrowed or config.types),
+        automatic=not ((narrowed and not of_head) or config.types),
         scores=config.scores,
         outputs=_count_outputs(config, loaded),
     )
@@ -101,7 +103,7 @@ def load_session(config: RunConfig, *, pair: bool = False) -> tuple[Session, lis
     chosen = []
     if plan.of_layers or plan.of_model or (plan.of_maps and not plan.automatic):
         any_type = plan.of_maps and not config.types
-        chosen = select_layers(existing, types=types, include=config.layers, exclude=config.exclude, any_type=any_type)
+        chosen = select_layers(existing, types=types, include=include, exclude=config.exclude, any_type=any_type)
     if plan.of_modules and (narrowed or config.types):
         plan = replace(plan, modules=select_modules(existing, config.types, config.layers, config.exclude))
     resolved = replace(
@@ -137,7 +139,7 @@ def load_session(config: RunConfig, *, pair: bool = False) -> tuple[Session, lis
     )
     notices = [*_notices(existing, config.types, types)] if chosen else []
     if chosen and not config.types and (plan.of_layers or plan.of_maps):
-        notices += filter(None, [notice_left_out(existing, chosen, include=config.layers, exclude=config.exclude)])
+        notices += filter(None, [notice_left_out(existing, chosen, include=include, exclude=config.exclude)])
     if plan.of_layers and not narrowed and not config.types and (notice := notice_blocks(loaded.name, existing)):
         notices.append(notice)
     notices += without_effect(config, plan, idle=idle, predicts=bool(resolved.predictions))

@@ -9,7 +9,6 @@ import numpy as np
 import torch
 
 from fmapviz.core.drawings import HeatMap
-from fmapviz.core.members import load
 from fmapviz.data import LayerResult
 from fmapviz.draw.colormaps import HEAT_COLORMAP
 from fmapviz.draw.heatmap import heat_and_ends
@@ -17,7 +16,7 @@ from fmapviz.features.cam import CamView
 from fmapviz.features.cam.cam_layers import Chosen, NoMapError, choose_rows, find_last, find_maps
 from fmapviz.features.cam.exact_cam import Pooling, refuse
 from fmapviz.features.cam.method import Method
-from fmapviz.observe.detectors import find_detector
+from fmapviz.observe.detectors import feeds_of
 from fmapviz.observe.gradients import edge_of
 from fmapviz.observe.reshape import NotAMapError, frames_of, picture_size
 from fmapviz.observe.target_scores import NOT_FINITE
@@ -96,9 +95,7 @@ class CamObservation:
 
     def start(self, model: Model, plan: Plan, style: Style) -> CamObserver:
         """Return an observer of one copy of the network."""
-        family = find_detector(model.module)
-        feeds = load(family.feeds)(model.module) if family and family.feeds else ()
-        return CamObserver(self, plan, style, frozenset(feeds))
+        return CamObserver(self, plan, style, frozenset(feeds_of(model.module)))
 
 
 def observe_cams(views: Sequence[View], *, targets: Sequence[TargetChoice], automatic: bool) -> CamObservation:

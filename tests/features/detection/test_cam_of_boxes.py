@@ -113,6 +113,16 @@ def test_the_layers_of_a_view_do_not_depend_on_other_views(network, photo, tmp_p
     assert len([*beside.directory.rglob("sheet.png")]) == 1
 
 
+def test_the_layers_that_feed_the_head_are_chosen_by_one_word(network, photo, tmp_path):
+    options = {"views": ["gradcam", "maps"], "targets": "box1", "to": "png", "layers": "head"}
+    run = fmapviz.visualize(str(network), photo, out=tmp_path / "out", **options)
+    heats, maps = ([path.stem for path in run.directory.rglob(f"*.{view}.png")] for view in ("gradcam", "maps"))
+    assert {name.partition("_")[2].removesuffix(".maps") for name in maps} == {*SCALES}
+    assert any("fused" in name for name in heats)
+    with pytest.raises(RequestError, match="'head'"):
+        fmapviz.visualize("shapesnet", photo, out=tmp_path / "other", layers="head")
+
+
 def test_five_boxes_take_one_forward_pass_and_five_backward_passes(network, photo, monkeypatch, tmp_path):
     model = load_model(str(network))
     forward, backward, differentiate = [], [], torch.autograd.grad
