@@ -103,6 +103,23 @@ class PixelScores:
             self.decided, self.columns[one, :, pixel], None if ends is None else ends[one, :, pixel], self.head
         )
 
+    def at(self, pixels: Tensor) -> ClassScores:
+        """Return the scores at some pixels of all images, those of a batch of N * P in the order of images.
+
+        Args:
+            pixels: Positions, int64 `(P,)`.
+        """
+        columns, ends = (
+            None if each is None else each[:, :, pixels].mT.flatten(0, 1) for each in (self.columns, self.before)
+        )
+        return _scores_of(self.decided, cast("Tensor", columns), ends, self.head)
+
+    def predicted(self, image: int, index: int) -> Tensor:
+        """Return the positions of the pixels of an image that are predicted as a class, int64 `(P,)`."""
+        one, ends = slice(image, image + 1), self.before
+        scores = _each_of(self.decided, self.columns[one], None if ends is None else ends[one], self.head)
+        return _predicted(scores, self.decided)[0, index].nonzero().view(-1)
+
     def number(self, at: tuple[int, int]) -> int:
         """Return the position of a row and a column among all pixels."""
         return at[0] * self.steps[0] + at[1] * self.steps[1]
@@ -424,6 +441,12 @@ def _check_word(word: str, base: str, count: int) -> None:
 
 
 def _scores_of(decided: _Decided, columns: Tensor, before: Tensor | None, head: Head) -> ClassScores:
+    scores = _each_of(decided, columns, before, head)
+    return _of_pixels(scores, decided) if columns.ndim == 3 else scores
+
+
+def _each_of(decided: _Decided, columns: Tensor, before: Tensor | None, head: Head) -> ClassScores:
+    """Return the scores of all classes; of pixels `(N, C, P)`."""
     plain = columns.detach()
     values, probabilities = _differentiated(decided, columns, before)
     logits = decided.kind != "value" and not (decided.given == "probability" and values is columns)
@@ -462,7 +485,7 @@ def _scores_of(decided: _Decided, columns: Tensor, before: Tensor | None, head: 
     )
     if decided.kind == "ordinal":
         scores = replace(scores, ranking=cast(Tensor, probabilities))
-    return _of_pixels(scores, decided) if columns.ndim == 3 else scores
+    return scores
 
 
 def _differentiated(decided: _Decided, columns: Tensor, before: Tensor | None) -> tuple[Tensor, Tensor | None]:
@@ -521,18 +544,7 @@ def _names_of(classes: int, outputs: int, head: Head, *, mapped: bool) -> tuple[
 
 def _of_pixels(scores: ClassScores, decided: _Decided) -> ClassScores:
     """Return the sum of each class of `(N, C, P)` over the pixels that are predicted as it."""
-    plain = scores.values.detach().nan_to_num(nan=-torch.inf)
-    if decided.kind == "value":
-        own = torch.ones_like(plain, dtype=torch.bool)
-    elif decided.mirrored:
-        positive = plain[:, 1:] > 0
-        own = torch.cat([~positive, positive], 1)
-    elif decided.kind == "sigmoid":
-        own = plain > 0
-    else:
-        winners = scores.ranking.nan_to_num(nan=-torch.inf).argmax(1, keepdim=True)
-        own = winners == torch.arange(plain.shape[1], device=plain.device)[:, None]
-    own &= plain > -torch.inf
+    own = _predicted(scores, decided)
     counts = own.sum(2)
 
     def mean(values: Tensor) -> Tensor:
@@ -544,15 +556,31 @@ def _of_pixels(scores: ClassScores, decided: _Decided) -> ClassScores:
         scores,
         values=scores.values.where(own, 0).sum(2),
         means=means,
-        ranking=means if decided.kind == "value" else counts / plain.shape[2],
+        ranking=means if decided.kind == "value" else counts / own.shape[2],
         present=(counts > 0) & means.isfinite(),
         outputs=means if same else mean(scores.outputs),
         probabilities=None if scores.probabilities is None else mean(scores.probabilities),
-        shares=counts / plain.shape[2],
+        shares=counts / own.shape[2],
         unknown=1 - scores.values.detach().isfinite().all(1).float().mean(1),
         columns=None,
         signs=None,
     )
+
+
+def _predicted(scores: ClassScores, decided: _Decided) -> Tensor:
+    """Return which pixels are predicted as each class, bool `(N, C, P)`."""
+    plain = scores.values.detach().nan_to_num(nan=-torch.inf)
+    if decided.kind == "value":
+        own = torch.ones_like(plain, dtype=torch.bool)
+    elif decided.mirrored:
+        positive = plain[:, 1:] > 0
+        own = torch.cat([~positive, positive], 1)
+    elif decided.kind == "sigmoid":
+        own = plain > 0
+    else:
+        winners = scores.ranking.nan_to_num(nan=-torch.inf).argmax(1, keepdim=True)
+        own = winners == torch.arange(plain.shape[1], device=plain.device)[:, None]
+    return own & (plain > -torch.inf)
 
 
 # --- detectors
