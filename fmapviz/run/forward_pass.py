@@ -305,7 +305,7 @@ class Drawer:
     def _finish(self, current: RunningPass, keep: KeptPasses | None = None) -> list[ImageResult]:
         results = current.results
         images = len(current.record.pixels)
-        results.remarks += self._layouts.notices()
+        results.remarks += self._layouts.notices({batch.template.layer for batch in results.layers})
         if sampled := [batch.template.layer for batch in results.layers if batch.shows_first_sample]:
             which = first_few([*dict.fromkeys(sampled)])
             results.remarks.append(f"several samples for an image, such as regions, of which the first is drawn: {which}")

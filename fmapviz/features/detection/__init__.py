@@ -3,7 +3,7 @@
 from fmapviz.core.members import Contribution, Detector, View
 
 CONTRIBUTION = Contribution(
-    examples=(("fmapviz best.pt photo.jpg --view boxes,gradcam --target box1 --to html", "a box of your YOLO, and why"),),
+    examples=(("fmapviz best.pt photo.jpg --view boxes,layercam --target box1 --to html", "a box of your YOLO, and why"),),
     views=(
         View(
             name="boxes",

@@ -3,7 +3,7 @@
 PyTorch's restricted unpickler takes three to five times as long: for each object it makes a table of the allowed names, and
 for each tensor it searches for a fake mode. For YOLO11n, 52,000 operations and 503 tensors, it took 120 ms, this takes 30.
 
-Python's unpickler in C would take 10, restricted to harmless names. It is not used, because it calls whatever is on its
+Python's unpickler in C, restricted to harmless names, is not used: it calls whatever is on its
 stack, sets attributes of the functions there, and lets a file of 20 bytes allocate gigabytes with a large memo index. Here
 
 - a name is either in `_VALUES`, or a class without behaviour, `Inert`, stands for it: nothing is imported or looked up;

@@ -21,7 +21,7 @@ from fmapviz.observe.layouts.tracking import AxisTracking
 from fmapviz.observe.outputs import OUTPUT, tensors
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from fmapviz.data import Layer, UserLayouts
@@ -353,14 +353,23 @@ class LayoutFinder:
         names = (name, layer.name)
         return next((own for glob, own in given.items() if any(fnmatchcase(each, glob) for each in names)), None)
 
-    def notices(self) -> list[str]:
-        """Return notices on assumed layouts, and on those whose rows and columns are not the picture's."""
+    def notices(self, drawn: Collection[str]) -> list[str]:
+        """Return notices on assumed layouts, and on those whose rows and columns are not the picture's.
+
+        Args:
+            drawn: Names of the feature maps that are drawn, perhaps with those of frames behind them; others do not count.
+        """
+        noticed = {
+            name: each
+            for name, each in self._noticed.items()
+            if any(own == name or own.startswith(f"{name}.") for own in drawn)
+        }
         of = {
             f"axes that could not be followed through the network are assumed: {{}}; {SAY_IT}": "assumed",
             "not rows and columns of the picture: {}": "unlike",
             "rows and columns that could not be followed from the picture: {}": "unfollowed",
         }
-        found = {notice: {name: getattr(each, key) for name, each in self._noticed.items()} for notice, key in of.items()}
+        found = {notice: {name: getattr(each, key) for name, each in noticed.items()} for notice, key in of.items()}
         return [notice.format(_by_text(texts)) for notice, texts in found.items() if any(texts.values())]
 
 

@@ -163,3 +163,8 @@ def test_the_scales_are_what_the_head_reads(name):
     with torch.no_grad():
         model.module(torch.rand(1, 3, 64, 64))
     assert [id(each) for each in outputs.values()] == [id(each) for each in read]
+
+
+def test_no_notice_is_of_a_layer_that_is_not_drawn(network, photo, tmp_path):
+    run = fmapviz.visualize(str(network), photo, out=tmp_path, views="gradcam", targets="box1", to="png")
+    assert not any("model.23" in notice for notice in run.notices)
