@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
+from inspect import signature
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
 
+from fmapviz.errors import RequestError
 from fmapviz.models.sources.ultralytics import unpatched
 from fmapviz.observe.boxes import Boxes, nearest
 
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
 
 # What `YOLO.predict` takes by default: the lowest score, and the overlap of two boxes of one object.
 _LEAST, _OVERLAP, _MOST = 0.25, 0.7, 300
+_IS_OLD = not {"end2end", "return_idxs"} <= signature(non_max_suppression).parameters.keys()
 
 
 def read(record: ForwardRecord, least: float | None) -> list[Boxes]:
@@ -33,7 +37,13 @@ def read(record: ForwardRecord, least: float | None) -> list[Boxes]:
 
     The differentiated value of a box is the logit of its class at its anchor, of RT-DETR that of its query. A box whose
     mask is empty is left out, as ultralytics does.
+
+    Raises:
+        RequestError: The installed ultralytics is too old.
     """
+    if _IS_OLD:
+        hint = "pip install --upgrade 'fmapviz[ultralytics]'"
+        raise RequestError(f"boxes need ultralytics 8.3.140 or later, not {version('ultralytics')}", hint=hint)
     network, output = cast(Any, record.network), cast(Any, record.output)  # nested tuples and dicts, by the version
     head = network.model[-1]
     least = _LEAST if least is None else least
