@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from fmapviz.views.base import BatchContent
 
 
+NOTHING_FOR = "nothing is drawn for"  # a target, of which an image has none
+
+
 class MixedBatchError(Exception):
     """A layer saw another number of samples than there are images, so the samples cannot be assigned in a batch."""
 
@@ -132,7 +135,7 @@ class BatchResults:
             for reason in dict.fromkeys(missing.values()):
                 alike = [target for target, why in missing.items() if why == reason]
                 shown = ", ".join(alike) if len(alike) < 4 else f"{alike[0]}, {alike[1]}, ... {alike[-1]}"
-                own.append(f"nothing is drawn for {shown}: {reason}")
+                own.append(f"{NOTHING_FOR} {shown}: {reason}")
 
 
 def _contents(batch: BatchContent | None, images: int) -> Sequence[Content | None]:

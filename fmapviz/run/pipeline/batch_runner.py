@@ -7,6 +7,7 @@ while the others read and write.
 
 from __future__ import annotations
 
+import re
 import time
 from contextlib import ExitStack, suppress
 from dataclasses import replace
@@ -36,7 +37,7 @@ from fmapviz.observe.hooks import evaluating
 from fmapviz.observe.layers import call_of
 from fmapviz.observe.outside_state import OutsideState
 from fmapviz.observe.randomness import gate, python_states, seeded_by
-from fmapviz.run.batch_results import MixedBatchError
+from fmapviz.run.batch_results import NOTHING_FOR, MixedBatchError
 from fmapviz.run.findings import findings_of
 from fmapviz.run.forward_pass import Drawer, ForwardError
 from fmapviz.run.pipeline.batching import is_mixed
@@ -282,7 +283,8 @@ class BatchRunner:
             listed = [f"{quote(name)}: {why}" for name, why in reasons.items()] or drawn.notices or ["none is chosen"]
             of_views = bool(reasons) and reasons.keys() <= {*self._session.config.views}
             what = "nothing" if of_views else "none of the chosen layers"
-            message = f"{what} could be drawn: {listed[-1].partition('; confidence=')[0]}: {quote(path)}"
+            reason = listed[-1].partition("; confidence=")[0]
+            message = f"{reason if reason.startswith(NOTHING_FOR) else f'{what} could be drawn: {reason}'}: {quote(path)}"
             own = [view for view in self._session.config.views if isinstance(view, OwnName)]
             if own and all(name.startswith(tuple(f"{view} of " for view in own)) for name in reasons):
                 hint: str | None = f"correct the code of {', '.join(map(quote, own))}"
@@ -356,19 +358,27 @@ def _nonfinite_from(drawn: ImageResult, image: Preprocessed, session: Session) -
     return where
 
 
+_REMEDIES = (  # by what the reason says
+    ("none of those chosen", "channels='all' draws all channels, channels='top:16' the strongest"),
+    ("scores are not finite", "views='maps' draws the layers, and names the first one with such values"),
+    ("no such box", "targets='top1' takes the best box of the image, if there is one"),
+    (
+        "no pixel is predicted",
+        "targets='top1' takes the class of the most pixels, if there is one; views='maps' draws the layers",
+    ),
+    (
+        rf"{NOTHING_FOR} (box:|[^:]*@\d)",
+        "places are in pixels of the file, from the upper left: box:LEFT,TOP,RIGHT,BOTTOM or CLASS@X,Y",
+    ),
+    ("", "layers= and types= choose other layers; fmapviz.list_layers(model) lists them"),
+)
+
+
 def _remedy(reason: str) -> str:
     """Return a hint for an image without a drawn layer, by the reason."""
-    if "none of those chosen" in reason:
-        return "channels='all' draws all channels, channels='top:16' the strongest"
-    if "scores are not finite" in reason:
-        return "views='maps' draws the layers, and names the first one with such values"
     if "; confidence=" in reason:
         return reason.partition("; ")[2]
-    if "no such box" in reason:
-        return "targets='top1' takes the best box of the image, if there is one"
-    if "no pixel is predicted" in reason:
-        return "targets='top1' takes the class of the most pixels, if there is one; views='maps' draws the layers"
-    return "layers= and types= choose other layers; fmapviz.list_layers(model) lists them"
+    return next(remedy for pattern, remedy in _REMEDIES if re.search(pattern, reason))
 
 
 def _chosen(drawn: ImageResult) -> str:

@@ -14,6 +14,7 @@ from yolo import confident, saved
 
 import fmapviz
 from fmapviz.errors import RequestError
+from fmapviz.events import Outcome
 from fmapviz.models.load import load_model
 
 feeds = pytest.importorskip("fmapviz.features.detection.yolo").feeds
@@ -168,3 +169,18 @@ def test_the_scales_are_what_the_head_reads(name):
 def test_no_notice_is_of_a_layer_that_is_not_drawn(network, photo, tmp_path):
     run = fmapviz.visualize(str(network), photo, out=tmp_path, views="gradcam", targets="box1", to="png")
     assert not any("model.23" in notice for notice in run.notices)
+
+
+@pytest.mark.parametrize(
+    ("target", "reason", "hint"),
+    [
+        ("box:500,500,600,600", "it is outside the picture, which has", "places are in pixels of the file"),
+        ("box9999", "the network finds no such box in the image", "targets='top1' takes the best box"),
+    ],
+)
+def test_a_picture_without_the_box_says_so_first(network, photo, tmp_path, *, target, reason, hint):
+    events = []
+    fmapviz.visualize(str(network), photo, out=tmp_path, views="layercam", targets=target, on_event=events.append)
+    (failure,) = [event.failure for event in events if isinstance(event, Outcome)]
+    assert failure.message.startswith(f"nothing is drawn for {target}: {reason}")
+    assert failure.hint.startswith(hint)
