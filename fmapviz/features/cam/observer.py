@@ -13,11 +13,12 @@ from fmapviz.data import LayerResult
 from fmapviz.draw.colormaps import HEAT_COLORMAP
 from fmapviz.draw.heatmap import heat_and_ends
 from fmapviz.features.cam import CamView
-from fmapviz.features.cam.cam_layers import Chosen, NoMapError, choose_rows, find_last, find_maps
+from fmapviz.features.cam.cam_layers import Chosen, choose_rows
 from fmapviz.features.cam.exact_cam import Pooling, refuse
 from fmapviz.features.cam.method import Method
 from fmapviz.observe.detectors import feeds_of
 from fmapviz.observe.gradients import edge_of
+from fmapviz.observe.last_map import NoMapError, find_last, find_maps
 from fmapviz.observe.reshape import NotAMapError, frames_of, picture_size
 from fmapviz.observe.target_scores import NOT_FINITE
 from fmapviz.run.batch_results import LayerBatch
