@@ -10,6 +10,7 @@ PACKAGES = (
     "fmapviz.store.aggregates",
     "fmapviz.features.detection",
     "fmapviz.features.cam",
+    "fmapviz.features.attribution",
     "fmapviz.features.tokens",
     "fmapviz.features.attention",
     "fmapviz.features.diff",

@@ -9,10 +9,10 @@ from fmapviz.errors import RequestError, nearest, quote
 
 # In the order in which `fmapviz guide` lists them.
 PAGES = (
-    "models", "weights", "layers-and-views", "class-activation-maps", "detectors", "tokens", "top-images", "looks", "films",
-    "training", "comparing", "report", "tensorboard", "numbers", "own-views", "own-formats", "folders-and-scripts",
-    "exit-codes", "many-images", "remote-stores", "clusters", "python", "security", "reliability", "performance",
-    "how-it-is-built",
+    "models", "weights", "layers-and-views", "class-activation-maps", "attribution", "detectors", "tokens", "top-images",
+    "looks", "films", "training", "comparing", "report", "tensorboard", "numbers", "own-views", "own-formats",
+    "folders-and-scripts", "exit-codes", "many-images", "remote-stores", "clusters", "python", "security", "reliability",
+    "performance", "how-it-is-built",
 )  # fmt: skip
 CODES = "exit-codes"  # the page with a row for each
 

@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from fmapviz.config.changes import Changes, changes_of
 from fmapviz.config.checks import SCORES, check_number, check_scores, check_types, check_weights, check_word
 from fmapviz.config.execution import Execution
 from fmapviz.config.frame_range import parse_frames
@@ -180,7 +181,7 @@ class Output:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunConfig(Execution, Output, Selection):
+class RunConfig(Execution, Output, Changes, Selection):
     """All options of a run, which are the parameters of `fmapviz.visualize`.
 
     Lists accept any iterable or one text with commas, and are stored as tuples of strings.
@@ -217,6 +218,7 @@ class RunConfig(Execution, Output, Selection):
             registry.form(name, registry.offered_formats(pair=True) if pair else None)
         check_number("predictions", self.predictions, "at least 0", least=0)
         check_number("confidence", self.confidence, "from 0 to 1", least=0, most=1)
+        changes_of(self)
         check_number("batch size", self.batch_size)
         check_number("every", self.every)
         parse_frames(self.frames or ":")

@@ -112,6 +112,8 @@ class HeatMap:
         mark: Row and column of a pixel of the input to mark; None: nothing is marked.
         common: Values at the ends of the scale of a class, if all images of the run share it; None: its own extremes.
         ends: Of a class the values at 0 and 255 of `pixels`, which are enlarged and so flatter than `raw`.
+        method: How it was computed, in words; empty: the view says all.
+        note: A number about this map, in few words, for its caption; empty: there is none.
     """
 
     raw: NDArray[np.float32]
@@ -124,6 +126,8 @@ class HeatMap:
     mark: tuple[int, int] | None = None
     common: tuple[float, float] | None = None
     ends: tuple[float, float] | None = None
+    method: str = ""
+    note: str = ""
 
     @property
     def values(self) -> Mapping[str, NDArray[Any]]:

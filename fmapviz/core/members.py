@@ -99,6 +99,8 @@ class View(Requested):
         paged: Whether it draws pages of many images, and no picture of a single one.
         surveyed: Whether its values depend on all images of the run.
         shares: Values that all images of a run share if the style requests it.
+        options: The options of `fmapviz.config.changes` that change what it draws.
+        method: Whether it is a map of a class that `fmapviz.cam` computes.
     """
 
     looks: tuple[str, ...] = ()
@@ -115,6 +117,8 @@ class View(Requested):
     paged: bool = False
     surveyed: bool = False
     shares: str = ""
+    options: tuple[str, ...] = ()
+    method: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

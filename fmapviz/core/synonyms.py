@@ -92,13 +92,18 @@ _OPTIONS = {
     "text_size": "font-size fontsize label-size font text-scale",
     "with_input": "show-input input-tile include-input add-input prepend-input",
     "name": "run-name experiment experiment-name exp exp-name tag run-id id n",
-    "every": "vid-stride stride frame-step step skip-frames frame-stride interval sample-rate fps",
+    "every": "vid-stride frame-step step skip-frames frame-stride interval sample-rate fps",
+    "steps": "n-steps num-steps",
+    "patch": "patch-size window window-size sliding-window-shape sliding-window",
+    "stride": "strides",
+    "baseline": "baselines reference-image",
+    "samples": "n-samples num-samples nt-samples nt-samples-batch n-masks num-masks masks",
     "frames": "frame-range start-frame end-frame max-frames start end",
     "shard": "shard-size shards num-shards chunk chunk-size maxcount",
     "part": "split partition rank world-size array-index",
     "strict": "fail-fast exitfirst stop-on-error abort-on-error x",
     _PRECISION: "half fp16 float16 bf16 bfloat16 precision amp autocast",
-    "query": "q token pixel patch position",
+    "query": "q token pixel position",
     "folders are searched with all that is in them": "recursive r recurse",
     _ARGUMENTS: "m model arch architecture net network backbone i image images img input inputs source src data data-dir "
     "dataset image-path img-path file files input-dir path",
@@ -106,10 +111,9 @@ _OPTIONS = {
 
 _VIEWS = {
     _OTHER_EXPLANATIONS: "scorecam score-cam sscam iscam ablationcam ablation-cam groupcam group-cam fullgrad full-grad "
-    "occlusion perturbation rise lime shap deepshap deeplift gradientshap kernelshap lrp guided-backprop guidedbackprop "
-    "guided-backpropagation guidedgradcam guided-gradcam guided-grad-cam deconvnet deconvolution integrated-gradients "
-    "integratedgradients inputxgradient featureablation feature-ablation layerconductance layer-conductance "
-    "ig smoothgrad smooth-grad vargrad input-x-gradient",
+    "perturbation lime shap deepshap deeplift gradientshap kernelshap lrp guided-backprop guidedbackprop "
+    "guided-backpropagation guidedgradcam guided-gradcam guided-grad-cam deconvnet deconvolution "
+    "inputxgradient layerconductance layer-conductance vargrad input-x-gradient",
 }  # fmt: skip
 
 _FORMATS = {_PAPERS: "pdf eps ps latex tikz pgf vector"}

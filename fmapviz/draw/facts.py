@@ -196,4 +196,6 @@ def _of_heat_map(heat: HeatMap, style: Style) -> dict[str, str | None]:
     if not heat.finite.all():
         places = f"{np.count_nonzero(~heat.finite)} of {heat.raw.size} places"
         bad += f"; {places}, where there is no other, are drawn as a checkerboard"
-    return {"Range": value_range(heat), "Scaling": scaling, "Not finite": bad if heat.nonfinite else None}
+    method = "; ".join(filter(None, (heat.method, heat.note)))
+    bad_fact = bad if heat.nonfinite else None
+    return {"Method": method or None, "Range": value_range(heat), "Scaling": scaling, "Not finite": bad_fact}

@@ -148,7 +148,9 @@ def make_picture(
         framed = as_text = _page_of(layer, content, info)
     else:
         rendered = _render(layer, content, picture, style)
-        caption = layer.target.caption if layer.target and isinstance(content, HeatMap) else ""
+        caption = ""
+        if layer.target and isinstance(content, HeatMap):
+            caption = "; ".join(filter(None, (layer.target.caption, content.note)))
         lines = header_of(layer, drawing, facts, info) if style.labels else []
         framing = partial(frame, rendered, content, style, lines, picture, caption=caption)
         framed, palette = framing(), rendered.palette

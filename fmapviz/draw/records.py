@@ -63,6 +63,7 @@ def heat_records(result: ImageResult) -> list[dict[str, Any]]:
             **(layer.target.record if layer.target else {}),
             "min": low,
             "max": high,
+            **({"note": heat.note} if heat.note else {}),
         }
         if heat.limits is not None:
             record |= {"nonfinite": heat.nonfinite, "nonfinite_places": heat.raw.size - int(heat.finite.sum())}

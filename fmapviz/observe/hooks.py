@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 # holds the interpreter's lock: a deadlock. So only one thread at a time reads the state.
 _random_lock = Lock()
 _CPU = torch.device("cpu")
+_unobserved = set[int]()  # networks, by their identity
 
 
 @contextmanager
@@ -72,6 +73,8 @@ def observe(
 
     def hook_for(layer: Layer) -> Callable[..., None]:
         def hook(module: nn.Module, args: object, *rest: object) -> None:
+            if id(network) in _unobserved:
+                return
             counter.calls[module] += 1
             call = counter.calls[module]
             entries.leave(module)
@@ -91,6 +94,8 @@ def observe(
     def entry_hook_for(layer: Layer, enter: Callable[[FeatureMap], Tensor]) -> Callable[..., Any]:
         # Any: a module may take anything.
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+            if id(network) in _unobserved:
+                return args, kwargs
             counter.entries[module] += 1
             call, index = counter.entries[module], next(counter.entered)
             name = layer.name if call == 1 else f"{layer.name}#{call}"
@@ -128,6 +133,27 @@ def observe(
             stack.enter_context(layer.module.register_forward_hook(hook_for(layer), with_kwargs=attached))
         stack.enter_context(network.register_forward_hook(counter.leave, always_call=True))
         yield counter.calls
+
+
+@contextmanager
+def unobserved(network: nn.Module) -> Iterator[None]:
+    """Let the hooks of `observe` ignore passes of a network, which one thread runs.
+
+    Example:
+        >>> from fmapviz.observe.layers import find_layers
+        >>> network, names = nn.Sequential(nn.ReLU()), []
+        >>> with observe(network, find_layers(network), lambda found: names.append(found.name)):
+        ...     with unobserved(network):
+        ...         _ = network(torch.ones(1, 3, 2, 2))
+        ...     _ = network(torch.ones(1, 3, 2, 2))
+        >>> names
+        ['0']
+    """
+    _unobserved.add(id(network))
+    try:
+        yield
+    finally:
+        _unobserved.discard(id(network))
 
 
 def _read(output: object) -> list[tuple[str, Tensor, str]]:
@@ -216,8 +242,8 @@ class _Counter:
         self._begin = begin
         self._depth = 0
 
-    def enter(self, _network: nn.Module, _args: object) -> None:
-        if self._depth == 0:
+    def enter(self, network: nn.Module, _args: object) -> None:
+        if self._depth == 0 and id(network) not in _unobserved:
             self.calls.clear()
             self.entries.clear()
             self.executed, self.entered = count(), count()

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from fmapviz.config import RunInfo
+from fmapviz.config.changes import changes_of, unused_changes
 from fmapviz.config.looks import effective_style
 from fmapviz.core import registry
 from fmapviz.core.lazy_torchvision import torchvision, uncompiled
@@ -98,7 +99,8 @@ def load_session(config: RunConfig, *, pair: bool = False) -> tuple[Session, lis
     )
     types = tuple(sorted(config.types)) or default_types(existing, blocks=plan.of_layers)  # blocks have no kernels
     takes_class = bool(plan.wanted)
-    plan = replace(adapt(plan, formats, config.dtype, config.views), confidence=config.confidence)
+    plan = adapt(plan, formats, config.dtype, config.views)
+    plan = replace(plan, confidence=config.confidence, changes=changes_of(config))
     style, idle = effective_style(config.style, config.views)
     chosen = []
     if plan.of_layers or plan.of_model or (plan.of_maps and not plan.automatic):
@@ -120,6 +122,7 @@ def load_session(config: RunConfig, *, pair: bool = False) -> tuple[Session, lis
         style=style,
         predictions=_count_predictions(config.predictions, loaded, narrowed=narrowed and not plan.of_classes),
         dtype=plan.kept or "float32",
+        **unused_changes(config.views),
     )
     info = _identify(config, resolved, loaded)
     stops = bool(chosen) and not plan.of_modules

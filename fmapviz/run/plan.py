@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from fmapviz.config.changes import Changes
 from fmapviz.core import registry
 from fmapviz.core.members import LayerView, ModelView, ReducedView, load
 from fmapviz.draw.colormaps import HEAT_COLORMAP
@@ -114,6 +115,7 @@ class Plan:
         output: Which part of the network's output holds the class scores; None: detected.
         scores: Kind of the outputs that the user declares, see `fmapviz.observe.class_scores`; None: undeclared.
         confidence: Lowest score of a detector's boxes; None: the network's own.
+        changes: How changed copies of images are made.
         automatic: Whether the layers of heat maps are chosen automatically.
         moments: Whether each channel's mean, standard deviation and zeros are requested.
         kept: The type of raw values, `float32` or `float16`; None if they are not requested.
@@ -140,6 +142,7 @@ class Plan:
     output: str | None = None
     scores: str | None = None
     confidence: float | None = None
+    changes: Changes = field(default_factory=Changes)
     automatic: bool = False
     moments: bool = False
     kept: str | None = None

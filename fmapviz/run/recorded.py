@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fmapviz.config import InputOptions, RunConfig, Style
+from fmapviz.config.changes import CHANGES
 from fmapviz.core.file_names import RUN_FILE
 from fmapviz.core.own import OwnName
 from fmapviz.core.recorded_code import check_plain, located, only_recorded
@@ -334,6 +335,7 @@ def config_of(
             output=settings["output"],
             scores=settings["scores"],
             confidence=settings.get("confidence"),
+            **{name: settings[name] for name in CHANGES if name in settings},
             dtype=settings["dtype"],
             shard=settings["shard"],
             style=Style(**settings["style"]),

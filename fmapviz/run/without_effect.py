@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fmapviz.config import InputOptions, RunConfig, Style, options_of
+from fmapviz.config.changes import unused_changes
 from fmapviz.core import registry
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ def without_effect(config: RunConfig, plan: Plan, *, idle: Sequence[str], predic
 def _rules(config: RunConfig, plan: Plan, *, predicts: bool) -> Iterator[tuple[Collection[str], str]]:
     """Yield groups of options without effect on this run, with the reason as the end of a sentence."""
     views = ", ".join(config.views)
+    yield unused_changes(config.views), f"on {views}"
     if not plan.drawn:
         yield _LOOKS, f"on {', '.join(config.to)}: no pictures are written"
     elif plan.networks == 1 and not _has_text(config, plan):

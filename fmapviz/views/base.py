@@ -18,18 +18,18 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 
 from fmapviz.core.centres import Centres
 from fmapviz.core.drawings import HeatMap
 from fmapviz.draw.colormaps import HEAT_COLORMAP
-from fmapviz.draw.heatmap import stretch
+from fmapviz.draw.heatmap import heat_and_ends, stretch
 from fmapviz.observe.reshape import NotAMapError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
-    import numpy as np
     from numpy.typing import NDArray
     from torch import Tensor
 
@@ -141,6 +141,44 @@ def draw_map(
         return HeatMap(raw, pixels, over, colormap, (low, high), nonfinite)
 
     return BatchContent(make, {"raw": raw, "pixels": pixels, "low": low, "high": high})
+
+
+def draw_class_map(
+    raw: Tensor,
+    size: tuple[int, int],
+    colormap: str,
+    *,
+    over: bool = True,
+    centres: Centres | None = None,
+    limits: tuple[float, float] | None = None,
+    ends: tuple[float, float] | None = None,
+    method: str = "",
+    notes: Sequence[str] = (),
+) -> BatchContent:
+    """Draw the positive part of maps of classes.
+
+    Args:
+        raw: float32 `(N, h, w)`, any range.
+        size: Height and width of the input, over which they are drawn.
+        colormap: Used unless the style names one.
+        over: Whether they are drawn over the input.
+        centres: Where the values lie in the input; None: they span it.
+        limits: Smallest and largest value over all images of the run, if known.
+        ends: Values at the ends of the scale, without limits; None: each map's own extremes.
+        method: See `HeatMap`.
+        notes: For each map; see `HeatMap`.
+    """
+    heat, low, high = heat_and_ends(raw, size, centres, limits=limits or ends)
+
+    def make(
+        raw: NDArray[np.float32], heat: NDArray[np.float32], *, low: float, high: float, number: float = 0.0
+    ) -> HeatMap:
+        pixels = (heat * np.float32(255) + np.float32(0.5)).astype(np.uint8)
+        note = notes[int(number)] if notes else ""
+        return HeatMap(raw, pixels, over, colormap, common=limits, ends=(low, high), method=method, note=note)
+
+    numbers = {"number": torch.arange(len(raw), dtype=torch.float32)} if notes else {}
+    return BatchContent(make, {"raw": raw, "heat": heat, "low": low, "high": high, **numbers})
 
 
 def in_double(values: Tensor) -> Tensor:

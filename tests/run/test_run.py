@@ -147,6 +147,11 @@ def test_a_run_records_its_settings_and_versions(finished):
         "output": None,
         "scores": None,
         "confidence": None,
+        "patch": 32,
+        "stride": None,
+        "baseline": "mean",
+        "steps": 32,
+        "samples": None,
         "dtype": "float32",
         "shard": None,
     }

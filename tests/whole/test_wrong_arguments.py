@@ -64,6 +64,8 @@ TAKEN = {
         "output": "None",
         "scores": "None",
         "confidence": "None",
+        **dict.fromkeys(("patch", "steps", "baseline"), ""),
+        **dict.fromkeys(("stride", "samples"), "None"),
         "style": "None style",
     },
     "capture": {"model": "", "layers": NO, "exclude": f"{NO} str", "types": NO, "gradients": "bool"},
@@ -172,8 +174,10 @@ def test_valid_arguments_are_accepted():
 VISUALIZE = {
     **dict.fromkeys(("fsync", "strict", "force", "repair", "progress"), "bool"),
     **dict.fromkeys(("layers", "exclude", "types"), f"{NO} str"),
-    **dict.fromkeys(("views", "to", "dtype", "device", "single_file", "every"), ""),
-    **dict.fromkeys(("predictions", "confidence", "batch_size", "workers", "shard", "part", "engine"), "None"),
+    **dict.fromkeys(("views", "to", "dtype", "device", "single_file", "every", "patch", "baseline", "steps"), ""),
+    **dict.fromkeys(
+        ("predictions", "confidence", "stride", "samples", "batch_size", "workers", "shard", "part", "engine"), "None"
+    ),
     "weights": "str empty dict enum",  # whether they are of the model is known when it is loaded
     "name": "None str",
     "frames": "None empty",

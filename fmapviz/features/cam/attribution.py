@@ -13,9 +13,11 @@ import numpy as np
 import torch
 from torch import nn
 
-from fmapviz.config import Style, check_scores, check_type, explain_arguments
+from fmapviz.config import Style, check_scores, check_type, explain_arguments, options_of
+from fmapviz.config.changes import Changes, check_changes
 from fmapviz.config.checks import check_number
 from fmapviz.core import registry
+from fmapviz.core.members import load
 from fmapviz.core.words import counted
 from fmapviz.data import Layer, Model
 from fmapviz.draw.colormaps import HEAT_COLORMAP
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
+    from fmapviz.core.members import View
     from fmapviz.core.placement import InFile
     from fmapviz.data import FeatureMap, Inputs, Preparation
     from fmapviz.observe.forward_record import ForwardRecord
@@ -134,9 +137,16 @@ def cam(
     output: str | int | None = None,
     scores: str | None = None,
     confidence: float | None = None,
+    patch: int = 32,
+    stride: int | None = None,
+    baseline: str = "mean",
+    steps: int = 32,
+    samples: int | None = None,
     style: Style | None = None,
 ) -> ClassActivation:
     """Compute a class activation map of one layer, by one forward pass and the part of a backward pass that it needs.
+
+    Or a map of the input, by many passes: `occlusion`, `integrated-gradients`, `smoothgrad` or `rise`.
 
     The model is as before afterwards: no gradient is kept anywhere, no flag, buffer or hook is changed. It is in evaluation
     mode meanwhile.
@@ -151,11 +161,17 @@ def cam(
             for each image. `top3` is the third likeliest class alone; on the command line and in `visualize` all three.
         layer: A feature map's name, `layer4` or `layer1.0.relu#2`, or the module; `auto` takes the last layer whose output
             is a map that the class depends on.
-        method: `gradcam`, `gradcam++`, `layercam`, `hirescam`, `xgradcam`, `eigencam`, `cam` or `saliency`.
+        method: `gradcam`, `gradcam++`, `layercam`, `hirescam`, `xgradcam`, `eigencam`, `cam` or `saliency`; or `occlusion`,
+            `integrated-gradients`, `smoothgrad` or `rise`.
         output: Which part of what the model returns holds the class scores, a key or an index.
         scores: Kind of the outputs: `softmax`, `sigmoid`, `ordinal`, `value` or `value:UNIT`; None: by the end of the
             network, what `load_model` knows, else `softmax`; `notices` of the result report assumptions.
         confidence: The lowest score of a detector's boxes; None: that of the network's own post-processing.
+        patch: Side of the patches of `occlusion`; pixels of the input.
+        stride: Distance of neighbouring patches of `occlusion`, by default half of `patch`; pixels.
+        baseline: What replaces pixels for `occlusion`, `integrated-gradients` and `rise`: `mean`, `blur` or `black`.
+        steps: Of `integrated-gradients`.
+        samples: Of `smoothgrad`, 32 by default, and of `rise`, 1000 by default.
         style: `colormap`, `alpha` and `gray_input` of the overlay.
 
     Raises:
@@ -183,23 +199,28 @@ def cam(
     check_type("output", output, str | int | None, hint="key or index of the class scores in what the model returns")
     check_scores(check_type("scores", scores, str | None, hint="such as 'sigmoid'"))
     check_type("style", style, Style | None, hint="such as Style(colormap='viridis')")
+    changes = _check_changes(Changes(patch=patch, stride=stride, baseline=baseline, steps=steps, samples=samples))
     made = make_batch(x, model)
     batch, model = made.values, made.model
     model = replace(model, module=unwrap(model.module))
     layer = _name_of(layer, model.module)
     choice = _read_target(target, model.classes, images=len(batch))
-    shown, used = findings_of(model), Method.of(view, [choice])
-    reader, chosen = shown.others.setdefault(("class activation maps", used.exact), (ScoreReader(), {}))
+    shown = findings_of(model)
+    used = Method.of(view, [choice]) if isinstance(view, CamView) else None
+    reader, chosen = shown.others.setdefault(("class activation maps", used is not None and used.exact), (ScoreReader(), {}))
+    observation = CamObservation({method: used}, layer == _AUTO, chosen) if used else None
+    of_input = used is None or used.of_pixels
     plan = Plan(
-        observations=(CamObservation({method: used}, layer == _AUTO, chosen),),
+        observations=(observation or load(view.observe)([view], targets=[choice], automatic=False),),
         targets=(choice,),
         output=None if output is None else str(output),
         scores=scores,
         confidence=_check_confidence(confidence),
+        changes=changes,
         automatic=layer == _AUTO,
         placed=frozenset({method}),
     )
-    places = None if used.of_pixels and not plan.located else _places(model, shown, tuple(batch.shape[1:]))
+    places = None if of_input and not plan.located else _places(model, shown, tuple(batch.shape[1:]))
     files = made.files() if plan.located else ()
     learnt = plan.automatic and batch.shape[1:] in chosen
     differentiate = partial(
@@ -213,6 +234,8 @@ def cam(
         if all(found.missing):
             raise _missing(found, 0, choice)
         reasons = [*found.undrawn.values(), *found.notices[0], "it did not run, or returned no tensor"]
+        if used is None:
+            raise RequestError(f"no {method} of {choice.label}: {reasons[0]}")
         message = f"no class activation map of {quote(layer)}: {reasons[0]}"
         raise RequestError(message, hint=_OF_LAYERS if plan.automatic else "layer='auto' finds one that has one")
     result = found.layers[-1]  # of a detector the last is of all scales
@@ -249,9 +272,19 @@ def _check_confidence(confidence: object) -> float | None:
     return number
 
 
+def _check_changes(changes: Changes) -> Changes:
+    for name, option in options_of(Changes).items():
+        kind = str if option.words else int | None if option.shown else int
+        hint = "one of " + ", ".join(option.words) if option.words else f"such as {name}=8"
+        check_type(name, getattr(changes, name), kind, hint=hint)
+    check_changes(changes)
+    return changes
+
+
 def _missing(found: BatchResults, image: int, choice: TargetChoice) -> RequestError:
     """Return the error for an image that does not have the requested class, with the reason."""
-    own, reason = choice.each[image] if choice.each else choice, found.missing[image][choice.label]
+    own = choice.each[image] if choice.each else choice
+    reason = found.missing[image].get(choice.label) or found.notices[image][-1]
     where = f" in image {image}" if len(found.missing) > 1 else ""
     hint = "another target=" if own.rank == 1 else "another target=, or top1"
     if NOT_FINITE in reason:
@@ -365,8 +398,12 @@ def _layers(modules: Mapping[str, nn.Module], names: Collection[str] | None, *, 
 
 
 @cache
-def _fetch_method(method: str) -> CamView:
-    known = {name: view for name, view in registry.views().items() if isinstance(view, CamView) and not view.compose}
+def _fetch_method(method: str) -> View:
+    known = {
+        name: view
+        for name, view in registry.views().items()
+        if view.method or (isinstance(view, CamView) and not view.compose)
+    }
     if method not in known:
         raise RequestError(f"no such method: {quote(method)}", hint=registry.hint_for("view", method, known))
     return known[method]

@@ -5,13 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 
-from fmapviz.core.drawings import HeatMap
 from fmapviz.data import LayerResult
 from fmapviz.draw.colormaps import HEAT_COLORMAP
-from fmapviz.draw.heatmap import heat_and_ends
 from fmapviz.features.cam import CamView
 from fmapviz.features.cam.cam_layers import Chosen, choose_rows
 from fmapviz.features.cam.exact_cam import Pooling, refuse
@@ -23,12 +20,11 @@ from fmapviz.observe.reshape import NotAMapError, frames_of, picture_size
 from fmapviz.observe.target_scores import NOT_FINITE
 from fmapviz.run.batch_results import LayerBatch
 from fmapviz.run.observers import PassObserver
-from fmapviz.views.base import BatchContent
+from fmapviz.views.base import draw_class_map
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from numpy.typing import NDArray
     from torch import Tensor
     from torch.autograd.graph import GradientEdge
 
@@ -39,6 +35,7 @@ if TYPE_CHECKING:
     from fmapviz.observe.targets import TargetChoice
     from fmapviz.run.observers import ClassPass, Differentiable, Indices
     from fmapviz.run.plan import Plan
+    from fmapviz.views.base import BatchContent
 
     Points = Mapping[str, Sequence[GraphPoint]]  # by view
     Targets = Sequence[Target | None]  # of a class in each image; None if the image does not have it
@@ -359,13 +356,9 @@ class CamObserver(PassObserver):
         size = picture_size(record.pixels) or (raw.shape[1], raw.shape[2])
         limits = None if ends else self._limits(view, layer, targets)
         colormap = method.view.colormap or HEAT_COLORMAP
-        heat, low, high = heat_and_ends(raw, size, layer.centres, limits=limits or ends)
-
-        def make(raw: NDArray[np.float32], heat: NDArray[np.float32], *, low: float, high: float) -> HeatMap:
-            pixels = (heat * np.float32(255) + np.float32(0.5)).astype(np.uint8)
-            return HeatMap(raw, pixels, method.view.over, colormap, common=limits, ends=(low, high))
-
-        content = BatchContent(make, {"raw": raw, "heat": heat, "low": low, "high": high})
+        over = method.view.over
+        content = draw_class_map(raw, size, colormap, over=over, centres=layer.centres, limits=limits, ends=ends)
+        heat, low, high = (content.tensors[name] for name in ("heat", "low", "high"))
         drawings: dict[str, BatchContent | None] = {view: content}
         given = targets if method.targets else None
         current.results.layers.append(LayerBatch(record.images, layer, given, drawings=drawings))

@@ -1,0 +1,96 @@
+"""How views change an image that they pass through the network again and again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
+
+from fmapviz.config.checks import check_number, check_word
+from fmapviz.config.options import CHOOSE, option, options_of
+from fmapviz.core import registry
+from fmapviz.errors import RequestError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+Baseline = Literal["mean", "blur", "black"]
+_option = partial(option, panel=CHOOSE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Changes:
+    """How changed copies of an image are made, and how many."""
+
+    patch: int = _option(32, "Side of the patches of occlusion, in pixels of the input.", metavar="N", recorded="patch")
+    stride: int | None = _option(
+        None,
+        "Distance of neighbouring patches of occlusion, at most the patch.",
+        metavar="N",
+        shown="half the patch",
+        recorded="stride",
+    )
+    baseline: str = _option(
+        "mean",
+        "What replaces pixels for occlusion, integrated-gradients and rise: mean, blur or black.",
+        "`mean` is the colour that the preprocessing subtracts; where it subtracts none, the mean of each channel over the "
+        "image. `blur` is the image, blurred. `black` is black after the preprocessing.",
+        words=get_args(Baseline),
+        recorded="baseline",
+    )
+    steps: int = _option(32, "Steps of integrated-gradients from the baseline to the image.", metavar="N", recorded="steps")
+    samples: int | None = _option(
+        None,
+        "Number of random samples of smoothgrad, and of random masks of rise.",
+        metavar="N",
+        shown="32 of smoothgrad, 1000 of rise",
+        recorded="samples",
+    )
+
+    @property
+    def distance(self) -> int:
+        """The distance of neighbouring patches, in pixels."""
+        return max(1, self.patch // 2) if self.stride is None else self.stride
+
+
+CHANGES = tuple(options_of(Changes))
+
+
+def changes_of(given: object) -> Changes:
+    """Return the changes among the attributes of a configuration.
+
+    Raises:
+        RequestError: One is out of range.
+
+    Example:
+        >>> changes_of(Changes(stride=8))
+        Changes(patch=32, stride=8, baseline='mean', steps=32, samples=None)
+    """
+    changes = Changes(**{name: getattr(given, name) for name in CHANGES})
+    check_changes(changes)
+    return changes
+
+
+def unused_changes(views: Iterable[str]) -> dict[str, Any]:
+    """Return the options that change nothing that these views draw, with their defaults.
+
+    Example:
+        >>> unused_changes(["maps"])["patch"]
+        32
+    """
+    used = {name for view in views for name in registry.view(view).options}
+    return {name: getattr(Changes(), name) for name in CHANGES if name not in used}
+
+
+def check_changes(changes: Changes) -> None:
+    """Check that all are in range.
+
+    Raises:
+        RequestError: One is not.
+    """
+    for name in ("patch", "stride", "steps", "samples"):
+        check_number(name, cast("int | None", getattr(changes, name)))
+    check_word("baseline", changes.baseline, get_args(Baseline))
+    if changes.stride is not None and changes.stride > changes.patch:
+        message = f"stride must be at most the patch, {changes.patch}: '{changes.stride}'"
+        raise RequestError(message, hint="a larger one leaves pixels that no patch covers")

@@ -1,0 +1,71 @@
+"""The image that changed copies are changed towards."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torchvision.transforms.functional import gaussian_blur
+
+from fmapviz.errors import RequestError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from fmapviz.data import Preparation
+
+_BLUR = 0.05  # of the shorter side: the standard deviation
+
+
+def baseline_of(image: Tensor, kind: str, preparation: Preparation) -> Tensor:
+    """Return the baseline of an image.
+
+    Args:
+        image: Prepared, `(1, C, H, W)`, or `(1, C, T, H, W)` of a clip.
+        kind: `mean`, the colour that the preprocessing subtracts, or the mean of each channel over the image where it
+            subtracts none; `blur`, the image with a Gaussian of a twentieth of its shorter side; `black`.
+        preparation: How it was prepared.
+
+    Returns:
+        Of the shape of the image.
+
+    Raises:
+        RequestError: What black has become is unknown.
+    """
+    if kind == "blur":
+        return _blurred(image)
+    levels = _levels(image, preparation)
+    if kind == "black":
+        if levels is None:
+            message = "baseline black is unknown: how the input was normalised is not known"
+            raise RequestError(message, hint="baseline='mean' or baseline='blur'")
+        mean, std = levels
+        return (-mean / std).expand_as(image)
+    if levels is not None and bool(levels[0].any()):
+        return torch.zeros_like(image)
+    axis = 2 if preparation.time_first and image.ndim == 5 else 1
+    return image.mean([each for each in range(1, image.ndim) if each != axis], keepdim=True).expand_as(image)
+
+
+def _levels(image: Tensor, preparation: Preparation) -> tuple[Tensor, Tensor] | None:
+    """Return what is subtracted from the channels and what they are divided by; None if that is unknown."""
+    axis = 2 if preparation.time_first and image.ndim == 5 else 1
+    count = image.shape[axis]
+    if {len(preparation.mean), len(preparation.std)} - {1, count}:
+        return None
+    shape = [count if each == axis else 1 for each in range(image.ndim)]
+    mean, std = (
+        torch.tensor(each if len(each) == count else each * count).to(image).view(shape)
+        for each in (preparation.mean, preparation.std)
+    )
+    return mean, std
+
+
+def _blurred(image: Tensor) -> Tensor:
+    height, width = image.shape[-2:]
+    sigma = _BLUR * min(height, width)
+    # Not wider than what reflection at the borders allows.
+    sides = [2 * min(int(3 * sigma) + 1, side - 1) + 1 for side in (width, height)]
+    frames = image.reshape(-1, 1, height, width)
+    blurred: Tensor = gaussian_blur(frames.float(), sides, [sigma, sigma])
+    return blurred.to(image).view(image.shape)

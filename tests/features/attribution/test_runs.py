@@ -1,0 +1,302 @@
+"""Attributions of whole runs and of `fmapviz.cam`: bytes, planted objects, wrong requests."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from cases import thorough
+from PIL import Image
+from torch import nn
+
+import fmapviz
+from fmapviz.errors import RequestError
+from fmapviz.features.attribution import CONTRIBUTION, smoothgrad
+
+VIEWS = tuple(view.name for view in CONTRIBUTION.views)
+FEW = {"samples": 6, "steps": 3, "patch": 8}
+
+
+def pixels(images=1, *, channels=3, size=24, seed=0):
+    return torch.randn(images, channels, size, size, generator=torch.Generator().manual_seed(seed))
+
+
+class Small(nn.Module):
+    """A classifier."""
+
+    def __init__(self, channels=3, seed=0):
+        super().__init__()
+        torch.manual_seed(seed)
+        self.conv, self.norm, self.head = nn.Conv2d(channels, 8, 3), nn.BatchNorm2d(8), nn.Linear(8, 5)
+
+    def forward(self, batch):
+        return self.head(self.norm(self.conv(batch)).relu().mean((2, 3)))
+
+
+def maps_of(summary):
+    """The raw values by image and view."""
+    found = {}
+    for path in summary.directory.rglob("*.npz"):
+        with np.load(path) as arrays:
+            found |= {(path.parent.name, name): arrays[name] for name in arrays if name != "__metadata__"}
+    return found
+
+
+def draw(network, images, out, **options):
+    return fmapviz.visualize(network, images, out=out, **{"views": VIEWS, "to": "npz", "workers": 1, **FEW, **options})
+
+
+def same(one, other):
+    return one.keys() == other.keys() and all(one[name].tobytes() == other[name].tobytes() for name in one)
+
+
+# --- the same bytes
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"workers": 3}, {"batch_size": 3}, {"force": True, "part": "1/1"}, *thorough({"workers": 2, "batch_size": 2})],
+)
+def test_the_bytes_do_not_depend_on_workers_and_batches(tmp_path, options):
+    options = {**options, **({"part": fmapviz.types.Part(1, 1)} if "part" in options else {})}
+    images = pixels(5)
+    alone = maps_of(draw(Small(), images, tmp_path / "alone"))
+    assert len(alone) == 5 * len(VIEWS)
+    assert same(maps_of(draw(Small(), images, tmp_path / "other", **options)), alone)
+
+
+def test_the_bytes_do_not_depend_on_order_parts_and_on_being_resumed(tmp_path):
+    images = [*pixels(4)]
+    expected = {
+        name: values.tobytes() for (_, name), values in maps_of(draw(Small(), images[2], tmp_path / "alone")).items()
+    }
+    first = draw(Small(), images, tmp_path / "parts", part=fmapviz.types.Part(1, 2))
+    second = draw(Small(), images, tmp_path / "parts", part=fmapviz.types.Part(2, 2))
+    assert (first.done, second.done, second.failed) == (2, 2, 0)
+    found = maps_of(second)
+    assert len(found) == 4 * len(VIEWS)
+    assert {name: values.tobytes() for (image, name), values in found.items() if image == "image_2"} == expected
+    again = draw(Small(), images, tmp_path / "parts")
+    assert (again.done, again.skipped) == (0, 4)
+
+
+def test_smoothgrad_without_noise_is_the_view_saliency_bit_for_bit(monkeypatch):
+    monkeypatch.setattr(smoothgrad, "NOISE", 0.0)
+    network, batch = Small(), pixels()
+    found = fmapviz.cam(network, batch, target=3, method="smoothgrad", samples=3)
+    assert torch.equal(found.raw, fmapviz.cam(network, batch, target=3, method="saliency").raw)
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_the_map_of_a_network_with_other_weights_differs(view):
+    first, second = (
+        fmapviz.cam(Small(seed=seed), pixels(), target=1, method=view, **FEW).raw.flatten().numpy() for seed in (0, 1)
+    )
+    assert abs(np.corrcoef(first, second)[0, 1]) < 0.9
+    assert np.array_equal(first, fmapviz.cam(Small(), pixels(), target=1, method=view, **FEW).raw.flatten().numpy())
+
+
+# --- of what
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_each_class_and_each_image_has_its_own_map(view):
+    batch = pixels(2)
+    found = fmapviz.cam(Small(), batch, target=[1, 4], method=view, **FEW)
+    assert (found.layer, found.target, found.raw.shape, found.map.shape) == ("", (1, 4), (2, 24, 24), (2, 24, 24))
+    for image, target in enumerate((1, 4)):
+        alone = fmapviz.cam(Small(), batch[image], target=target, method=view, **FEW)
+        assert torch.equal(alone.raw[0], found.raw[image])
+
+
+class Spot(nn.Module):
+    """Looks at one square of 8 pixels: class 1 is that it is bright."""
+
+    def forward(self, batch):
+        bright = batch[:, :, 8:16, 16:24].mean((1, 2, 3))
+        return torch.stack([-bright, bright], 1)
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_the_map_is_where_the_network_looks(view):
+    image = torch.zeros(1, 3, 32, 32)
+    image[..., 8:16, 16:24] = 3
+    found = fmapviz.cam(Spot(), image, target=1, method=view, samples=400, patch=8, steps=4).raw[0]
+    inside, outside = found[8:16, 16:24].mean(), found[:, :8]
+    assert inside - outside.mean() > 3 * outside.std()
+    row, column = divmod(int(found.argmax()), 32)
+    assert 8 <= row < 16
+    assert 16 <= column < 24
+
+
+class Detector(nn.Module):
+    """Finds the brightest square of 8 pixels, with its brightness as the score, and one at the upper left."""
+
+    classes = ("none", "spot")
+
+    def __init__(self):
+        super().__init__()
+        self.sum = nn.Conv2d(3, 1, 8, stride=8, bias=False)
+        nn.init.constant_(self.sum.weight, 1 / 192)
+
+    def forward(self, batch):
+        found = []
+        for each in self.sum(batch)[:, 0]:
+            row, column = divmod(int(each.argmax()), each.shape[1])
+            corners = torch.tensor([[0.0, 0, 8, 8], [8.0 * column, 8.0 * row, 8.0 * column + 8, 8.0 * row + 8]])
+            scores = torch.stack([each[0, 0].sigmoid(), each.max().sigmoid()])
+            found.append({"boxes": corners, "labels": torch.tensor([1, 1]), "scores": scores})
+        return found
+
+
+class Pixelwise(nn.Module):
+    """Scores each pixel by its own brightness."""
+
+    classes = ("dark", "bright")
+
+    def forward(self, batch):
+        bright = batch.mean(1, keepdim=True)
+        return {"out": torch.cat([1 - bright, bright], 1)}
+
+
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize(("network", "target"), [(Detector, "box1"), (Pixelwise, "bright"), *thorough((Detector, "spot"))])
+def test_a_planted_object_is_found_by_its_box_and_by_its_pixels(network, target, view):
+    image = torch.zeros(1, 3, 32, 32)
+    image[..., 8:16, 16:24] = 3
+    found = fmapviz.cam(network(), image, target=target, method=view, samples=200, patch=8, stride=4, steps=4).raw[0]
+    row, column = divmod(int(found.argmax()), 32)
+    assert 6 <= row < 18
+    assert 14 <= column < 26
+    assert found[8:16, 16:24].mean() > found[20:, :12].mean()
+
+
+def test_occlusion_of_a_box_is_its_score_if_the_box_disappears():
+    image = torch.zeros(1, 3, 32, 32)
+    image[..., 8:16, 16:24], image[..., 24:, 24:] = 3, 1
+    found = fmapviz.cam(Detector(), image, target="box1", method="occlusion", patch=8, stride=8).raw[0]
+    assert torch.allclose(found[8:16, 16:24], torch.full((8, 8), 3.0).sigmoid())
+    found[8:16, 16:24] = 0
+    assert not found.any()
+
+
+@pytest.mark.parametrize("channels", [1, *thorough(2, 7)])
+def test_inputs_of_other_numbers_of_channels_have_maps(channels):
+    batch = pixels(channels=channels)
+    for view in VIEWS:
+        assert fmapviz.cam(Small(channels), batch, method=view, **FEW).raw.any()
+
+
+class OfClips(nn.Module):
+    """A classifier of clips."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.conv = nn.Conv3d(3, 4, 3)
+
+    def forward(self, batch):
+        return self.conv(batch).relu().mean((2, 3, 4))
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_a_clip_has_one_map_of_all_its_frames(view):
+    clip = torch.randn(1, 3, 4, 16, 20, generator=torch.Generator().manual_seed(0))
+    found = fmapviz.cam(OfClips(), clip, method=view, **FEW)
+    assert found.raw.shape == (1, 16, 20)
+    assert "an attribution of a clip or volume is of all its frames or slices, laid over a single one" in found.notices
+
+
+# --- captions and refusals
+
+
+def test_completeness_is_in_the_caption_and_in_the_record(tmp_path):
+    summary = draw(Small(), pixels(), tmp_path, views="integrated-gradients", to="png", targets="2")
+    ((picture,),) = [list(summary.directory.rglob("*integrated-gradients.png"))]
+    with Image.open(picture) as drawn:
+        said = drawn.text["Method"]
+    assert said.startswith("3 steps from the baseline, mean; sum ")
+    assert ", gap " in said
+    record = next(summary.directory.rglob("unit.json")).read_text()
+    assert '"note": "sum ' in record
+
+
+class Constant(nn.Module):
+    """Does not look."""
+
+    def forward(self, batch):
+        return torch.ones(len(batch), 3) * torch.tensor([0.0, 1.0, 2.0])
+
+
+class Impossible(nn.Module):
+    """Gives class 0 no probability."""
+
+    def forward(self, batch):
+        bright = batch.mean((1, 2, 3))
+        return torch.stack([torch.full_like(bright, -1e4), bright], 1)
+
+
+@pytest.mark.parametrize(
+    ("network", "view", "said"),
+    [
+        (Constant, "occlusion", "no patch changes its score: it does not depend on the input"),
+        (Constant, "integrated-gradients", "the class score does not depend on the input"),
+        (Constant, "smoothgrad", "the class score does not depend on the input"),
+        (Constant, "rise", "its probability is the same behind all 6 masks"),
+        (Impossible, "rise", "its probability is zero behind all 6 masks"),
+    ],
+)
+def test_what_is_not_known_is_said_and_not_drawn(tmp_path, network, view, said):
+    with pytest.raises(RequestError, match=f"no {view} of class0: {said}"):
+        fmapviz.cam(network(), pixels(), target=0, method=view, **FEW)
+    summary = draw(network(), pixels(), tmp_path, views=view, targets="0", to="png")
+    assert said in summary.failures[0].message
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"patch": 0}, "patch must be at least 1: '0'"),
+        ({"stride": -2}, "stride must be at least 1: '-2'"),
+        ({"steps": 0}, "steps must be at least 1: '0'"),
+        ({"samples": 0}, "samples must be at least 1: '0'"),
+        ({"patch": 8, "stride": 9}, "stride must be at most the patch, 8: '9'"),
+        ({"baseline": "noise"}, "noise"),
+        ({"baseline": "black"}, "baseline black is unknown"),
+    ],
+)
+def test_wrong_options_are_refused(tmp_path, options, message):
+    with pytest.raises(RequestError, match=message):
+        fmapviz.cam(Small(), pixels(), method="occlusion", **{"patch": 8, **options})
+    if options.get("baseline") != "black":
+        with pytest.raises(RequestError, match=message):
+            fmapviz.visualize(Small(), pixels(), views="occlusion", out=tmp_path, **options)
+
+
+def test_the_baseline_black_is_that_of_the_preprocessing(samples):
+    model = fmapviz.load_model("shapesnet")
+    path = samples / "shapes" / "star.jpg"
+    found = {
+        kind: fmapviz.cam(model, path, target="star", method="integrated-gradients", baseline=kind, steps=4).raw
+        for kind in ("mean", "black", "blur")
+    }
+    assert len({each.numpy().tobytes() for each in found.values()}) == 3
+
+
+def test_an_option_of_another_view_has_no_effect(tmp_path):
+    summary = fmapviz.visualize(Small(), pixels(), views="maps", patch=8, to="png", out=tmp_path)
+    assert any("patch= has no effect on maps" in notice for notice in summary.notices)
+    again = fmapviz.visualize(Small(), pixels(), views="maps", to="png", out=tmp_path)
+    assert again.skipped == 1
+
+
+def test_a_network_that_differs_from_pass_to_pass_is_reported(tmp_path):
+    class Random(Small):
+        def forward(self, batch):
+            return super().forward(nn.functional.dropout(batch, 0.5, training=True))
+
+    messages = []
+    summary = draw(Random(), pixels(), tmp_path, views="occlusion,rise", to="png", on_event=messages.append)
+    assert summary.done == 1
+    said = [notice for event in messages for notice in getattr(event, "notices", ())]
+    assert any("the score varies from pass to pass of the same image: standard deviation" in notice for notice in said)
