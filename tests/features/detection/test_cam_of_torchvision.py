@@ -1,0 +1,121 @@
+"""Class activation maps of the boxes of torchvision's detectors, compared with captum's on the logit of the same box."""
+
+from __future__ import annotations
+
+import captum.attr
+import numpy as np
+import pytest
+import torch
+from cases import thorough
+from planted import SMALL
+from torch import nn
+from torchvision.models import detection
+from torchvision.models.detection import FCOS, FasterRCNN
+from torchvision.ops.boxes import clip_boxes_to_image
+
+import fmapviz
+
+SIDE = 96
+SIZES = {"min_size": SIDE, "max_size": SIDE}
+REAL = {  # of random weights, logits of the others are too large or too small to be compared
+    "fasterrcnn_mobilenet_v3_large_320_fpn": SIZES,
+    "maskrcnn_resnet50_fpn": SIZES,
+    "fcos_resnet50_fpn": SIZES,
+}
+
+
+class LogitOfBox(nn.Module):
+    """Runs the parts of a detector by hand, and returns the logit of the candidate that has a box of the network's output.
+
+    Attributes:
+        alike: The number of candidates with that box, of which several may be cut at the same edges.
+    """
+
+    def __init__(self, network, label, corners):
+        super().__init__()
+        self.network, self.label, self.corners, self.alike = network, label, corners, 0
+
+    def forward(self, batch):
+        images, _ = self.network.transform([*batch])
+        features = self.network.backbone(images.tensors)
+        features = {"0": features} if torch.is_tensor(features) else features
+        candidates = regions if isinstance(self.network, FasterRCNN) else anchors
+        logits, boxes = candidates(self.network, images, features, self.label)
+        (height, width), (full_height, full_width) = images.image_sizes[0], batch.shape[2:]
+        boxes = clip_boxes_to_image(boxes.detach(), (height, width)) * (
+            torch.tensor([full_width / width, full_height / height] * 2)
+        )
+        distances = (boxes - self.corners).abs().amax(1)
+        self.alike = int((distances < 1e-3).sum())
+        return logits[None, distances.argmin()]
+
+
+def regions(network, images, features, label):
+    """Return the logit of a class and its box for each region of Faster R-CNN."""
+    heads = network.roi_heads
+    found, _ = network.rpn(images, features)
+    logits, moves = heads.box_predictor(heads.box_head(heads.box_roi_pool(features, found, images.image_sizes)))
+    return logits[:, label], heads.box_coder.decode(moves, found)[:, label]
+
+
+def anchors(network, images, features, label):
+    """Return the logit of a class and the box for each anchor."""
+    levels = [*features.values()]
+    output, (own,) = network.head(levels), network.anchor_generator(images, levels)
+    decode = network.box_coder.decode if isinstance(network, FCOS) else network.box_coder.decode_single
+    return output["cls_logits"][0, :, label], decode(output["bbox_regression"][0], own)
+
+
+def finding(build, **options):
+    """Return a network of random weights that returns some boxes, whatever their scores."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        network = build(**options).eval().requires_grad_(requires_grad=False)
+        for module in network.modules():  # with the libraries' own small weights, all candidates have nearly the same logit
+            if isinstance(module, nn.Conv2d) and module.weight.std() < 0.02:
+                nn.init.kaiming_normal_(module.weight)
+    getattr(network, "roi_heads", network).score_thresh = 0.0
+    return network
+
+
+def small(name):
+    return finding(SMALL[name]), ["backbone"]
+
+
+def real(name):
+    network = finding(getattr(detection, name), weights=None, weights_backbone=None, num_classes=3, **REAL[name])
+    return network, [f"backbone.fpn.layer_blocks.{scale}" for scale in range(len(network.backbone.fpn.layer_blocks))]
+
+
+@pytest.mark.parametrize(
+    ("build", "name"),
+    [
+        (small, "faster_rcnn"),
+        (small, "fcos"),
+        (small, "retinanet"),
+        *thorough((small, "ssdlite"), *((real, name) for name in REAL)),
+    ],
+)
+def test_the_map_of_a_box_is_that_of_captum_on_its_logit(build, name):
+    network, layers = build(name)
+    batch = torch.from_numpy(np.random.default_rng(0).random((1, 3, SIDE, SIDE), np.float32))
+    with torch.no_grad():
+        (found,) = network([*batch])
+    compared = []
+    for rank in range(1, min(40, 1 + len(found["boxes"]))):
+        oracle = LogitOfBox(network, int(found["labels"][rank - 1]), found["boxes"][rank - 1])
+        logit = oracle(batch).item()
+        if oracle.alike > 1:  # boxes that are cut at the same edges of the picture
+            continue
+        compared.append(0.0)
+        for layer in layers:
+            expected = captum.attr.LayerGradCam(oracle, network.get_submodule(layer)).attribute(batch)[0, 0].detach()
+            own = fmapviz.cam(network, batch, target=f"box{rank}", method="gradcam", layer=layer)
+            assert own.logit.item() == pytest.approx(logit, rel=1e-5)
+            largest = expected.abs().max().item()
+            torch.testing.assert_close(own.raw[0], expected, rtol=1e-5, atol=1e-5 * largest)
+            compared[-1] = max(compared[-1], largest)
+        if len(compared) == 2:
+            break
+    assert compared
+    assert min(compared) > 0
