@@ -69,6 +69,7 @@ class LastingState:
         self._start = dict(self._read())
         self._copies = self._copy(self._start)
         self._is_settled = False
+        self._installed: list[tuple[dict[int, Any], int]] = []  # hooks by their keys
         self._first: tuple[torch.Size, dict[Key, Any]] | None = None  # Any: whatever a user's module holds
         self.changes: tuple[str, ...] = ()
         self.remembers = self.of_buffers = False
@@ -88,13 +89,18 @@ class LastingState:
             yield
             return
         self.restore()
+        before = {id(hooks): set(hooks) for hooks in self._hooks()}
         try:
             yield
         finally:
+            self._installed = [(hooks, each) for hooks in self._hooks() for each in hooks.keys() - before[id(hooks)]]
             self._learn(images)
 
     def restore(self) -> None:
-        """Restore the values that the network has changed."""
+        """Restore the values that the network has changed, and remove the hooks that it has given itself."""
+        for hooks, number in self._installed:  # as transformers does in the first pass, which it notes in an attribute
+            hooks.pop(number, None)
+        self._installed = []
         if not self.changes:
             return
         memo = dict(self._memo)
@@ -112,7 +118,7 @@ class LastingState:
 
     def _learn(self, images: Tensor) -> None:
         changed = self._changed()
-        if not changed and not self.changes:
+        if not (changed or self.changes or self._installed):
             self._is_settled = True
             return
         self.changes = tuple(sorted(".".join(filter(None, key)) for key in changed)) or self.changes
@@ -122,6 +128,10 @@ class LastingState:
         former = self._first[1] if self._first[0] == images.shape else None
         self.remembers |= any(not _is_nothing(self._copies.get(key, self._start.get(key))) for key in changed)
         self.remembers |= former is not None and not _same(self._copy(changed), former, set())
+
+    def _hooks(self) -> Iterator[dict[int, Any]]:
+        for module in self._modules.values():
+            yield from (module._forward_hooks, module._forward_pre_hooks)
 
     def _read(self) -> Iterator[tuple[Key, Any]]:
         for name, module in self._modules.items():

@@ -40,7 +40,8 @@ def copy_with(network: nn.Module, convert: Callable[[Tensor], Tensor], *, left_o
     Args:
         network: Not changed.
         convert: Returns the tensor that the copy has, from one outside the graph.
-        left_out: Hooks whose name contains this are not copied: what they refer to may be large. Empty: all are.
+        left_out: Hooks whose name contains this are not copied: what they refer to may be large. Empty: all are. An
+            attribute of such a name that is True, as transformers sets when it has added its own, is False in the copy.
 
     Raises:
         Exception: The network has an attribute that cannot be copied.
@@ -51,7 +52,10 @@ def copy_with(network: nn.Module, convert: Callable[[Tensor], Tensor], *, left_o
     known |= {id(value): value for _, value in held if isinstance(value, _LOCKS)}  # shared: `deepcopy` refuses them
     if left_out:
         known |= {id(hooks): type(hooks)() for name, hooks in held if left_out in name and isinstance(hooks, dict)}
-    return deepcopy(network, known)
+    copied = deepcopy(network, known)
+    for module in copied.modules() if left_out else ():
+        vars(module).update({name: False for name, value in vars(module).items() if left_out in name and value is True})
+    return copied
 
 
 def _converted(tensor: Tensor, convert: Callable[[Tensor], Tensor]) -> Tensor:

@@ -327,3 +327,42 @@ def test_the_modules_of_a_network_are_listed_once():
 
     LastingState(Listed())
     assert Listed.lists == 1
+
+
+class Hooking(nn.Module):
+    """Adds hooks to its own modules in its first pass, notes that, and needs what they record, as transformers does."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3)
+        self.found = None
+
+    def forward(self, images):
+        if not getattr(self, "_hooks_installed", False):
+            for each in (self.first, self.second):
+                each.register_forward_hook(lambda _module, _given, returned: self.found.append(returned))
+            self._hooks_installed = True
+        self.found = []
+        self.second(self.first(images))
+        (first, second) = self.found
+        self.found = None
+        return first.mean((2, 3)) + second.mean((2, 3))
+
+
+@pytest.mark.parametrize("is_used", [False, True])
+def test_hooks_that_a_network_gives_itself_stay_as_they_were(tmp_path, is_used):
+    network, images = Hooking().eval(), torch.rand(3, 3, 12, 16)
+    copied = Hooking().eval()
+    copied.load_state_dict(network.state_dict())
+    expected = copied(images)
+    if is_used:
+        network(images)
+    hooks = [len(each._forward_hooks) for each in network.modules()]
+    drawn = [fmapviz.cam(network, images[number : number + 1], target=1).raw for number in range(3)]
+    run = fmapviz.visualize(network, list(images), out=tmp_path, views=["maps", "gradcam"], targets=1, to="npz")
+    assert (run.done, run.failed) == (3, 0)
+    assert [len(each._forward_hooks) for each in network.modules()] == hooks
+    assert torch.equal(network(images), expected)
+    stored = [np.load(path)["gradcam/second.class1"] for path in sorted(run.directory.rglob("raw.npz"))]
+    for one, other in zip(drawn, stored, strict=True):
+        torch.testing.assert_close(one[0], torch.from_numpy(other))
