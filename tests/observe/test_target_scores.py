@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from cases import thorough
+from extras import needs
 from PIL import Image
 from torch import nn
 
@@ -244,3 +245,16 @@ def test_scores_whose_place_is_unknown_are_refused():
         Located((9, 9)).pixel(0, (1, 1), grid=(4, 4))
     known = Located((9, 9), scores=Centres(np.arange(4) * 2 + 1.5, np.arange(4) * 2 + 1.5, (9, 9)))
     assert known.pixel(0, (3, 5), grid=(4, 4)) == (2, 1)
+
+
+@needs("transformers", "hf")
+def test_a_pixel_of_a_segformer_is_its_patch():
+    from transformers import SegformerConfig, SegformerForSemanticSegmentation
+
+    config = SegformerConfig(num_labels=4, hidden_sizes=[8, 16, 24, 32], depths=[1, 1, 1, 1], decoder_hidden_size=16)
+    network, images = SegformerForSemanticSegmentation(config).eval(), torch.randn(1, 3, 64, 96)
+    with torch.no_grad():
+        expected = network(images).logits[0, :, 5, 12]
+    found = fmapviz.cam(network, images, target="2@50,20", method="saliency")
+    assert float(found.logit) == pytest.approx(float(expected[2]), rel=1e-4, abs=1e-7)
+    assert fmapviz.cam(network, images, target="@51,23", method="saliency").target == (int(expected.argmax()),)

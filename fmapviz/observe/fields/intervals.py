@@ -274,11 +274,15 @@ def _centres_of(axes: Sequence[Axis], step: float) -> Numbers:
     """Return the centres of the operands that depend on the fewest pixels, the mean of several such ones.
 
     In a feature pyramid, or a U-Net, a coarse map is enlarged and joined with a finer one, which has the positions; those of
-    the coarse one are half of its own larger step off. NaN where no centre is known, or where they are more than a step
-    apart.
+    the coarse one are half of its own larger step off. NaN where no centre is known, or where another operand depends on
+    other pixels, and its centre is more than a step apart.
     """
     known = [axis for axis in axes if np.isfinite(axis.centres).all()] or axes
     widths = [int((axis.ends[1, 1] - axis.ends[1, 0]).max()) for axis in known]
-    centres = np.stack([axis.centres for axis in known])
-    finest = centres[np.array(widths) == min(widths)].mean(0)
-    return np.where(np.ptp(centres, axis=0) > step, np.nan, finest)
+    finest = [axis for axis, width in zip(known, widths, strict=True) if width == min(widths)]
+    centres: Numbers = np.mean([axis.centres for axis in finest], 0)
+    for axis in known:
+        (low, high), (first, last) = axis.ends[1], finest[0].ends[1]
+        covers = (low <= first) & (last <= high)
+        centres = np.where((abs(axis.centres - centres) > step) & ~covers, np.nan, centres)
+    return centres
