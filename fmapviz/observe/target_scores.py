@@ -94,6 +94,8 @@ def _why_absent(scores: ClassScores, choice: TargetChoice, image: int, located: 
     if scores.of_pixels:
         return "no pixel is predicted as that class"
     if scores.open_ended:
+        if scores.boxes and (none := scores.boxes[image].why_none()):
+            return none
         least = [each.least for each in scores.boxes if each.least is not None]
         return "the network finds no such box in the image" + (f" with a score above {least[0]:.3g}" if least else "")
     count, what = scores.values.shape[1], "output" if scores.kind == "value" else "class"

@@ -129,12 +129,18 @@ class BatchResults:
         for own in self.notices:
             own.append(notice)
 
+    def notify_once(self, image: int, reason: str) -> None:
+        """Add a notice to an image, unless it is the reason of an earlier one."""
+        if reason and not any(notice.endswith(reason) for notice in self.notices[image]):
+            self.notices[image].append(reason)
+
     def notify_missing(self) -> None:
-        """Add notices to each image about the classes that it does not have."""
+        """Add notices to each image about the classes that it does not have, in place of those that are the reason alone."""
         for own, missing in zip(self.notices, self.missing, strict=True):
             for reason in dict.fromkeys(missing.values()):
                 alike = [target for target, why in missing.items() if why == reason]
                 shown = ", ".join(alike) if len(alike) < 4 else f"{alike[0]}, {alike[1]}, ... {alike[-1]}"
+                own[:] = [notice for notice in own if notice != reason]
                 own.append(f"{NOTHING_FOR} {shown}: {reason}")
 
 

@@ -355,7 +355,7 @@ class Drawer:
         results.remarks += [remark for remark in scores.remarks if remark not in results.remarks]
         predictions = predict(scores, most=self._predictions)
         for image, boxes in enumerate(scores.boxes):
-            results.notices[image] += filter(None, [boxes.why_none()])
+            results.notify_once(image, boxes.why_none())
         unknown = scores.unknown is not None and bool((scores.unknown == 1).any())
         if unknown or (not all(predictions) and not (scores.open_ended or scores.of_pixels)):
             results.remarks.append("no predictions where the scores are not finite")

@@ -57,11 +57,6 @@ class BoxedInput(CustomContent):
     texts: tuple[str, ...]
     reason: str
 
-    @property
-    def why_empty(self) -> str:
-        """See `CustomContent`."""
-        return self.reason
-
     def render(self, _layer: LayerResult, seen: NDArray[np.uint8], style: Style, /) -> Rendered:
         """See `CustomContent`."""
         return Rendered(draw_boxes(self, seen, scale=style.scale, text_size=style.text_size or _TEXT), has_input=True)
@@ -123,6 +118,8 @@ class BoxObserver(PassObserver):
         if not scores.boxes or any(each.corners is None for each in scores.boxes):
             raise RequestError("the network returns no boxes", hint="the view boxes is of detectors")
         contents = [self._content(each, scores.names) for each in scores.boxes]
+        for image, boxed in enumerate(contents):
+            current.results.notify_once(image, boxed.reason)
         layer = LayerResult("", "", call=1, index=0, shape=tuple(record.pixels.shape[1:]))
         content = BatchContent(lambda number: contents[int(number)], {"number": torch.arange(record.images)})
         current.results.layers.append(LayerBatch(record.images, layer, drawings={VIEW: content}))

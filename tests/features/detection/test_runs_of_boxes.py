@@ -87,13 +87,42 @@ def test_an_image_without_boxes_says_so_and_the_named_threshold_shows_one(networ
     said = []
     run = fmapviz.visualize(str(network), photos[0], confidence=1.0, on_event=said.append, **options)
     assert run.done == 1
-    notices = [notice for event in said for notice in getattr(event, "notices", ())]
-    (notice,) = {each for each in notices if each.startswith("boxes")}
-    assert notice.startswith("boxes: no box has a score above 1: the highest is 0.")
+    (notice,) = [notice for event in said for notice in getattr(event, "notices", ())]
+    assert notice.startswith("no box has a score above 1: the highest is 0.")
     lower = float(notice.partition("confidence=")[2].split()[0])
     again = fmapviz.visualize(str(network), photos[0], confidence=lower, predictions=1, **options)
     (record,) = (json.loads(path.read_text()) for path in again.directory.rglob("unit.json") if path.parent.name == "0.png")
     assert record["predictions"][0]["score"] > lower
+
+
+@pytest.mark.parametrize(
+    ("views", "targets", "predictions", "start"),
+    [
+        (
+            "boxes,layercam",
+            "box1,person",
+            3,
+            "nothing is drawn for box1, person: no box has a score above 1: the highest is 0.",
+        ),
+        *thorough(
+            ("boxes,layercam", "box1", 0, "nothing is drawn for box1: no box has a score above 1: the highest is 0."),
+            ("boxes", None, 3, "no box has a score above 1: the highest is 0."),
+            ("maps", None, 3, "no box has a score above 1: the highest is 0."),
+            ("maps,layercam", "box1", 3, "nothing is drawn for box1: no box has a score above 1: the highest is 0."),
+        ),
+    ],
+)
+def test_an_image_without_boxes_has_one_notice(network, photos, tmp_path, *, views, targets, predictions, start):
+    options = {"views": views, "predictions": predictions, "layers": "model.15", "to": "png"}
+    options |= {"targets": targets} if targets else {}
+    said = []
+    fmapviz.visualize(str(network), photos[:2], out=tmp_path, confidence=1.0, workers=1, on_event=said.append, **options)
+    images = [event for event in said if isinstance(event, Outcome)]
+    assert len(images) == 2
+    for image in images:
+        (notice,) = image.notices
+        assert notice.startswith(start)
+        assert notice.endswith(" shows it")
 
 
 @pytest.mark.parametrize("confidence", [-0.1, 1.5, float("nan"), "much"])
