@@ -13,7 +13,7 @@ from PIL import Image, ImageDraw, ImageFont
 from fmapviz.core.drawings import Rendered
 from fmapviz.data import CustomContent, LayerResult
 from fmapviz.draw.colormaps import table
-from fmapviz.draw.text import legible
+from fmapviz.draw.text import Typeface, legible, wrap
 from fmapviz.errors import RequestError
 from fmapviz.observe.class_scores import Head
 from fmapviz.observe.score_reader import ScoreReader
@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from fmapviz.run.running_pass import RunningPass
 
 VIEW = "boxes"
-_LINE, _TEXT = 2, 12  # width and font size, pixels
+_LINE, _MARGIN, _TEXT = 2, 3, 12  # width of lines, margin beside words and font size, pixels
+_SMALLEST, _LETTERS = 8, 16  # font size in small pictures: at least, and letters of such a height beside each other
 _LISTED = 8  # boxes whose class and score are listed in words
 _STEP = 0.618034  # of hues: neighbouring classes differ most
 
@@ -133,7 +134,10 @@ class BoxObserver(PassObserver):
 
 
 def draw_boxes(found: BoxedInput, seen: NDArray[np.uint8], *, scale: int, text_size: int) -> NDArray[np.uint8]:
-    """Draw boxes, the best one last, with class and score above each, or inside it where there is no room above.
+    """Draw boxes, the best one last, with class and score of each beside it.
+
+    Labels are placed in the order of the scores: above, below or inside of their boxes, where they cover the fewest pixels
+    of other labels and of other boxes. In a small picture letters are smaller, and long names are elided.
 
     Args:
         found: The boxes.
@@ -146,18 +150,54 @@ def draw_boxes(found: BoxedInput, seen: NDArray[np.uint8], *, scale: int, text_s
     """
     coloured = seen if seen.ndim == 3 else np.repeat(seen[..., None], 3, 2)
     page = Image.fromarray(coloured.repeat(scale, 0).repeat(scale, 1))
-    drawing, font = ImageDraw.Draw(page), _font(text_size)
-    for corners, label, text in reversed([*zip(found.corners.tolist(), found.labels, found.texts, strict=True)]):
+    drawing, face = ImageDraw.Draw(page), Typeface(min(text_size, max(_SMALLEST, page.width // _LETTERS)), 0)
+    corners = (scale * found.corners).round().astype(int)
+    labels = _labels(corners, found.texts, page.size, face)
+    for (left, top, right, bottom), label in reversed([*zip(corners.tolist(), found.labels, strict=True)]):
+        outline = (left, top, max(left, right), max(top, bottom))
+        drawing.rectangle(outline, outline=_colours(label)[0], width=_LINE * scale)
+    for (words, (left, top, right, bottom)), label in reversed([*zip(labels, found.labels, strict=True)]):
         colour, ink = _colours(label)
-        left, top, right, bottom = (round(scale * side) for side in corners)
-        drawing.rectangle((left, top, max(left, right), max(top, bottom)), outline=colour, width=_LINE * scale)
-        words = legible(text)
-        width, height = round(drawing.textlength(words, font)) + 6, round(1.35 * text_size)
-        x = min(max(0, left), max(0, page.width - width))
-        y = top - height if top >= height else max(0, top)
-        drawing.rectangle((x, y, x + width, y + height), colour)
-        drawing.text((x + 3, y + height // 2), words, ink, font, anchor="lm")
+        drawing.rectangle((left, top, right - 1, bottom - 1), colour)
+        drawing.text((left + _MARGIN, (top + bottom) // 2), words, ink, _font(face.size), anchor="lm")
     return np.asarray(page)
+
+
+def _labels(
+    corners: NDArray[np.int64], texts: Sequence[str], size: tuple[int, int], face: Typeface
+) -> list[tuple[str, tuple[int, int, int, int]]]:
+    """Return the words of each label, and its left, top, right and bottom, within a picture of a width and height."""
+    labels, taken = [], np.empty((0, 4), int)
+    for number, (text, (left, top, right, bottom)) in enumerate(zip(texts, corners.tolist(), strict=True)):
+        name, _, score = text.rpartition(" ")
+        room = max(right - left, 2 * size[0] // 3) - 2 * _MARGIN - face.width(f" {score}")
+        words = " ".join([*(line for line, _ in wrap(name, face, max(1, room))), legible(score)])
+        width, height = round(_font(face.size).getlength(words)) + 2 * _MARGIN, face.leading
+        others = np.delete(corners, number, 0)
+        places = [
+            _within((x, y, x + width, y + height), size)
+            for y in (top - height, bottom, top, bottom - height)
+            for x in (left, right - width)
+        ]
+        covered = [(_shared(place, taken), _shared(place, others)) for place in places]
+        best = places[covered.index(min(covered))]
+        labels.append((words, best))
+        taken = np.vstack([taken, best])
+    return labels
+
+
+def _within(place: tuple[int, int, int, int], size: tuple[int, int]) -> tuple[int, int, int, int]:
+    """Move a rectangle into a picture."""
+    left, top, right, bottom = place
+    x = max(min(left, size[0] - (right - left)), 0)
+    y = max(min(top, size[1] - (bottom - top)), 0)
+    return x, y, x + right - left, y + bottom - top
+
+
+def _shared(place: tuple[int, int, int, int], boxes: NDArray[np.int64]) -> int:
+    """Return the sum of the areas that a rectangle has in common with boxes; pixels."""
+    sides = np.minimum(place[2:], boxes[:, 2:]) - np.maximum(place[:2], boxes[:, :2])
+    return int(sides.clip(0).prod(1).sum())
 
 
 def _colours(label: int) -> tuple[tuple[int, int, int], tuple[int, int, int]]:

@@ -85,3 +85,34 @@ def test_boxes_of_any_place_are_drawn_within_the_picture(scale):
 def test_a_network_without_boxes_is_refused(photo, tmp_path):
     with pytest.raises(RequestError, match="the network returns no boxes"):
         fmapviz.visualize("shapesnet", photo, out=tmp_path, views="boxes", to="png")
+
+
+def drawn_of(seen, *boxes):
+    """Draw boxes, each with the class of its position and a name."""
+    corners, names = zip(*boxes, strict=True)
+    labels = tuple(range(len(boxes)))
+    found = BoxedInput(np.float32(corners), labels, tuple(f"{name} 0.50" for name in names), "")
+    return draw_boxes(found, seen, scale=1, text_size=12)
+
+
+def test_labels_cover_neither_each_other_nor_other_boxes():
+    seen = np.zeros((192, 192, 3), np.uint8)
+    boxes = [((40, 50, 80, 90), "a long name"), ((40, 92, 80, 130), "other"), ((84, 50, 120, 90), "third")]
+    together = drawn_of(seen, *boxes)
+    for left, top, right, bottom in (corners for corners, _ in boxes):
+        assert not together[top + 2 : bottom - 1, left + 2 : right - 1].any()
+    shown, alone = (
+        {tuple(pixel) for pixel in pixels.reshape(-1, 3).tolist()} for pixels in (together, drawn_of(seen, boxes[0]))
+    )
+    colour = max(alone, key=lambda each: (drawn_of(seen, boxes[0]) == each).all(2).sum() if any(each) else 0)
+    assert colour in shown
+    assert (together == colour).all(2).sum() == (drawn_of(seen, boxes[0]) == colour).all(2).sum()
+
+
+def test_long_names_are_elided_and_letters_of_small_pictures_are_smaller():
+    box = (10, 30, 40, 60)
+    long, short = (drawn_of(np.zeros((96, 96), np.uint8), (box, name)).any(2) for name in ("name " * 30, "cat"))
+    assert long[:30].any(0).sum() <= 66
+    assert long[:30].any(0).sum() > short[:30].any(0).sum()
+    large = drawn_of(np.zeros((400, 400), np.uint8), (box, "cat")).any(2)
+    assert large[:30].any(1).sum() > short[:30].any(1).sum()
