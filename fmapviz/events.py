@@ -114,7 +114,22 @@ class Counted:
     images: int
 
 
-Event = Started | Counted | Outcome | Notice | Staged
+@dataclass(frozen=True, slots=True)
+class Advanced:
+    """Event: some of the many passes that views of an image need are done; at most a few each second.
+
+    Attributes:
+        path: The image; of a batch its first one.
+        done: Number of passes so far.
+        total: Number of passes in all, about.
+    """
+
+    path: str
+    done: int
+    total: int
+
+
+Event = Started | Counted | Outcome | Notice | Staged | Advanced
 
 
 @dataclass(frozen=True, slots=True, repr=False)

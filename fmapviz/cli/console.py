@@ -18,7 +18,7 @@ from fmapviz.core.settings_file import settings_file
 from fmapviz.core.urls import is_url
 from fmapviz.core.words import counted
 from fmapviz.errors import first_few, printable
-from fmapviz.events import Counted, Notice, Outcome, Staged, Started, describe_left_out
+from fmapviz.events import Advanced, Counted, Notice, Outcome, Staged, Started, describe_left_out
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -67,6 +67,8 @@ class Console:
             self._print_notice(message)
         elif isinstance(event, Counted):
             self._progress.total = event.images
+        elif isinstance(event, Advanced):
+            self._progress.advance(event.path, event.done, event.total)
         elif isinstance(event, Staged):
             self._progress.staged += 1
             self._progress.update()
@@ -141,6 +143,7 @@ class Console:
 
     def _show_outcome(self, event: Outcome) -> None:
         progress = self._progress
+        progress.leave(event.path)
         progress.skipped += event.status == "skipped"
         progress.drawn += event.status == "done"
         progress.failed += event.status == "failed"

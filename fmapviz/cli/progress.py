@@ -33,6 +33,7 @@ class ProgressLine:
         self.total: int | None = None
         self.staged = 0  # images drawn in shards that are not complete
         self.drawn = self.skipped = self.failed = 0
+        self._within: dict[str, str] = {}  # how far images are of which views take many passes
         self._shown = shown
         self._begun = self._logged = time.monotonic()
         self._bar: Bar | None = None
@@ -59,6 +60,15 @@ class ProgressLine:
             self._bar.start()
             self._bar.add_task("images", total=None, speed="")
 
+    def advance(self, path: str, done: int, total: int) -> None:
+        """Show how many of the passes of an image are done."""
+        self._within[path] = f"{path.rpartition('/')[2]}: {done:,} of {max(done, total):,} passes"
+        self.update()
+
+    def leave(self, path: str) -> None:
+        """Forget an image that is done or failed."""
+        self._within.pop(path, None)
+
     def update(self) -> None:
         """Show the current counts."""
         finished = self.drawn + self.skipped + self.failed + self.staged
@@ -66,12 +76,16 @@ class ProgressLine:
         if finished == self.skipped:
             self._begun = now  # looking for finished images is no work on new ones
         speed = self._speed(finished, now - self._begun)
+        within = next(reversed(self._within.values()), "")
         if self._bar is not None:
-            self._bar.update(self._bar.task_ids[0], completed=finished, total=self.total, speed=speed)
+            self._bar.update(
+                self._bar.task_ids[0], completed=finished, total=self.total, speed=", ".join(filter(None, (speed, within)))
+            )
         elif self._shown and now - self._logged >= LOG_INTERVAL_SECONDS:
             self._logged = now
             total = f" of {self.total}" if self.total else ""
-            print_message(f"progress: {finished}{total} images, {speed or 'all of them done before'}")
+            details = ", ".join(filter(None, (speed, within))) or "all of them done before"
+            print_message(f"progress: {finished}{total} images, {details}")
 
     def _speed(self, finished: int, elapsed: float) -> str:
         """Return the rate of the images that this command draws, and the time that the others will take."""

@@ -153,7 +153,8 @@ class Execution:
     engine: Engine | None = option(None, "The cluster that executes the run. Needs the extra `ray`.", shown="this process")
     on_event: Callable[[Any], None] | None = option(  # Any: an event; that package builds on this one
         None,
-        "Called in the calling thread with each event: `Started`, `Counted`, `Outcome`, `Notice`, or `Staged` with shards.",
+        "Called in the calling thread with each event: `Started`, `Counted`, `Outcome`, `Notice`, `Advanced`, or "
+        "`Staged` with shards.",
     )
 
     progress: bool = option(True, "Whether to show a progress bar in a notebook.")

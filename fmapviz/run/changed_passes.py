@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 
 # Copies in one pass, whatever the batch size of the run is: another number may round otherwise. More are hardly faster.
 _ON_CPU, _ELSEWHERE = 8, 32
-_REPEATS = 6  # of the unchanged image, by which the spread of scores is estimated
+REPEATS = 2  # passes of the unchanged image, which show whether its score is the same each time
+_MORE = 6  # if it is not, to estimate the spread
 _NEAR = 1e-4  # of the score: rounding of other algorithms
 
 
@@ -50,6 +51,7 @@ class ChangedPasses:
 
     Attributes:
         check: Called before each pass; its exception ends the run.
+        count: Called with the number of copies after each pass.
         together: Number of copies in one pass.
         mixes: Whether the network is known to mix the images of a batch, so that each copy is passed alone.
         draws: Whether the network is known to draw random numbers.
@@ -57,6 +59,7 @@ class ChangedPasses:
 
     def __init__(self, model: Model, plan: Plan) -> None:
         self.check: Callable[[], object] = bool
+        self.count: Callable[[int], object] = abs  # ignored
         self.mixes = self.draws = False
         device = next(chain(model.module.parameters(), model.module.buffers()), torch.empty(0)).device
         self.together = 1 if not model.batches else _ON_CPU if device.type == "cpu" else _ELSEWHERE
@@ -114,6 +117,7 @@ class ChangedPasses:
             with unobserved(network), lasting, recorded, restored as numbers, seeing, capturing:
                 record.output = self._forward(given)
             record.over = True
+            self.count(len(copies))
             if numbers and numbers.drawn:
                 self.draws, self.together = True, 1  # each copy is to get the same ones
             try:
@@ -206,11 +210,11 @@ class ImagePasses:
 
     def spread(self) -> float:
         """Return the standard deviation of the score of the unchanged image in repeated passes; 0 for most networks."""
-        found = [self._alone(), self._alone()]
+        found = [self._alone() for _ in range(REPEATS)]
         if found[0] == found[1] and not self.passes.draws:
             return 0.0
         with undisturbed(self.image.device):
-            found += [self._alone(alike=False) for _ in range(_REPEATS)]
+            found += [self._alone(alike=False) for _ in range(_MORE)]
         return float(torch.tensor(found[1:], dtype=torch.float64).std())
 
     def _alone(self, *, alike: bool = True) -> float:

@@ -104,6 +104,7 @@ class Drawer:
     Attributes:
         calls: How often each layer's module has run in the last forward pass.
         numbers: Whether it drew random numbers.
+        report: See `RunningPass`.
         lasting: State that the network keeps between passes.
     """
 
@@ -123,6 +124,7 @@ class Drawer:
     ) -> None:
         self.calls: Mapping[nn.Module, int] = {}
         self.numbers = Numbers()
+        self.report: Callable[[int, int], object] = max
         self.lasting = (LastingState(model.module),)
         self._model = model
         self._layers = layers
@@ -269,7 +271,8 @@ class Drawer:
 
     def _begin(self, record: ForwardRecord, results: BatchResults) -> RunningPass:
         draws = bool(self._layers)
-        return RunningPass(record, results, self._layouts, self._check, self._model.name, draws_layers=draws)
+        name, report = self._model.name, self.report
+        return RunningPass(record, results, self._layouts, self._check, name, report, draws_layers=draws)
 
     @contextmanager
     def _watching(self) -> Iterator[None]:

@@ -35,6 +35,7 @@ class RunningPass:
         layouts: Finds the axes of what layers return.
         check: Called in each hook; its exception ends the pass.
         model: Name of the model.
+        report: Called with the numbers of passes that are done, and that an observer needs in all, if it needs many.
         enough: Number of outputs after which it ends, None if it runs to its end.
         reads: Detects decisions by the values of tensors, if the number of outputs is to be learnt.
         draws_layers: Whether there are layers to draw.
@@ -53,6 +54,7 @@ class RunningPass:
     layouts: LayoutFinder
     check: Callable[[], object]
     model: str
+    report: Callable[[int, int], object] = max  # ignored
     enough: int | None = None
     reads: ReadDetector | None = None
     draws_layers: bool = True

@@ -218,6 +218,30 @@ def test_the_time_left_counts_only_images_that_are_drawn_now(capsys, monkeypatch
     assert terminal or lines[-1] == "progress: 958 of 1000 images, 1.0 images/s, about 42 s left"  # a line in 30 s
 
 
+@pytest.mark.parametrize("terminal", [False, True])
+def test_the_passes_of_an_image_that_takes_many_are_shown(capsys, monkeypatch, terminal):
+    now = 1000.0
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: terminal)
+    shown = progress.ProgressLine(shown=True)
+    shown.total = 2
+    shown.start()
+    for done in (1, 500, 1200):
+        now += 40
+        shown.advance("photos/a.jpg", done, 1000)
+    if terminal:
+        assert shown._bar.tasks[0].fields["speed"] == "a.jpg: 1,200 of 1,200 passes"
+    shown.leave("photos/a.jpg")
+    shown.drawn += 1
+    now += 40
+    shown.update()
+    if terminal:
+        assert "passes" not in shown._bar.tasks[0].fields["speed"]
+    shown.stop()
+    lines = capsys.readouterr().err.splitlines()
+    assert terminal or "progress: 0 of 2 images, a.jpg: 500 of 1,000 passes" in lines
+
+
 def test_a_log_file_gets_no_progress_before_thirty_seconds(capsys):
     console = Console()
     for event in (STARTED, *[DONE] * 5):

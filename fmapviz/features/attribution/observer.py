@@ -16,12 +16,12 @@ from fmapviz.observe.reshape import picture_size
 from fmapviz.observe.same_target import SameTarget
 from fmapviz.observe.targets import TOP1
 from fmapviz.run.batch_results import LayerBatch
-from fmapviz.run.changed_passes import ChangedPasses
+from fmapviz.run.changed_passes import REPEATS, ChangedPasses
 from fmapviz.run.observers import PassObserver
 from fmapviz.views.base import draw_class_map
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from torch import Tensor
 
@@ -90,10 +90,30 @@ class AttributionObserver(PassObserver):
         self._observation, self._plan, self._style = observation, plan, style
         self._preparation = model.preparation
         self._passes = ChangedPasses(model, plan)
+        self._report: Callable[[int, int], object] = max
+        self._done = self._total = 0
 
     def begin(self, current: RunningPass) -> None:
-        """Let the run end within the passes of an image."""
-        self._passes.check = current.check
+        """Let the run end within the passes of an image, and report their number."""
+        self._passes.check, self._passes.count = current.check, self._count
+        self._report = current.report
+
+    def _count(self, passes: int) -> None:
+        self._done += passes
+        self._report(self._done, self._total)
+
+    def draw(self, current: ClassPass) -> None:
+        """Count the passes of all classes and images."""
+        changes, wanted = self._plan.changes, set(self._observation.targets)
+        if picture_size(current.record.pixels) is None:
+            return
+        shape = tuple(current.record.pixels.shape[1:])
+        maps = sum(
+            len(wanted.intersection(alike)) * sum(index is not None for index in indices)
+            for indices, alike in current.classes.items()
+        )
+        each = sum(REPEATS + load(method.passes)(shape, changes) for method in self._observation.methods.values())
+        self._done, self._total = 0, maps * each
 
     def draw_class(self, current: ClassPass, choice: TargetChoice, targets: Sequence[Target | None]) -> None:
         """Draw the maps of a class of each image.

@@ -116,5 +116,6 @@ def starts(side: int, patch: int, stride: int) -> list[int]:
         >>> starts(10, 4, 4)
         [0, 4, 6]
     """
-    regular = list(range(0, side - patch + 1, stride))
-    return regular if regular[-1] == side - patch else [*regular, side - patch]
+    last = max(0, side - patch)
+    regular = list(range(0, last + 1, stride))
+    return regular if regular[-1] == last else [*regular, last]

@@ -25,7 +25,7 @@ from fmapviz.core.words import counted
 from fmapviz.data import Failure
 from fmapviz.draw.records import remark_on_channels
 from fmapviz.errors import PositionError, RequestError, first_few, quote
-from fmapviz.events import Notice
+from fmapviz.events import Advanced, Notice
 from fmapviz.images.notices import NONFINITE, is_reported_once
 from fmapviz.images.placement import find_placement
 from fmapviz.images.seen import shown_range
@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from fmapviz.run.session import PassDrawer, Session
 
 _AT_OUTPUT = {"output", "gradient"}
+_REPORT_SECONDS = 0.5
 _MOST_NOTICES = 8  # about automatically chosen layers, one for each size of the input, and about the network
 
 
@@ -150,6 +151,8 @@ class BatchRunner:
     def _draw(self, drawer: PassDrawer, images: Tensor, part: Sequence[Preprocessed], tell: Tell) -> list[ImageResult]:
         """Run a batch; if the network draws random numbers, run each image alone, seeded by its name."""
         several, files = len(part) > 1, self._files_of(part)
+        if isinstance(drawer, Drawer):
+            drawer.report = _Passes(part[0].member.file.path, tell).report
         if several and self._is_single:
             raise MixedBatchError
         if not self._is_random:
@@ -338,6 +341,19 @@ class BatchRunner:
             field = self._fields.shown(layer.layer, image.values.shape) if layer.of in _AT_OUTPUT else None
             layers.append(replace(layer, sees=(field.rows, field.columns)) if field else layer)
         return replace(drawn, layers=tuple(layers))
+
+
+class _Passes:
+    """Reports how many of the passes of an image are done, a few times a second."""
+
+    def __init__(self, path: str, tell: Tell) -> None:
+        self._path, self._tell, self._last = path, tell, time.monotonic()
+
+    def report(self, done: int, total: int) -> None:
+        now = time.monotonic()
+        if now - self._last >= _REPORT_SECONDS:
+            self._last = now
+            self._tell(Advanced(self._path, done, total))
 
 
 def _nonfinite_from(drawn: ImageResult, image: Preprocessed, session: Session) -> str:

@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from fmapviz.data import ImageResult
-    from fmapviz.events import Notice, Outcome, Staged
+    from fmapviz.events import Advanced, Notice, Outcome, Staged
     from fmapviz.run.kept_passes import Kept
     from fmapviz.store.shards.grouping import Item
     from fmapviz.store.unit import Member
 
-    Event = Outcome | Notice | Staged
+    Event = Outcome | Notice | Staged | Advanced
     Tell = Callable[[Event], None]
 
 READ_BYTES = 64 * 2**20

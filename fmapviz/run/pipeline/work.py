@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator
 
     from fmapviz.data import Failure, ImageFile
-    from fmapviz.events import Notice, Outcome, Staged
+    from fmapviz.events import Advanced, Notice, Outcome, Staged
     from fmapviz.run.pipeline.progress import Progress
     from fmapviz.run.pipeline.scheduler import Result, Tell
     from fmapviz.run.session import Session
@@ -37,7 +37,7 @@ def work(
     progress: Progress,
     on_begun: Callable[[ImageFile, Tell], None] | None = None,
     on_drawn: Callable[[Result], None] | None = None,
-) -> Generator[Outcome | Notice | Staged, None, None]:
+) -> Generator[Outcome | Notice | Staged | Advanced, None, None]:
     """Read, draw and write all inputs; yield events, in no certain order.
 
     Args:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from fmapviz.data import Failure, ImageFile
 from fmapviz.errors import FmapvizError, OutputError, quote
-from fmapviz.events import Notice, Outcome, Staged
+from fmapviz.events import Advanced, Notice, Outcome, Staged
 from fmapviz.run.pipeline.progress import Progress
 from fmapviz.run.pipeline.work import work
 from fmapviz.store.run import remedy_of
@@ -108,7 +108,7 @@ def do(session: Session, task: Task) -> Iterator[Begun | Staged | Receipt]:
                     taken.release()
                 elif isinstance(event, Outcome) and event.unit:
                     reported.append(replace(event, unit=event.unit.relative_to(session.directory)))
-                else:
+                elif not isinstance(event, Advanced):
                     reported.append(event)
     except FmapvizError as failure:
         error = failure

@@ -11,7 +11,9 @@ from torch import nn
 
 import fmapviz
 from fmapviz.errors import RequestError
+from fmapviz.events import Advanced
 from fmapviz.features.attribution import CONTRIBUTION, smoothgrad
+from fmapviz.run.pipeline import batch_runner
 
 VIEWS = tuple(view.name for view in CONTRIBUTION.views)
 FEW = {"samples": 6, "steps": 3, "patch": 8}
@@ -281,6 +283,19 @@ def test_the_baseline_black_is_that_of_the_preprocessing(samples):
         for kind in ("mean", "black", "blur")
     }
     assert len({each.numpy().tobytes() for each in found.values()}) == 3
+
+
+@pytest.mark.parametrize("workers", [1, *thorough(3)])
+def test_passes_of_an_image_are_counted_as_they_are_done(tmp_path, monkeypatch, workers):
+    monkeypatch.setattr(batch_runner, "_REPORT_SECONDS", 0)
+    events = []
+    draw(Small(), pixels(2), tmp_path, targets="1,3", on_event=events.append, workers=workers)
+    for path in {event.path for event in events if isinstance(event, Advanced)}:
+        counts = [event.done for event in events if isinstance(event, Advanced) and event.path == path]
+        (total,) = {event.total for event in events if isinstance(event, Advanced) and event.path == path}
+        assert counts == sorted(counts)
+        assert total <= counts[-1] <= total + 4  # which find out whether copies may share a pass
+    assert len({event.path for event in events if isinstance(event, Advanced)}) == 2
 
 
 def test_an_option_of_another_view_has_no_effect(tmp_path):
