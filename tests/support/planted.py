@@ -66,12 +66,13 @@ def loss_of_boxes(network, images, boxes):
     return torch.stack([*network([*images], targets).values()]).sum()
 
 
-def trained(build, loss_of=loss_of_boxes, *, steps=60, rate=3e-3, images=6):
+def trained(build, loss_of=loss_of_boxes, *, draw=scene, steps=60, rate=3e-3, images=6):
     """Return a network in evaluation mode, trained on random scenes.
 
     Args:
         build: Returns the network.
         loss_of: Returns the loss of the network for pictures and boxes, a sequence each.
+        draw: Returns a random scene.
         steps: Of Adam.
         rate: Of learning.
         images: In a batch.
@@ -82,7 +83,7 @@ def trained(build, loss_of=loss_of_boxes, *, steps=60, rate=3e-3, images=6):
         network = build().train()
         optimizer = torch.optim.Adam(network.parameters(), rate)
         for _ in range(steps):
-            loss = loss_of(network, *zip(*(scene(rng) for _ in range(images)), strict=True))
+            loss = loss_of(network, *zip(*(draw(rng) for _ in range(images)), strict=True))
             optimizer.zero_grad()
             loss.backward()
             nn.utils.clip_grad_norm_(network.parameters(), 5.0)
