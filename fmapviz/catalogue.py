@@ -11,6 +11,7 @@ PACKAGES = (
     "fmapviz.features.detection",
     "fmapviz.features.cam",
     "fmapviz.features.attribution",
+    "fmapviz.features.trust",
     "fmapviz.features.tokens",
     "fmapviz.features.attention",
     "fmapviz.features.diff",

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 Baseline = Literal["mean", "blur", "black"]
+Off = Literal["zero", "mean"]
 _option = partial(option, panel=CHOOSE)
 
 
@@ -46,6 +47,12 @@ class Changes:
         shown="32 of smoothgrad, 1000 of rise",
         recorded="samples",
     )
+    off: str = _option(
+        "zero",
+        "What replaces a channel that the view effect switches off: zero, or its mean over the image.",
+        words=get_args(Off),
+        recorded="off",
+    )
 
     @property
     def distance(self) -> int:
@@ -64,7 +71,7 @@ def changes_of(given: object) -> Changes:
 
     Example:
         >>> changes_of(Changes(stride=8))
-        Changes(patch=32, stride=8, baseline='mean', steps=32, samples=None)
+        Changes(patch=32, stride=8, baseline='mean', steps=32, samples=None, off='zero')
     """
     changes = Changes(**{name: getattr(given, name) for name in CHANGES})
     check_changes(changes)
@@ -91,6 +98,7 @@ def check_changes(changes: Changes) -> None:
     for name in ("patch", "stride", "steps", "samples"):
         check_number(name, cast("int | None", getattr(changes, name)))
     check_word("baseline", changes.baseline, get_args(Baseline))
+    check_word("off", changes.off, get_args(Off))
     if changes.stride is not None and changes.stride > changes.patch:
         message = f"stride must be at most the patch, {changes.patch}: '{changes.stride}'"
         raise RequestError(message, hint="a larger one leaves pixels that no patch covers")

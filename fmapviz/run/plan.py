@@ -226,8 +226,10 @@ class Plan:
             }
             for of, views in plan.draws.items()
         }
-        # Of the observations those that choose no modules have ranges.
-        observations = tuple(each for each in plan.observations if each.of_modules or ranges)
+        # Of the observations those that choose no modules have ranges, unless no range changes their views.
+        observations = tuple(
+            each for each in plan.observations if each.of_modules or (ranges and not plan.unscaled.issuperset(each.views))
+        )
         return replace(plan, draws=draws, moments=False, kept=None, observations=observations, whole=whole)
 
     def has(self, view: str) -> bool:

@@ -152,6 +152,7 @@ def test_a_run_records_its_settings_and_versions(finished):
         "baseline": "mean",
         "steps": 32,
         "samples": None,
+        "off": "zero",
         "dtype": "float32",
         "shard": None,
     }

@@ -110,6 +110,7 @@ def test_a_run_records_its_request(tmp_path):
             "baseline": "mean",
             "steps": 32,
             "samples": None,
+            "off": "zero",
             "dtype": "float32",
             "shard": None,
         },

@@ -174,7 +174,7 @@ def test_valid_arguments_are_accepted():
 VISUALIZE = {
     **dict.fromkeys(("fsync", "strict", "force", "repair", "progress"), "bool"),
     **dict.fromkeys(("layers", "exclude", "types"), f"{NO} str"),
-    **dict.fromkeys(("views", "to", "dtype", "device", "single_file", "every", "patch", "baseline", "steps"), ""),
+    **dict.fromkeys(("views", "to", "dtype", "device", "single_file", "every", "patch", "baseline", "steps", "off"), ""),
     **dict.fromkeys(
         ("predictions", "confidence", "stride", "samples", "batch_size", "workers", "shard", "part", "engine"), "None"
     ),

@@ -1,0 +1,159 @@
+"""Switch off the channels of a layer, each in a copy of one image."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from fmapviz.core.layout import LayoutError
+from fmapviz.observe.hooks import exchange
+from fmapviz.observe.layouts.find import usual_layout
+from fmapviz.observe.reshape import NotAMapError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from torch import Tensor, nn
+
+    from fmapviz.config.changes import Off
+    from fmapviz.core.layout import Layout
+    from fmapviz.data import FeatureMap
+
+NONE = -1  # in place of a channel: the copy is unchanged
+
+
+class NotExpandedError(Exception):
+    """What a layer returned for one image cannot be expanded to copies; the message is the reason."""
+
+
+@dataclass(slots=True, eq=False)
+class Switch:
+    """Switches off one channel of a layer's output in each copy of an image.
+
+    Attributes:
+        feature_map: The output, of a pass of the unchanged image.
+        off: What replaces the values of a channel.
+        layout: The axes of the output.
+        copies: The channel that is switched off in each of M copies.
+        expands: Whether the layer returns the output for one image, which becomes that of M copies.
+        reached: Whether the output was found in the last pass.
+    """
+
+    feature_map: FeatureMap
+    off: Off
+    layout: Layout = field(init=False)
+    copies: Sequence[int] = ()
+    expands: bool = False
+    reached: bool = False
+    _calls: int = 0
+
+    def __post_init__(self) -> None:
+        own, values = self.feature_map, self.feature_map.values
+        self.layout = own.layout or usual_layout(own.layer.module, values)
+        if self.layout.refused:
+            raise NotAMapError(self.layout.refused)
+        if not values.is_floating_point():
+            raise NotAMapError("its values are no floating-point numbers, of which a channel can be switched off")
+        if not self.layout.counts[1]:
+            raise NotAMapError("it has no axis of channels")
+
+    @contextmanager
+    def attached(self) -> Iterator[None]:
+        """Switch off the channels in passes of the network."""
+        handle = self.feature_map.layer.module.register_forward_hook(self._hook)
+        try:
+            yield
+        finally:
+            handle.remove()
+
+    def begin(self, copies: Sequence[int], *, expands: bool) -> None:
+        """Begin a pass."""
+        self.copies, self.expands, self.reached, self._calls = copies, expands, False, 0
+
+    def _hook(self, _module: nn.Module, _given: object, returned: Any) -> Any:  # Any: a module may return anything
+        self._calls += 1
+        own = self.feature_map
+        if self._calls != own.call:
+            return None
+        prefix = own.layer.name if own.call == 1 else f"{own.layer.name}#{own.call}"
+
+        def change(part: str, values: Tensor) -> Tensor:
+            if f"{prefix}{part}" != own.name:
+                return values
+            self.reached = True
+            return self.switched(values)
+
+        return exchange(returned, change)
+
+    def switched(self, values: Tensor) -> Tensor:
+        """Return the output of each copy with its channel switched off.
+
+        Args:
+            values: Of M copies, or of one image.
+
+        Raises:
+            NotExpandedError: The first axis is not that of one image, or the copies have another layout.
+        """
+        if self.expands:
+            if self.layout.dims[:1] != ((0,),) or len(values) != 1:
+                raise NotExpandedError("its first axis is not that of the images")
+            values = values.expand(len(self.copies), *values.shape[1:])
+        try:
+            images, channels = numbers_of(self.layout, values)
+        except LayoutError as error:
+            raise NotExpandedError(str(error)) from error
+        if int(images[(-1,) * images.ndim]) + 1 != len(self.copies):
+            raise NotExpandedError("it does not have one output for each copy")
+        chosen = torch.tensor(self.copies, device=values.device)[images]
+        return torch.where(channels == chosen, self._replacement(values, images, channels), values)
+
+    def _replacement(self, values: Tensor, images: Tensor, channels: Tensor) -> Tensor:
+        """Return 0, or for each value the mean of its channel in its copy."""
+        if self.off == "zero":
+            return values.new_zeros(())
+        count = int(channels.max()) + 1
+        cells = (images * count + channels).expand(values.shape).flatten()
+        sums = torch.zeros(len(self.copies) * count, dtype=torch.float64, device=values.device)
+        sums = sums.index_add(0, cells, values.double().flatten())
+        return (sums / torch.bincount(cells, minlength=len(sums)))[cells].view(values.shape).to(values.dtype)
+
+
+def numbers_of(layout: Layout, values: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the number of the image and of the channel that each value belongs to.
+
+    Args:
+        layout: The axes of the values.
+        values: Of any number of images.
+
+    Returns:
+        int64 each, of the shape of the values, or 1 in place of some lengths.
+
+    Raises:
+        LayoutError: The values have another shape.
+
+    Example:
+        >>> from fmapviz.core.layout import layout_from
+        >>> layout = layout_from("N H W C", (2, 1, 1, 3), images=2, picture=None)
+        >>> [each.tolist() for each in numbers_of(layout, torch.zeros(2, 1, 1, 3))]
+        [[[[[0]]], [[[1]]]], [[[[0, 1, 2]]]]]
+    """
+    sizes = layout.sizes(values.shape)
+    of_images, of_channels = layout.counts
+    digits = layout.order[:of_images], layout.order[of_images : of_images + of_channels]
+    images, channels = (_number(sizes, each, values.device) for each in digits)
+    if all(len(dim) == 1 for dim in layout.dims):
+        return images, channels
+    return images.expand(sizes).reshape(values.shape), channels.expand(sizes).reshape(values.shape)
+
+
+def _number(sizes: Sequence[int], digits: Sequence[int], device: torch.device) -> Tensor:
+    """Return the number whose digits some axes are, the outermost first, `(1, ..., size, ..., 1)`."""
+    number = torch.zeros([1] * len(sizes), dtype=torch.int64, device=device)
+    for digit in digits:
+        shape = [1] * len(sizes)
+        shape[digit] = sizes[digit]
+        number = number * sizes[digit] + torch.arange(sizes[digit], device=device).view(shape)
+    return number
