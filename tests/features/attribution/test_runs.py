@@ -82,6 +82,27 @@ def test_the_bytes_do_not_depend_on_order_parts_and_on_being_resumed(tmp_path):
     assert (again.done, again.skipped) == (0, 4)
 
 
+def test_the_pictures_of_shards_do_not_depend_on_workers(tmp_path):
+    pytest.importorskip("pyarrow")
+    options = {"to": "tar", "shard": 2, "views": "rise,smoothgrad"}
+    archives = [
+        {path.parent.name: path.read_bytes() for path in run.directory.rglob("*.tar")}
+        for run in (draw(Small(), pixels(5), tmp_path / str(count), workers=count, **options) for count in (1, 2))
+    ]
+    assert archives[0] == archives[1]
+    assert len(archives[0]) == 3
+
+
+def test_images_share_a_range_if_that_is_asked_for(tmp_path):
+    summary = draw(Small(), pixels(3), tmp_path, views="occlusion", to="png", style=fmapviz.Style("run"), targets="2")
+    ranges = set()
+    for path in summary.directory.rglob("*occlusion.png"):
+        with Image.open(path) as drawn:
+            ranges.add(drawn.text["Scaling"].partition(" to ")[2])
+    (scaling,) = ranges
+    assert "the range of all images of the run" in scaling
+
+
 def test_smoothgrad_without_noise_is_the_view_saliency_bit_for_bit(monkeypatch):
     monkeypatch.setattr(smoothgrad, "NOISE", 0.0)
     network, batch = Small(), pixels()
