@@ -306,8 +306,8 @@ class Prediction:
         kind: How the classes relate: `softmax`, one of them is right; `sigmoid`, each by itself; `ordinal`, they are in
             order; `value`, quantities and no classes; `boxes`, of a detector.
         unit: Of a value.
-        box: Left, top, right and bottom of what was detected, in pixels of the file, or of the input that was given as a
-            prepared tensor; None unless it is a detector whose boxes are known.
+        box: Left, top, right and bottom of what was detected, in pixels of the upright picture, or of the input that was
+            given as a prepared tensor; None unless it is a detector whose boxes are known.
     """
 
     index: int

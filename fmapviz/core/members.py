@@ -99,7 +99,7 @@ class View(Requested):
         paged: Whether it draws pages of many images, and no picture of a single one.
         surveyed: Whether its values depend on all images of the run.
         shares: Values that all images of a run share if the style requests it.
-        options: The options of `fmapviz.config.changes` that change what it draws.
+        options: The options that change what it draws, of `fmapviz.config.changes` and those of class scores.
         method: Whether it is a map of a class that `fmapviz.cam` computes.
     """
 

@@ -56,44 +56,42 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class InFile:
-    """The file that a preprocessed input shows, or a part of it.
+    """The picture that a preprocessed input shows, or a part of it, upright as viewers show it.
 
     Attributes:
-        placement: Where the input lies in the upright picture; None if that is unknown.
-        orientation: EXIF orientation of the file, 1 to 8.
-        size: Width and height of the upright picture; pixels.
+        placement: Where the input lies in the picture; None if that is unknown.
+        size: Width and height of the picture; pixels.
     """
 
     placement: Placement | None
-    orientation: int
     size: tuple[int, int]
 
-    @property
-    def stored_size(self) -> tuple[int, int]:
-        """Width and height of the picture as stored."""
-        return self.size[::-1] if self.orientation >= 5 else self.size
-
-    def to_file(self, box: Box) -> tuple[int, int, int, int] | None:
-        """Return the rectangle of stored pixels that a box of the input covers; None if it is unknown where that lies."""
-        return self.placement.to_file(box, orientation=self.orientation, size=self.size) if self.placement else None
-
-    def to_input(self, box: Box) -> Box | None:
-        """Return where a box of stored pixels lies in the input, perhaps outside of it; None if that is unknown.
+    def to_file(self, box: Box) -> Box | None:
+        """Return the part of a box of the input that is in the picture; None if it is unknown where that lies.
 
         Example:
-            >>> halved = Placement(scale=(2.0, 2.0), offset=(0.0, 0.0))
-            >>> InFile(halved, 6, (20, 16)).to_input((4, 14, 10, 18))
-            (1.0, 2.0, 3.0, 5.0)
+            >>> InFile(Placement(scale=(2.0, 2.0), offset=(-4.0, 0.0)), (20, 16)).to_file((1, 2, 3.25, 5))
+            (0.0, 4.0, 2.5, 10.0)
         """
         if self.placement is None:
             return None
-        left, top, right, bottom = box
-        x, y = ((top, bottom), (left, right)) if self.orientation >= 5 else ((left, right), (top, bottom))
-        if self.orientation in {2, 3, 6, 7}:
-            x = self.size[0] - x[1], self.size[0] - x[0]
-        if self.orientation in {3, 4, 7, 8}:
-            y = self.size[1] - y[1], self.size[1] - y[0]
-        lines = zip((x, y), self.placement.scale, self.placement.offset, strict=True)
+        lines = zip(self.placement.scale, self.placement.offset, self.size, strict=True)
+        across, down = (
+            sorted(min(max(scale * end + offset, 0.0), float(side)) for end in ends)
+            for ends, (scale, offset, side) in zip((box[::2], box[1::2]), lines, strict=True)
+        )
+        return across[0], down[0], across[1], down[1]
+
+    def to_input(self, box: Box) -> Box | None:
+        """Return where a box of the picture lies in the input, perhaps outside of it; None if that is unknown.
+
+        Example:
+            >>> InFile(Placement(scale=(2.0, 2.0), offset=(-4.0, 0.0)), (20, 16)).to_input((0, 4, 2, 10))
+            (2.0, 2.0, 3.0, 5.0)
+        """
+        if self.placement is None:
+            return None
+        lines = zip((box[::2], box[1::2]), self.placement.scale, self.placement.offset, strict=True)
         across, down = (sorted((end - offset) / scale for end in ends) for ends, scale, offset in lines)
         return across[0], down[0], across[1], down[1]
 

@@ -16,7 +16,7 @@ from fmapviz.config import InputOptions, check_glob, check_type, check_weights, 
 from fmapviz.core import registry
 from fmapviz.core.synonyms import meant_model
 from fmapviz.core.user_code import check_reference, split_call
-from fmapviz.errors import RequestError, WeightsError, nearest, quote, suggest
+from fmapviz.errors import RequestError, WeightsError, nearest, quote, suggest, suggest_file
 
 if TYPE_CHECKING:
     from fmapviz.data import Model, Weights
@@ -178,8 +178,12 @@ def modules_in_pickle(path: str) -> set[str]:
 def _no_network(path: str) -> RequestError:
     """Return the error for a weights file in place of a model."""
     with suppress(OSError), Path(path).open("rb") as file:
-        if file.read(4) == b"PK\3\4" and not zipfile.is_zipfile(path):
-            return WeightsError(f"cannot read {quote(path)}: damaged or incomplete", hint="download or save it again")
+        begin = file.read(4)
+        if not begin or (begin == b"PK\3\4" and not zipfile.is_zipfile(path)):
+            what = "damaged or incomplete" if begin else "it is empty"
+            return WeightsError(f"cannot read {quote(path)}: {what}", hint="download or save it again")
+    if not os.path.lexists(path):
+        return RequestError(f"no such file: {quote(path)}", hint=suggest_file(path))
     return RequestError(
         f"not a model, but a weights file: {quote(path)}",
         hint=f"name its model, such as resnet18 or my_net.py:build, and pass weights={quote(path)}",

@@ -26,7 +26,7 @@ class Boxes:
             if they are unknown.
         logits: Whether `values` are logits.
         least: The lowest score of a box that counts; None if it is unknown.
-        best: The highest score of any box, also of one that does not count; None if it is unknown.
+        highest: The highest score of each class, also of boxes that do not count, `(K)`; None if it is unknown.
     """
 
     labels: Tensor
@@ -35,22 +35,46 @@ class Boxes:
     corners: Tensor | None = None
     logits: bool = False
     least: float | None = None
-    best: float | None = None
+    highest: Tensor | None = None
+
+    @property
+    def best(self) -> float | None:
+        """The highest score of any box; None if it is unknown."""
+        return float(self.highest.max()) if self.highest is not None and self.highest.numel() else None
 
     def why_none(self) -> str:
         """Return why there are none, and the threshold that would show one; empty if there are some.
 
         Example:
-            >>> Boxes(*torch.empty(3, 0), least=0.25, best=0.0317).why_none()
+            >>> Boxes(*torch.empty(3, 0), least=0.25, highest=torch.tensor([0.01, 0.0317])).why_none()
             'no box has a score above 0.25: the highest is 0.0317; confidence=0.031 shows it'
         """
         if len(self.scores):
             return ""
-        if self.least is None or self.best is None:
+        if self.least is None or self.highest is None:
             return "the network finds no box"
-        found = f"no box has a score above {self.least:.3g}: the highest is {self.best:.3g}"
-        lower = floor(self.best * 10 ** (digits := 1 - floor(log10(self.best)))) / 10**digits if self.best > 0 else 0
-        return f"{found}; confidence={lower:g} shows it" if 0 < lower < self.least else found
+        return f"no box {self._too_low(self.highest)}"
+
+    def why_not(self, label: int) -> str:
+        """Return why there is no box of a class, and the threshold that would show one.
+
+        Example:
+            >>> Boxes(*torch.empty(3, 0), least=0.25, highest=torch.tensor([0.01, 0.0317])).why_not(0)
+            'no box of the class has a score above 0.25: the highest is 0.01; confidence=0.0099 shows it'
+        """
+        if self.least is None or self.highest is None or label >= len(self.highest):
+            return "the network finds no such box in the image"
+        return f"no box of the class {self._too_low(self.highest[label])}"
+
+    def _too_low(self, scores: Tensor) -> str:
+        best = float(scores.max()) if scores.numel() else 0.0
+        found = f"has a score above {self.least:.3g}: the highest is {best:.3g}"
+        if not best > 0:  # also NaN
+            return found
+        unit = 10.0 ** (floor(log10(best)) - 1)
+        lower = float(f"{floor(best / unit) * unit:.2g}")
+        lower = lower if lower < best else float(f"{lower - unit:.2g}")  # scores have to be above it
+        return f"{found}; confidence={lower:g} shows it" if self.least and 0 < lower < self.least else found
 
     def take(self, rows: Tensor) -> Boxes:
         """Return some of them, by their positions."""
@@ -80,6 +104,18 @@ def boxes_in(found: Mapping[str, Tensor]) -> Boxes:
     return Boxes(
         found["labels"].long(), scores.detach(), scores, corners.detach().float() if known and corners is not None else None
     ).sorted()
+
+
+def highest_of(table: Tensor) -> Tensor:
+    """Return the highest score of each class, `(K)`, among the candidates `(A, K)` of which it is the best class; else 0.
+
+    Example:
+        >>> highest_of(torch.tensor([[0.1, 0.9], [0.5, 0.4], [0.3, 0.7]])).tolist()
+        [0.5, 0.8999999761581421]
+    """
+    if not len(table):
+        return table.new_zeros(table.shape[1])
+    return table.where(table == table.amax(1, keepdim=True), 0).amax(0)
 
 
 def nearest(scores: Tensor, labels: Tensor, table: Tensor) -> Tensor:

@@ -40,7 +40,7 @@ class Located:
 
         Args:
             image: Position in the batch.
-            box: Left, top, right and bottom; pixels of the file.
+            box: Left, top, right and bottom; pixels of the upright picture.
 
         Raises:
             AbsentError: It is outside the picture, or outside the part that the network sees, or this is unknown.
@@ -51,7 +51,7 @@ class Located:
         """
         file = self.files[image] if self.files else None
         height, width = self.size
-        picture = (width, height) if file is None else file.stored_size
+        picture = (width, height) if file is None else file.size
         if not _overlap(box, (0, 0, *picture)):
             raise AbsentError(f"it is outside the picture, which has {picture[0]} x {picture[1]} pixels")
         if file is None:
@@ -60,7 +60,7 @@ class Located:
         if found is None:
             raise AbsentError("the preprocessing is not a scale and an offset: where the input lies in the file is unknown")
         if not _overlap(found, (0, 0, width, height)):
-            seen = ", ".join(map(str, file.to_file((0, 0, width, height)) or ()))
+            seen = ",".join(map(str, self.in_file(image, (0, 0, width, height))))
             raise AbsentError(f"the network does not see it: left, top, right and bottom of what it sees are {seen}")
         return found
 
@@ -95,7 +95,7 @@ class Located:
     def in_file(self, image: int, box: Box) -> tuple[int, ...]:
         """Return where a box of the input lies in the file; empty if that is unknown."""
         file = self.files[image] if self.files else None
-        return tuple(map(round, box)) if file is None else file.to_file(box) or ()
+        return tuple(map(round, (box if file is None else file.to_file(box)) or ()))
 
 
 def _overlap(one: Box, other: Box) -> bool:

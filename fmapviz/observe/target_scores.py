@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, cast
 import torch
 from torchvision.ops import box_iou
 
+from fmapviz.core.words import counted
 from fmapviz.errors import RequestError, quote
 from fmapviz.observe.located import AbsentError
 from fmapviz.observe.targets import BoxTarget, PixelTarget, no_output
@@ -94,13 +95,22 @@ def _why_absent(scores: ClassScores, choice: TargetChoice, image: int, located: 
     if scores.of_pixels:
         return "no pixel is predicted as that class"
     if scores.open_ended:
-        if scores.boxes and (none := scores.boxes[image].why_none()):
-            return none
-        least = [each.least for each in scores.boxes if each.least is not None]
-        return "the network finds no such box in the image" + (f" with a score above {least[0]:.3g}" if least else "")
+        return _why_no_box(scores.boxes[image] if scores.boxes else None, choice)
     count, what = scores.values.shape[1], "output" if scores.kind == "value" else "class"
     plural = {"output": "outputs", "class": "classes"}[what] if count > 1 else what
     return f"the network has only {count} {plural}"
+
+
+def _why_no_box(boxes: Boxes | None, choice: TargetChoice) -> str:
+    if boxes is None:
+        return "the network finds no such box in the image"
+    if why := boxes.why_none():
+        return why
+    if choice.index is not None:
+        return boxes.why_not(choice.index)
+    what, labels = ("box", boxes.labels) if choice.box is not None else ("class", torch.unique(boxes.labels))
+    least = "" if boxes.least is None else f" with a score above {boxes.least:.3g}"
+    return f"the network finds only {counted(len(labels), what)}{least}"
 
 
 def _check_parts(scores: ClassScores, choice: TargetChoice) -> None:
@@ -160,7 +170,7 @@ def _placed(boxes: Boxes, among: Sequence[int], choice: TargetChoice, image: int
     if not any(overlaps):
         middles = (boxes.corners[[*among], :2] + boxes.corners[[*among], 2:]) / 2
         nearest = among[int((middles - (wanted[:2] + wanted[2:]) / 2).square().sum(1).argmin())]
-        at = ", ".join(map(str, located.in_file(image, cast("Box", boxes.corners[nearest].tolist()))))
+        at = ",".join(map(str, located.in_file(image, cast("Box", boxes.corners[nearest].tolist()))))
         raise AbsentError(f"none of the network's boxes overlaps it; the nearest one is box{nearest + 1}, at {at}")
     if len(choice.place) == 2:
         return [at for at, overlap in zip(among, overlaps, strict=True) if overlap][:1]

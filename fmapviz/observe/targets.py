@@ -24,7 +24,7 @@ class TargetChoice:
         named: Whether it was requested by its name.
         box: From 1, the box with the highest score; None if a class is given.
         every: Whether all boxes of the class count, and not only the best one.
-        place: Left, top, right and bottom of a box, or column and row of a pixel, from 0; pixels of the file.
+        place: Left, top, right and bottom of a box, or column and row of a pixel, from 0; pixels of the upright picture.
     """
 
     label: str
@@ -177,7 +177,9 @@ def _read_placed(text: str, classes: Sequence[str], outputs: int | None) -> Targ
     if match := _PLACED_BOX.fullmatch(text):
         left, top, right, bottom = place = _numbers(match[1])
         if left >= right or top >= bottom:
-            raise RequestError(f"no such box: {quote(text)}", hint="box:LEFT,TOP,RIGHT,BOTTOM, in pixels of the file")
+            raise RequestError(
+                f"no such box: {quote(text)}", hint="box:LEFT,TOP,RIGHT,BOTTOM, in pixels of the upright picture"
+            )
         return TargetChoice(f"box:{_shown(place)}", None, None, place=place)
     if match := _PIXEL.fullmatch(text):
         place, name = _numbers(match[2]), match[1].strip()
@@ -188,9 +190,11 @@ def _read_placed(text: str, classes: Sequence[str], outputs: int | None) -> Targ
             raise RequestError(f"no such class: {quote(text)}", hint="a name or an index before @, or @X,Y alone")
         return replace(own, label=f"{own.label}@{_shown(place)}", place=place)
     if text.lower().startswith("box:"):
-        raise RequestError(f"no such box: {quote(text)}", hint="box:LEFT,TOP,RIGHT,BOTTOM, in pixels of the file")
+        raise RequestError(f"no such box: {quote(text)}", hint="box:LEFT,TOP,RIGHT,BOTTOM, in pixels of the upright picture")
     if "@" in text:
-        raise RequestError(f"no such class: {quote(text)}", hint="a class at one pixel is CLASS@X,Y, in pixels of the file")
+        raise RequestError(
+            f"no such class: {quote(text)}", hint="a class at one pixel is CLASS@X,Y, in pixels of the upright picture"
+        )
     return None
 
 

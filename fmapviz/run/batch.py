@@ -46,17 +46,17 @@ class Batch(NamedTuple):
     Attributes:
         values: `(N, C, H, W)`.
         model: The network with the preprocessing of its inputs.
-        pictures: Size and orientation of the picture of each image; None of a prepared tensor.
+        pictures: Width and height of the upright picture of each image; None of a prepared tensor.
     """
 
     values: Tensor
     model: Model
-    pictures: Sequence[tuple[tuple[int, int], int] | None]
+    pictures: Sequence[tuple[int, int] | None]
 
     def files(self) -> list[InFile | None]:
         """Return where each image lies in its file; None of a prepared tensor."""
         place = cache(partial(find_placement, self.model.preparation))
-        return [each and InFile(place(each[0]), each[1], each[0]) for each in self.pictures]
+        return [each and InFile(place(each), each) for each in self.pictures]
 
 
 def make_batch(x: Inputs, model: nn.Module | Model) -> Batch:
@@ -89,7 +89,7 @@ def make_batch(x: Inputs, model: nn.Module | Model) -> Batch:
     if not isinstance(model, Model):
         network = unwrap(model)
         model = _describe_outputs(network) if all(prepared) else describe_given(network, code=None)
-    parts, pictures = list[Tensor](), list[tuple[tuple[int, int], int] | None]()
+    parts, pictures = list[Tensor](), list[tuple[int, int] | None]()
     for position, (each, is_prepared) in enumerate(zip(images, prepared, strict=True)):
         if is_prepared:
             parts.append(_with_batch_axis(each, model.preparation))
@@ -97,7 +97,7 @@ def make_batch(x: Inputs, model: nn.Module | Model) -> Batch:
         else:
             read = _prepare(each, model.preparation, position)
             parts.append(torch.stack([one.values for one in read]))
-            pictures += [(one.size, one.orientation) for one in read]
+            pictures += [one.size for one in read]
     if model.assumption and not (is_loaded and all(prepared)):
         warnings.warn(model.assumption.replace(BY_OPTIONS, "prepared tensors"), stacklevel=4)
     remarks = (remark_on_values(part, model.preparation) for part, given in zip(parts, prepared, strict=True) if given)

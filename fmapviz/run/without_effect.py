@@ -59,7 +59,11 @@ def _rules(config: RunConfig, plan: Plan, *, predicts: bool) -> Iterator[tuple[C
         )
     elif not (plan.of_classes or predicts):
         directory = "; out= is the directory of the results" if config.output else ""
-        yield ["output", "scores", "confidence"], f"while no class is shown or predicted; predictions=3 predicts{directory}"
+        read = {option for view in config.views for option in registry.view(view).options}
+        yield (
+            {"output", "scores", "confidence"} - read,
+            f"while no class is shown or predicted; predictions=3 predicts{directory}",
+        )
     if plan.of_images and not (plan.of_layers or plan.of_model or plan.of_maps or plan.of_modules):
         yield ["layers", "exclude", "types"], f"on {views}: it is of the input, not of layers"
 

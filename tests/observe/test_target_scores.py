@@ -52,10 +52,18 @@ def save(path, pixels, orientation=1):
 
 
 def planted(path, at, *, size=(40, 24), orientation=1, side=1):
-    """Save a dark picture with a bright square whose left upper pixel, as stored, is at column and row."""
+    """Save a dark picture with a bright square whose left upper pixel is at column and row once it is upright."""
     pixels = np.zeros((size[1], size[0], 3), np.uint8)
     pixels[at[1] : at[1] + side, at[0] : at[0] + side] = 255
-    return save(path, pixels, orientation)
+    return save(path, stored(pixels, orientation), orientation)
+
+
+def stored(upright, orientation):
+    """Return the pixels that a viewer turns upright; see the table of the EXIF standard."""
+    turned = upright.swapaxes(0, 1) if orientation >= 5 else upright
+    turned = turned[:, ::-1] if orientation in {2, 3, 7, 8} else turned
+    turned = turned[::-1] if orientation in {3, 4, 6, 7} else turned
+    return np.ascontiguousarray(turned)
 
 
 @pytest.mark.parametrize("fit", ["none", *thorough("pad", "crop", "squash")])
@@ -130,7 +138,7 @@ def test_scores_of_the_middle_of_the_input_are_found_by_the_networks_geometry(tm
         (
             "@1,12",
             {"fit": "crop", "size": (24, 24)},
-            "the network does not see it: left, top, right and bottom .* 8, 0, 32, 24",
+            "the network does not see it: left, top, right and bottom .* 8,0,32,24",
         ),
         ("box1", {"fit": "none"}, "the network returns no boxes"),
         ("box:1,2,3,4", {"fit": "none"}, "the network returns no boxes"),
@@ -201,14 +209,14 @@ def test_the_box_that_overlaps_most_is_chosen_as_by_hand():
 
 
 def test_a_box_of_the_file_is_compared_where_the_network_sees_it():
-    file = InFile(Placement((2.0, 2.0), (10.0, 0.0)), 6, (210, 200))  # stored with 200 x 210 pixels, on its side
+    file = InFile(Placement((2.0, 2.0), (10.0, 0.0)), (210, 200))
     boxes = found([0, 0, 10, 10], [40, 10, 60, 30])
     stored = file.to_file((40, 10, 60, 30))
     index, _ = chosen(f"box:{','.join(map(str, stored))}", boxes, Located((100, 100), [file]))
     assert index == BoxTarget(0, (1,))
     index, why = chosen("box:300,0,320,20", boxes, Located((100, 100), [file]))
-    assert (index, why) == (None, "it is outside the picture, which has 200 x 210 pixels")
-    index, why = chosen("box:0,0,20,20", boxes, Located((100, 100), [InFile(None, 1, (210, 200))]))
+    assert (index, why) == (None, "it is outside the picture, which has 210 x 200 pixels")
+    index, why = chosen("box:0,0,20,20", boxes, Located((100, 100), [InFile(None, (210, 200))]))
     assert index is None
     assert "where the input lies in the file is unknown" in why
 
@@ -220,7 +228,7 @@ def test_a_class_at_a_pixel_of_a_detector_is_its_best_box_there():
     assert chosen("dog@40,40", boxes)[0] is None
     assert chosen("cat@60,60", boxes) == (
         None,
-        "none of the network's boxes overlaps it; the nearest one is box1, at 0, 0, 50, 50",
+        "none of the network's boxes overlaps it; the nearest one is box1, at 0,0,50,50",
     )
     assert chosen("box:0,0,5,5", found()) == (None, "the network finds no box")
 

@@ -157,7 +157,7 @@ def cam(
             what is to be prepared for the model: a path, a Pillow picture, a NumPy array, a uint8 tensor `(C, H, W)`, or a
             list of any of these. A network that `load_model` did not load has the preprocessing that `visualize` uses.
         target: The class: `top1`, `top2`, ... an index, or a name; of a detector also `box1` or `box:L,T,R,B`, of a
-            segmentation `NAME@X,Y`, in pixels of the file, or of a prepared tensor. A list, or a tensor of indices, has one
+            segmentation `NAME@X,Y`, in pixels of the upright picture, or of a tensor. A list, or indices, has one
             for each image. `top3` is the third likeliest class alone; on the command line and in `visualize` all three.
         layer: A feature map's name, `layer4` or `layer1.0.relu#2`, or the module; `auto` takes the last layer whose output
             is a map that the class depends on.

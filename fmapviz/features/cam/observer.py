@@ -329,7 +329,7 @@ class CamObserver(PassObserver):
 
     def _is_fused(self, view: str) -> bool:
         """Return True if the layers of a view are the scales of a detector."""
-        return bool(self._chosen.scales) and not self.of_layers[view].sheet
+        return self.automatic and bool(self._chosen.scales) and not self.of_layers[view].sheet
 
     def _draw_pixels(self, current: ClassPass, view: str, targets: Targets) -> None:
         gradient, results = current.gradients.get(id(self._pixels)), current.results

@@ -9,6 +9,7 @@ CONTRIBUTION = Contribution(
             name="boxes",
             help="The input with the boxes that a detector finds, class and score of each.",
             looks=("scale", "text_size"),
+            options=("confidence",),
             observe="fmapviz.features.detection.picture:observe_boxes",
             scaled=False,
             words="detections bounding-boxes bboxes bbox detect",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
+from torch import nn
 from torchvision.models.detection import FCOS, FasterRCNN
 from torchvision.models.detection.ssd import SSD
 
@@ -13,7 +14,7 @@ from fmapviz.observe.boxes import Boxes, boxes_in, nearest
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from torch import Tensor, nn
+    from torch import Tensor
 
     from fmapviz.observe.forward_record import ForwardRecord
 
@@ -31,8 +32,10 @@ def read(record: ForwardRecord, least: float | None) -> list[Boxes]:
     for each, (logits, scores) in zip(output, _candidates(network, record.captured), strict=True):
         boxes, known = boxes_in(each), scores[:, first:]
         values = logits[nearest(boxes.scores, boxes.labels, scores), boxes.labels]
-        best = float(known.max()) if known.numel() else None
-        found.append(replace(boxes, values=values, logits=True, least=float(part.score_thresh), best=best).above(least))
+        highest = nn.functional.pad(known.amax(0), (first, 0)) if known.numel() else None
+        found.append(
+            replace(boxes, values=values, logits=True, least=float(part.score_thresh), highest=highest).above(least)
+        )
     return found
 
 

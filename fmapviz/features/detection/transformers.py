@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from transformers.models.auto.image_processing_auto import IMAGE_PROCESSOR_MAPPING
 
-from fmapviz.observe.boxes import Boxes, boxes_in, nearest
+from fmapviz.observe.boxes import Boxes, boxes_in, highest_of, nearest
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -41,7 +41,7 @@ def read(record: ForwardRecord, least: float | None) -> list[Boxes]:
             boxes.corners,
             logits=True,
             least=_LEAST,
-            best=float(scores.max()),
+            highest=highest_of(scores),
         )
         found.append(boxes.above(_LEAST if least is None else least))
     return found

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fmapviz.errors import RequestError
 from fmapviz.models.sources.ultralytics import unpatched
-from fmapviz.observe.boxes import Boxes, nearest
+from fmapviz.observe.boxes import Boxes, highest_of, nearest
 
 with unpatched():
     from ultralytics.nn.modules import OBB, RTDETRDecoder, Segment
@@ -66,7 +66,7 @@ def read(record: ForwardRecord, least: float | None) -> list[Boxes]:
             end2end=ends,
             return_idxs=True,
         )
-        best = logits.detach().sigmoid().flatten(1).amax(1).tolist()
+        highest = [highest_of(each.mT) for each in logits.detach().sigmoid()]
     boxes = []
     for image, (every, found_at) in enumerate(zip(kept, rows, strict=True)):
         seen = slice(None) if prototypes is None else _has_pixels(every, prototypes[image], record.pixels.shape[2:])
@@ -76,7 +76,7 @@ def read(record: ForwardRecord, least: float | None) -> list[Boxes]:
             own = nearest(each[:, 4], labels, logits[image].detach().sigmoid().mT)
         corners = _around(each[:, :4], each[:, -1]) if rotated and not ends else each[:, :4]
         values = logits[image, labels, own]
-        boxes.append(Boxes(labels, each[:, 4], values, corners, logits=True, least=least, best=best[image]))
+        boxes.append(Boxes(labels, each[:, 4], values, corners, logits=True, least=least, highest=highest[image]))
     return boxes
 
 
@@ -120,8 +120,8 @@ def _of_queries(output: Any, pixels: Tensor, least: float) -> list[Boxes]:  # An
         rows = (scores > least).nonzero().view(-1)
         centres, sides = each[rows, :2], each[rows, 2:4]
         corners = torch.cat([centres - sides / 2, centres + sides / 2], 1) * size
-        best = float(scores.max())
-        chosen = Boxes(labels[rows], scores[rows], own[rows, labels[rows]], corners, logits=True, least=least, best=best)
+        values, highest = own[rows, labels[rows]], highest_of(each[:, 4:])
+        chosen = Boxes(labels[rows], scores[rows], values, corners, logits=True, least=least, highest=highest)
         boxes.append(chosen.sorted())
     return boxes
 

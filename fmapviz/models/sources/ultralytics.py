@@ -107,7 +107,8 @@ def load(name: str, *, weights: str | Mapping[str, Any] | None, preprocessing: I
         notices = ("random weights: those of ultralytics are pickled networks; weights=FILE takes a state dict", *notices)
     classifies = "-cls" in full
     preparation = _preparation(loaded.module, preprocessing, size=None, classifies=classifies)
-    return replace(loaded.as_model(f"ultralytics:{name}", preparation), notices=notices)
+    model = replace(loaded.as_model(f"ultralytics:{name}", preparation), notices=notices)
+    return replace(model, forward=_call_classifier) if classifies else model
 
 
 def _load_file(name: str, *, weights: str | Mapping[str, Any] | None, preprocessing: InputOptions) -> Model:
@@ -122,7 +123,14 @@ def _load_file(name: str, *, weights: str | Mapping[str, Any] | None, preprocess
         loaded = load_weights(weights, lambda: network if read_seed(weights) is None else _reset(network))
     preparation = _preparation(network, preprocessing, size=saved.size, classifies=saved.classifies)
     model = loaded.as_model(name, preparation)
-    return replace(model, classes=saved.classes or model.classes)
+    model = replace(model, classes=saved.classes or model.classes)
+    return replace(model, forward=_call_classifier) if saved.classifies else model
+
+
+def _call_classifier(network: nn.Module, batch: torch.Tensor) -> object:
+    """Return the logits `(N, K)`, which a classifier returns behind its probabilities."""
+    output = network(batch)
+    return output[1] if isinstance(output, tuple) else output
 
 
 def _preparation(

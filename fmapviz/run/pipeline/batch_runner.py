@@ -324,7 +324,7 @@ class BatchRunner:
         return [None if image.as_given else self._file_of(image) for image in part]
 
     def _file_of(self, image: Preprocessed) -> InFile:
-        return InFile(self._placement(self._session.model.preparation, image.size), image.orientation, image.size)
+        return InFile(self._placement(self._session.model.preparation, image.size), image.size)
 
     def _remark_on_input(self, image: Preprocessed) -> str:
         """Return a remark if an input is shown in its own range, because its normalisation is unknown."""
@@ -377,7 +377,7 @@ def _nonfinite_from(drawn: ImageResult, image: Preprocessed, session: Session) -
 _REMEDIES = (  # by what the reason says
     ("none of those chosen", "channels='all' draws all channels, channels='top:16' the strongest"),
     ("scores are not finite", "views='maps' draws the layers, and names the first one with such values"),
-    ("no such box", "targets='top1' takes the best box of the image, if there is one"),
+    ("no such box|finds only", "targets='top1' takes the best box of the image, if there is one"),
     (
         "no pixel is predicted",
         "targets='top1' takes the class of the most pixels, if there is one; views='maps' draws the layers",

@@ -175,7 +175,7 @@ def test_no_notice_is_of_a_layer_that_is_not_drawn(network, photo, tmp_path):
     ("target", "reason", "hint"),
     [
         ("box:500,500,600,600", "it is outside the picture, which has", "places are in pixels of the file"),
-        ("box9999", "the network finds no such box in the image", "targets='top1' takes the best box"),
+        ("box9999", "the network finds only", "targets='top1' takes the best box"),
     ],
 )
 def test_a_picture_without_the_box_says_so_first(network, photo, tmp_path, *, target, reason, hint):
@@ -184,3 +184,28 @@ def test_a_picture_without_the_box_says_so_first(network, photo, tmp_path, *, ta
     (failure,) = [event.failure for event in events if isinstance(event, Outcome)]
     assert failure.message.startswith(f"nothing is drawn for {target}: {reason}")
     assert failure.hint.startswith(hint)
+
+
+def test_a_named_layer_is_drawn_also_after_layers_were_chosen(network, photo):
+    model = load_model(str(network))
+    shapes = {layer: fmapviz.cam(model, photo, target="box1", layer=layer) for layer in ("auto", *SCALES)}
+    assert [each.layer for each in shapes.values()] == ["fused", *SCALES]
+    assert shapes[SCALES[0]].raw.shape[1] == 2 * shapes[SCALES[1]].raw.shape[1]
+
+
+def test_the_confidence_has_an_effect_on_the_view_of_boxes(network, photo, tmp_path):
+    run = fmapviz.visualize(str(network), photo, out=tmp_path, views="boxes", confidence=0.3, predictions=0, to="png")
+    assert not any("confidence" in notice for notice in run.notices)
+
+
+def test_a_class_that_is_not_in_the_picture_has_its_highest_score(network, photo):
+    model = load_model(str(network))
+    batch = fmapviz.load_image(photo, model)
+    with torch.no_grad():
+        scores = model.module(batch)[1]["scores"][0].sigmoid()
+    best = scores.argmax(0)
+    highest = {label: float(scores[label][best == label].max()) for label in best.unique().tolist()}
+    lowest = min(highest, key=highest.__getitem__)
+    least = (highest[lowest] + max(highest.values())) / 2
+    with pytest.raises(RequestError, match=f"no box of the class has .*: the highest is {highest[lowest]:.3g}"):
+        fmapviz.cam(model, batch, target=lowest, confidence=least)

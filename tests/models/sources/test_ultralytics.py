@@ -18,6 +18,7 @@ from PIL import Image
 from sources import check_protocol
 from yolo import CLASSES, TASKS, saved, tensors_in, train
 
+import fmapviz
 from fmapviz.config import InputOptions
 from fmapviz.errors import RequestError, WeightsError
 from fmapviz.models.load import load_model, model_names, outline_model
@@ -151,6 +152,24 @@ def test_a_trained_network_of_every_task_is_loaded(task, tmp_path):
     assert set(model.classes) == set(CLASSES)
     side = 224 if task == "classify" else 64
     assert f" to {side}x{side}" in model.preparation.description
+
+
+def test_the_logits_of_a_classifier_are_its_scores():
+    model = load_model("ultralytics:yolo11n-cls.yaml(nc=3)", weights="random")
+    batch = torch.rand(1, 3, 64, 64)
+    with torch.no_grad():
+        probabilities, logits = model.module(batch)
+    found = fmapviz.cam(model, batch, target=1)
+    assert float(found.logit) == pytest.approx(float(logits[0, 1]), rel=1e-4, abs=1e-6)
+    assert float(found.probability) == pytest.approx(float(probabilities[0, 1]), rel=1e-4)
+
+
+def test_a_file_that_is_not_there_or_empty_is_named_so(tmp_path):
+    with pytest.raises(RequestError, match="no such file"):
+        load_model(str(tmp_path / "missing.pt"))
+    (tmp_path / "empty.pt").touch()
+    with pytest.raises(WeightsError, match="it is empty"):
+        load_model(str(tmp_path / "empty.pt"))
 
 
 @pytest.mark.parametrize("size", [(64, 31), *thorough(*((size,) for size in [(64, 64), (48, 64), (1, 64)]))])
