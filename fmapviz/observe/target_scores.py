@@ -41,6 +41,7 @@ def indices_of(scores: ClassScores, choice: TargetChoice, located: Located | Non
             pixel is requested of a network that has none.
 
     Example:
+        >>> from fmapviz.observe.class_scores import class_scores
         >>> from fmapviz.observe.targets import TargetChoice
         >>> logits = torch.tensor([[0.0, 2.0, 1.0], [3.0, 1.0, 2.0]])
         >>> indices_of(class_scores(logits, key=None, images=2), TargetChoice("top2", 2, None))
@@ -196,6 +197,7 @@ def scores_at(scores: ClassScores, indices: Sequence[Index | None]) -> Tensor:
         `(N)`, a function of the network's output.
 
     Example:
+        >>> from fmapviz.observe.class_scores import class_scores
         >>> scores_at(class_scores(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), key=None, images=2), [1, None])
         tensor([2., 0.])
     """

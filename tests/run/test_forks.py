@@ -287,10 +287,10 @@ def test_an_error_in_a_fork_is_raised_here_with_its_traceback(network, folder, b
 def test_what_a_fork_has_no_memory_for_is_drawn_by_threads(network, folder, begun, tmp_path, monkeypatch):
     own, original = os.getpid(), Drawer.draw
 
-    def draw_all_but_one(self, batch, *, keep=None):
+    def draw_all_but_one(self, batch, **options):
         if os.getpid() != own and batch.sum() == short:
             raise torch.OutOfMemoryError
-        return original(self, batch, keep=keep)
+        return original(self, batch, **options)
 
     file = Image.open(folder / f"{forks.FIRST + 1:02}.png")
     short = network.preparation.apply(file.convert("RGB"))[None].sum()
@@ -428,10 +428,10 @@ def test_no_fork_is_made_while_a_thread_that_has_drawn_still_ends(network, folde
     library.pthread_key_create(ctypes.byref(key), library.usleep)  # called at the end of each thread that has a value
     drew, remaining, draw_one, begin_forks = set(), set(), Drawer.draw, forks._Forks.__init__
 
-    def draw_and_end_slowly(self, batch, *, keep=None):
+    def draw_and_end_slowly(self, batch, **options):
         drew.add(threading.get_native_id())
         library.pthread_setspecific(key, ctypes.c_void_p(1000 * milliseconds))
-        return draw_one(self, batch, keep=keep)
+        return draw_one(self, batch, **options)
 
     def begin(self, *rest):
         remaining.update(drew & {int(each.name) for each in Path("/proc/self/task").iterdir()})

@@ -16,7 +16,7 @@ CONTRIBUTION = Contribution(
             observe="fmapviz.features.trust.observer:observe_effect",
             scaled=False,
             values=True,
-            words="effects channel-ablation filter-ablation ablation-cam channel-importance filter-importance "
+            words="effects channel-ablation filter-ablation channel-importance filter-importance "
             "channel-effect knockout knock-out intervention causal",
         ),
     ),
