@@ -183,10 +183,7 @@ def _no_network(path: str) -> RequestError:
             what = "damaged or incomplete" if begin else "it is empty"
             return WeightsError(f"cannot read {quote(path)}: {what}", hint="download or save it again")
     if not os.path.lexists(path):
-        hint = (
-            suggest_file(path) or "a model is a name such as resnet18, or my_net.py:build; weights= takes a file of weights"
-        )
-        return RequestError(f"no such file: {quote(path)}", hint=hint)
+        return RequestError(f"no such file: {quote(path)}", hint=suggest_file(path))
     return RequestError(
         f"not a model, but a weights file: {quote(path)}",
         hint=f"name its model, such as resnet18 or my_net.py:build, and pass weights={quote(path)}",

@@ -78,7 +78,7 @@ class TestAnswersWithoutTorch:
         (["alexnet", "x.png", "--no-lables"], "no such option: '--no-lables'", "--no-labels"),
         (["verify", "runs", "--verison"], "no such option", "did you mean `fmapviz --version`, without a command?"),
         (["model.onnx", "x.png"], "not a PyTorch model, but an ONNX file: 'model.onnx'", "it was exported from"),
-        (["layers", "plain.pth"], "no such file: 'plain.pth'", "--weights takes a file of weights"),
+        (["layers", "plain.pth"], "no such file: 'plain.pth'", "no similar name in"),
         (
             ["google/vit-base-patch16-224", "x.png"],
             "'google/vit-base-patch16-224' looks like a name of the Hugging Face hub",
