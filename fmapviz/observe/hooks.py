@@ -137,7 +137,7 @@ def observe(
 
 @contextmanager
 def unobserved(network: nn.Module) -> Iterator[None]:
-    """Let the hooks of `observe` ignore passes of a network, which one thread runs.
+    """Pause the hooks of `observe` while one thread runs a network.
 
     Example:
         >>> from fmapviz.observe.layers import find_layers

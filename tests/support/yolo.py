@@ -25,6 +25,16 @@ quiet = dict(workers=0, device="cpu", plots=False, verbose=False, amp=False, val
 YOLO(name).train(data=data, epochs=1, imgsz=64, batch=1, project=out, name="run", **quiet)
 """
 CLASSES = ("person", "dog")
+TWO_SCALES = """
+nc: 3
+backbone:
+  - [-1, 1, Conv, [8, 3, 2]]
+  - [-1, 1, Conv, [16, 3, 2]]
+  - [-1, 1, C2f, [16, True]]
+  - [-1, 1, Conv, [24, 3, 2]]
+head:
+  - [[2, 3], 1, Detect, [nc]]
+"""  # a small network without attention, whose head reads model.2 and model.3
 
 
 def train(task, place, family="yolo11n"):

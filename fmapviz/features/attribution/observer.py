@@ -94,7 +94,7 @@ class AttributionObserver(PassObserver):
         self._done = self._total = 0
 
     def begin(self, current: RunningPass) -> None:
-        """Let the run end within the passes of an image, and report their number."""
+        """Connect the passes of an image to the end of the run and to its progress."""
         self._passes.check, self._passes.count = current.check, self._count
         self._report = current.report
 

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -223,13 +223,11 @@ def cam(
     places = None if of_input and not plan.located else _places(model, shown, tuple(batch.shape[1:]))
     files = made.files() if plan.located else ()
     learnt = plan.automatic and batch.shape[1:] in chosen
-    differentiate = partial(
-        _differentiate, model, batch, plan, layer, reader=reader, layouts=shown.layouts, places=places, files=files
-    )
-    found = differentiate()
+    request = _Request(model, batch, plan, layer, reader, shown.layouts, places, files)
+    found = _differentiate(request)
     if learnt and not found.layers:  # another class may depend on other layers
         chosen.pop(batch.shape[1:], None)
-        found = differentiate()
+        found = _differentiate(request)
     if not found.layers:
         if all(found.missing):
             raise _missing(found, 0, choice)
@@ -298,22 +296,37 @@ def _all_of(numbers: Sequence[float | None], device: torch.device) -> Tensor | N
     return torch.tensor(known, device=device) if known else None
 
 
-def _differentiate(
-    model: Model,
-    batch: Tensor,
-    plan: Plan,
-    layer: str,
-    *,
-    reader: ScoreReader,
-    layouts: LayoutCache,
-    places: Places | None,
-    files: Sequence[InFile | None],
-) -> BatchResults:
+@dataclass(frozen=True, slots=True, eq=False)
+class _Request:
+    """The maps of one call.
+
+    Attributes:
+        model: The network.
+        batch: Prepared images.
+        plan: Of the method and the target.
+        layer: Name of the feature map, or `auto`.
+        reader: Remembers how the network ends.
+        layouts: Those of earlier calls.
+        places: Where the maps lie in the images; None: not needed.
+        files: See `ForwardRecord`.
+    """
+
+    model: Model
+    batch: Tensor
+    plan: Plan
+    layer: str
+    reader: ScoreReader
+    layouts: LayoutCache
+    places: Places | None
+    files: Sequence[InFile | None]
+
+
+def _differentiate(request: _Request) -> BatchResults:
     """Run the network under hooks, and draw."""
-    attempt = partial(_attempt, model, batch, plan, layer, reader=reader, layouts=layouts, places=places, files=files)
+    layouts = request.layouts
     again: AbstractContextManager[object] = nullcontext()
     try:
-        return attempt()
+        return _attempt(request)
     except MissingLayoutError:  # another image took another way through the network
         layouts.known.clear()
     except FmapvizError:
@@ -323,28 +336,19 @@ def _differentiate(
             raise
         again = layouts.giving_up()
     with again:
-        return attempt()
+        return _attempt(request)
 
 
-def _attempt(
-    model: Model,
-    batch: Tensor,
-    plan: Plan,
-    layer: str,
-    *,
-    reader: ScoreReader,
-    layouts: LayoutCache,
-    places: Places | None,
-    files: Sequence[InFile | None],
-) -> BatchResults:
+def _attempt(request: _Request) -> BatchResults:
+    model, plan, layer, reader, layouts = request.model, request.plan, request.layer, request.reader, request.layouts
     network = model.module
     modules = dict(network.named_modules())  # once: listing them takes as long as some layers
     (observation,) = plan.observations
     observer = observation.start(model, plan, _PLAIN)
     gradients = ClassGradients(model, plan, _PLAIN, [observer], reader)
     with LastingState(network) as lasting, frozen(network), recording(), ExitStack() as hooks:
-        for record, given, results in gradients.passes(batch):
-            record.places, record.files = places, files
+        for record, given, results in gradients.passes(request.batch):
+            record.places, record.files = request.places, request.files
 
             def receive(feature_map: FeatureMap, record: ForwardRecord = record) -> None:
                 if record.over:
@@ -369,7 +373,7 @@ def _attempt(
             record.endings = None if reader.in_graph else Endings()
             kept = lasting.one_pass(given)
             capturing = record.capturing(gradients.head)
-            with kept, undisturbed(batch.device), record.endings or nullcontext(), finder.following(given), capturing:
+            with kept, undisturbed(given.device), record.endings or nullcontext(), finder.following(given), capturing:
                 record.output = model.forward(network, given)
                 gradients.note_layout(record, finder, needed=True)
             record.over = True

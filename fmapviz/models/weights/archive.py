@@ -200,7 +200,7 @@ def _set_items(stack: list[Any], values: list[Any]) -> None:
 
 
 def _last(count: int, make: Callable[[list[Any], list[Any]], None]) -> Callable[[list[Any]], None]:
-    """Let a function of the marked values have the last few."""
+    """Return a function that applies another one to the last few values of the stack."""
 
     def of_last(stack: list[Any]) -> None:
         values = stack[-count:]

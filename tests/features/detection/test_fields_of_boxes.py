@@ -16,22 +16,12 @@ from torchvision.models.detection import FCOS, RetinaNet
 from torchvision.models.detection.anchor_utils import AnchorGenerator, DefaultBoxGenerator
 from torchvision.models.detection.ssd import SSD
 from torchvision.models.detection.ssdlite import SSDLiteHead
-from yolo import confident, saved
+from yolo import TWO_SCALES, confident, saved
 
 import fmapviz
 from fmapviz.models.load import load_model
 
 HEIGHT, WIDTH = 192, 160
-WITHOUT_ATTENTION = """
-nc: 3
-backbone:
-  - [-1, 1, Conv, [8, 3, 2]]
-  - [-1, 1, Conv, [16, 3, 2]]
-  - [-1, 1, C2f, [16, True]]
-  - [-1, 1, Conv, [24, 3, 2]]
-head:
-  - [[2, 3], 1, Detect, [nc]]
-"""
 # Of each scale kernel, stride and padding of the convolutions on the longest way from the input to the logits.
 DOWN, SAME = (3, 2, 1), (3, 1, 1)
 YOLO = ((DOWN, DOWN, SAME, SAME, SAME, SAME), (DOWN, DOWN, SAME, SAME, DOWN, SAME, SAME))
@@ -98,7 +88,7 @@ class Yolo:
 
     def __init__(self, place):
         described = place / "shallow.yaml"
-        described.write_text(WITHOUT_ATTENTION)
+        described.write_text(TWO_SCALES)
         self.model = load_model(str(saved(place, str(described), confident)))
 
     def logits(self, batch):

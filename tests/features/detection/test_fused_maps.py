@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from extras import needs
 from image_files import save_pixels
-from yolo import confident, saved
+from yolo import TWO_SCALES, confident, saved
 
 import fmapviz
 from fmapviz.models.load import load_model
@@ -15,16 +15,6 @@ pytestmark = needs("ultralytics", "ultralytics")
 
 SIDE = 96  # of the input, pixels
 STRIDES = {"model.2": 4, "model.3": 8}
-TWO_SCALES = """
-nc: 3
-backbone:
-  - [-1, 1, Conv, [8, 3, 2]]
-  - [-1, 1, Conv, [16, 3, 2]]
-  - [-1, 1, C2f, [16, True]]
-  - [-1, 1, Conv, [24, 3, 2]]
-head:
-  - [[2, 3], 1, Detect, [nc]]
-"""
 
 
 def of_both_scales(content):
