@@ -90,7 +90,7 @@ class Console:
         for name, reason in summary.undrawn.items():
             undrawn.setdefault(reason, []).append(name)
         for reason, names in undrawn.items():
-            self._print_notice(f"not drawn: {first_few(names)}: {reason}")
+            self._print_notice(f"not drawn: {first_few(names)}: {as_typed(reason)}")
         if self._verbosity > 0 and summary.no_inputs:
             self._print_notice(f"no images among the inputs: {describe_left_out(summary.no_inputs)}")
         if self._verbosity >= 0:
@@ -106,6 +106,7 @@ class Console:
             for name in ("model_pictures", "units", "highlights", "notices", "same"):  # the last two have separate lines
                 del fields[name]
             fields |= {"dead": summary.dead, **fields.pop("results")}
+            fields["undrawn"] = {name: as_typed(reason) for name, reason in summary.undrawn.items()}
             opened = {name: commands.get(name) for name, form in registry.formats().items() if form.open_with}
             fields |= {"exit_code": summary.exit_code, **opened, "report": next(iter(pages), None)}
             self._print_object("summary", **fields)
@@ -134,6 +135,7 @@ class Console:
 
     def _print_outcome(self, event: Outcome) -> None:
         fields = asdict(event) | {"predictions": [each.record for each in event.predictions]}
+        fields["notices"] = list(map(as_typed, event.notices))
         del fields["failure"]
         if event.status == "skipped":
             del fields["predictions"]  # they are in its unit.json
@@ -153,7 +155,7 @@ class Console:
         if self._json:  # a copy of a dataclass takes longer than to find out that an image is finished
             self._print_outcome(event)
         for message in event.notices:
-            self._print_notice(f"{in_shell(_short(event.path))}: {message}")
+            self._print_notice(f"{in_shell(_short(event.path))}: {as_typed(message)}")
         predictions = ", ".join(map(str, event.predictions))
         self.has_predictions = self.has_predictions or bool(predictions)
         if self._verbosity > 0 and event.status != "failed":

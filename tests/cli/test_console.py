@@ -173,6 +173,22 @@ def test_json_is_one_object_per_line_and_ends_with_the_summary(capsys):
     assert (events[4]["exit_code"], events[4]["tensorboard"]) == (3, "tensorboard --logdir 'my runs'")
 
 
+@pytest.mark.parametrize("json_lines", [False, True])
+def test_options_in_all_messages_of_a_run_are_those_of_the_command_line(capsys, json_lines):
+    advice = "the highest is 0.284; confidence=0.28 shows it"
+    path = "/a/confidence=0.28.png"
+    with Console(json=json_lines) as console:
+        console.show(STARTED)
+        console.show(Notice(advice))
+        console.show(Outcome(path, "done", notices=(advice,)))
+        console.show(Outcome(path, "failed", failure=Failure(path, "E_NOTHING", "nothing", "confidence=0.28 shows it")))
+        console.show_summary(summary(undrawn={"fc": advice}), Path("runs"))
+    out, err = capsys.readouterr()
+    shown = [line for line in (out + err).replace(path, "PATH").splitlines() if "0.28 shows it" in line]
+    assert len(shown) == 4 + 3 * json_lines
+    assert all("--confidence 0.28 shows it" in line for line in shown)
+
+
 @pytest.mark.parametrize("odd", ["\udcff", "\n", "ä", "\u202e"])
 def test_json_is_ascii_and_keeps_odd_names(capsys, odd):
     print_json({"path": odd})

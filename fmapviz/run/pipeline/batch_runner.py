@@ -283,16 +283,19 @@ class BatchRunner:
         if not drawn.layers:
             path = image.member.file.path
             reasons = {**dict.fromkeys(drawn.not_executed, "not executed"), **drawn.undrawn}
-            listed = [f"{quote(name)}: {why}" for name, why in reasons.items()] or drawn.notices or ["none is chosen"]
+            absent = () if reasons else tuple(notice for notice in drawn.notices if notice.startswith(NOTHING_FOR))
+            listed = (
+                [f"{quote(name)}: {why}" for name, why in reasons.items()] or absent or drawn.notices or ["none is chosen"]
+            )
             of_views = bool(reasons) and reasons.keys() <= {*self._session.config.views}
             what = "nothing" if of_views else "none of the chosen layers"
-            reason = listed[-1].partition("; confidence=")[0]
-            message = f"{reason if reason.startswith(NOTHING_FOR) else f'{what} could be drawn: {reason}'}: {quote(path)}"
+            reason = _why_absent(absent) if absent else f"{what} could be drawn: {listed[-1].partition(_THRESHOLD)[0]}"
+            message = f"{reason}: {quote(path)}"
             own = [view for view in self._session.config.views if isinstance(view, OwnName)]
             if own and all(name.startswith(tuple(f"{view} of " for view in own)) for name in reasons):
                 hint: str | None = f"correct the code of {', '.join(map(quote, own))}"
             else:
-                hint = None if of_views else _remedy(listed[-1])  # other layers would not help
+                hint = None if of_views else _remedy(absent or listed[-1:])  # other layers would not help
             return Failed(image.member, Failure(path, "E_NOTHING", message, hint=hint))
         progress.layers.update(call_of(layer.layer) for layer in drawn.layers if layer.layer)
         progress.accepted = True
@@ -374,6 +377,7 @@ def _nonfinite_from(drawn: ImageResult, image: Preprocessed, session: Session) -
     return where
 
 
+_THRESHOLD = "; confidence="  # behind the reason why an image does not have a box
 _REMEDIES = (  # by what the reason says
     ("none of those chosen", "channels='all' draws all channels, channels='top:16' the strongest"),
     ("scores are not finite", "views='maps' draws the layers, and names the first one with such values"),
@@ -390,11 +394,19 @@ _REMEDIES = (  # by what the reason says
 )
 
 
-def _remedy(reason: str) -> str:
-    """Return a hint for an image without a drawn layer, by the reason."""
-    if "; confidence=" in reason:
-        return reason.partition("; ")[2]
-    return next(remedy for pattern, remedy in _REMEDIES if re.search(pattern, reason))
+def _why_absent(notices: Sequence[str]) -> str:
+    """Join the notices about the targets that an image does not have, without the thresholds that would show them."""
+    first, *others = (notice.partition(_THRESHOLD)[0] for notice in notices)
+    return "; ".join([first, *(other.replace(NOTHING_FOR, "for", 1) for other in others)])
+
+
+def _remedy(reasons: Sequence[str]) -> str:
+    """Return a hint for an image without a drawn layer, by the reasons; of several thresholds the highest."""
+    advice = [reason.partition(_THRESHOLD)[2] for reason in reasons if _THRESHOLD in reason]
+    if not advice:
+        return next(remedy for pattern, remedy in _REMEDIES if re.search(pattern, "; ".join(reasons)))
+    shown = max(advice, key=lambda words: float(words.split()[0]))
+    return f"confidence={shown if len(reasons) == 1 else f'{shown.split()[0]} shows one of them'}"
 
 
 def _chosen(drawn: ImageResult) -> str:

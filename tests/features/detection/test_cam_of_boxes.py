@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import captum.attr
 import numpy as np
 import pytest
@@ -184,6 +186,20 @@ def test_a_picture_without_the_box_says_so_first(network, photo, tmp_path, *, ta
     (failure,) = [event.failure for event in events if isinstance(event, Outcome)]
     assert failure.message.startswith(f"nothing is drawn for {target}: {reason}")
     assert failure.hint.startswith(hint)
+
+
+def test_a_picture_without_any_of_the_targets_says_why_of_each(network, photo, tmp_path):
+    events = []
+    outside = "box:500,500,600,600"
+    options = {"views": "layercam", "confidence": 0.999, "to": "png", "on_event": events.append, "out": tmp_path}
+    fmapviz.visualize(str(network), photo, targets=f"top1,{outside},box1", **options)
+    (failure,) = [event.failure for event in events if isinstance(event, Outcome)]
+    reasons = (
+        r"top1, box1: no box has a score above 0.999: the highest is 0\.\d+",
+        f"{outside}: it is outside the picture, .*",
+    )
+    assert re.fullmatch(f"nothing is drawn for {'; for '.join(reasons)}", failure.message)
+    assert re.fullmatch(r"confidence=0\.\d+ shows one of them", failure.hint)
 
 
 def test_a_named_layer_is_drawn_also_after_layers_were_chosen(network, photo):
