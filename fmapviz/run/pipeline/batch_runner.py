@@ -150,9 +150,16 @@ class BatchRunner:
 
     def _draw(self, drawer: PassDrawer, images: Tensor, part: Sequence[Preprocessed], tell: Tell) -> list[ImageResult]:
         """Run a batch; if the network draws random numbers, run each image alone, seeded by its name."""
-        several, files = len(part) > 1, self._files_of(part)
+        passes = _Passes(part[0].member.file.path, tell)
         if isinstance(drawer, Drawer):
-            drawer.report = _Passes(part[0].member.file.path, tell).report
+            drawer.report = passes.report
+        try:
+            return self._draw_part(drawer, images, part, tell)
+        finally:
+            passes.end()
+
+    def _draw_part(self, drawer: PassDrawer, images: Tensor, part: Sequence[Preprocessed], tell: Tell) -> list[ImageResult]:
+        several, files = len(part) > 1, self._files_of(part)
         if several and self._is_single:
             raise MixedBatchError
         if not self._is_random:
@@ -350,13 +357,18 @@ class _Passes:
     """Reports how many of the passes of an image are done, a few times a second."""
 
     def __init__(self, path: str, tell: Tell) -> None:
-        self._path, self._tell, self._last = path, tell, time.monotonic()
+        self._path, self._last = path, time.monotonic()
+        self._tell: Tell | None = tell
 
     def report(self, done: int, total: int) -> None:
         now = time.monotonic()
-        if now - self._last >= _REPORT_SECONDS:
+        if self._tell and now - self._last >= _REPORT_SECONDS:
             self._last = now
             self._tell(Advanced(self._path, done, total))
+
+    def end(self) -> None:
+        """Forget where to report: observers that keep `report` would keep the run, and its images in memory."""
+        self._tell = None
 
 
 def _nonfinite_from(drawn: ImageResult, image: Preprocessed, session: Session) -> str:
