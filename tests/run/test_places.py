@@ -218,12 +218,27 @@ class Pyramid(nn.Module):
         return found.mean((2, 3))
 
 
-@pytest.mark.parametrize("mode", ["nearest", "bilinear"])
-@pytest.mark.parametrize("join", [torch.cat, torch.add, lambda a, b: b + a], ids=["cat", "add", "reversed"])
-def test_maps_of_a_pyramid_lie_where_the_finest_of_the_joined_maps_does(join, mode):
-    network = Pyramid(join, mode).eval()
-    model, batch = describe_given(network), torch.rand(1, 3, 64, 96)
-    places = PlaceCache(model).at((3, 64, 96))
+class Context(nn.Module):
+    """Joins maps with averages of larger parts of the picture, as spatial pyramid pooling does."""
+
+    def __init__(self, join, mode, bins):
+        super().__init__()
+        self.down, self.mean, self.mix = (
+            nn.Conv2d(3, 4, 3, 16, 1),
+            nn.Conv2d(4, 4, 1),
+            nn.Conv2d(8 if join is torch.cat else 4, 4, 1),
+        )
+        self.join, self.mode, self.bins = join, mode, bins
+
+    def forward(self, batch):
+        fine = self.down(batch)
+        coarse = self.mean(nn.functional.adaptive_avg_pool2d(fine, self.bins))
+        enlarged = nn.functional.interpolate(coarse, fine.shape[2:], mode=self.mode)
+        return self.mix(torch.cat([fine, enlarged], 1) if self.join is torch.cat else self.join(fine, enlarged)).mean((2, 3))
+
+
+def places_and_maps(network, batch):
+    """Return where the maps of a network lie, and the maps by name."""
     maps = {}
     finder = LayoutFinder(network, find_layers(network))
     with (
@@ -232,6 +247,31 @@ def test_maps_of_a_pyramid_lie_where_the_finest_of_the_joined_maps_does(join, mo
         torch.no_grad(),
     ):
         network(batch)
+    return PlaceCache(describe_given(network)).at(tuple(batch.shape[1:])), maps
+
+
+JOINS = pytest.mark.parametrize("join", [torch.cat, torch.add, lambda a, b: b + a], ids=["cat", "add", "reversed"])
+MODES = pytest.mark.parametrize("mode", ["nearest", "bilinear"])
+
+
+@MODES
+@JOINS
+@pytest.mark.parametrize("bins", [1, 2])
+def test_maps_joined_with_averages_of_the_picture_stay_where_they_are(join, mode, bins):
+    places, maps = places_and_maps(Context(join, mode, bins).eval(), torch.rand(1, 3, 64, 96))
+    assert places.fields["mix"].centres.equals(places.fields["down"].centres)
+    for found, expected in zip(maps["mix"].layout.lines, maps["down"].layout.lines, strict=True):  # as axes are followed
+        np.testing.assert_array_equal(found, expected)
+    found, expected = (places.of(maps[name], (4, 6)) for name in ("mix", "down"))
+    assert expected is None  # laid over the whole input
+    assert found is None
+    assert not places.unknown
+
+
+@MODES
+@JOINS
+def test_maps_of_a_pyramid_lie_where_the_finest_of_the_joined_maps_does(join, mode):
+    places, maps = places_and_maps(Pyramid(join, mode).eval(), torch.rand(1, 3, 64, 96))
     for number in range(3):
         mixed, finest = (places.fields[f"{name}.{at}"].centres for name, at in (("mix", number), ("down", 2 - number)))
         assert mixed.equals(finest)

@@ -418,7 +418,8 @@ def concatenate(parts: Sequence[tuple[Axes | None, int]], dim: int, marks: Seque
 def _between(main: Axes, parts: Sequence[Axes], *, but: int) -> Axes:
     """Return axes whose positions are in the middle between those of several tensors, such as every second row each.
 
-    A coarse map that was enlarged is left out: the finer ones beside it have the positions.
+    A coarse map that was enlarged is left out, and an average of the whole picture that was spread over it: the finer ones
+    beside it have the positions.
     """
     dims = list(main.dims)
     for dim, own in enumerate(main.dims):
@@ -437,7 +438,9 @@ def _between(main: Axes, parts: Sequence[Axes], *, but: int) -> Axes:
 
 
 def finest(dims: Sequence[Dim]) -> list[Dim]:
-    """Return the dimensions whose positions were enlarged least."""
+    """Return the dimensions whose positions were enlarged least; those with assumed positions if there are no others."""
+    known = [own for own in dims if not any(digit.base is not None and digit.base.spread for digit in own)]
+    dims = known or dims
     factors = [max((digit.base.enlarged for digit in own if digit.base is not None), default=1.0) for own in dims]
     return [own for own, factor in zip(dims, factors, strict=True) if factor == min(factors)]
 
