@@ -7,8 +7,8 @@ def counted(number: int, noun: str) -> str:
     """Return a number with its noun in singular or plural.
 
     Example:
-        >>> counted(1, "layer"), counted(2, "directory"), counted(2, "day"), counted(3, "class")
-        ('1 layer', '2 directories', '2 days', '3 classes')
+        >>> counted(1, "layer"), counted(2, "directory"), counted(2, "day"), counted(3, "class"), counted(2, "box")
+        ('1 layer', '2 directories', '2 days', '3 classes', '2 boxes')
     """
     return f"{number} {plural(number, noun)}"
 
@@ -24,7 +24,7 @@ def plural(number: int, noun: str) -> str:
         return noun
     if noun.endswith("y") and not noun.endswith("ay"):
         return f"{noun.removesuffix('y')}ies"
-    return f"{noun}es" if noun.endswith("s") else f"{noun}s"
+    return f"{noun}es" if noun.endswith(("s", "x")) else f"{noun}s"
 
 
 def are(number: int) -> str:

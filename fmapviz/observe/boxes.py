@@ -9,9 +9,13 @@ from typing import TYPE_CHECKING
 import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from torch import Tensor
+
+    Decode = Callable[[Tensor, int], Tensor]
+
+_ROUNDING = 1e-6  # relative error of scores that were computed from the same logits in slices of another length
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -21,7 +25,7 @@ class Boxes:
     Attributes:
         labels: The class of each, int64 `(B)`.
         scores: From 0 to 1, `(B)`, outside the graph.
-        values: The differentiated score of each, `(B)`: the logit of its class, if there is one.
+        values: The differentiated score of each, `(B)`: the logit of its class, if there is one; NaN if it is unknown which.
         corners: Left, top, right and bottom of each in pixels of the preprocessed input, `(B, 4)`, outside the graph; None
             if they are unknown.
         logits: Whether `values` are logits.
@@ -41,6 +45,10 @@ class Boxes:
     def best(self) -> float | None:
         """The highest score of any box; None if it is unknown."""
         return float(self.highest.max()) if self.highest is not None and self.highest.numel() else None
+
+    def are_known(self, places: Sequence[int]) -> bool:
+        """Return True if the differentiated score is known of each of some of them, by their positions."""
+        return not bool(self.values.detach()[[*places]].isnan().any())
 
     def why_none(self) -> str:
         """Return why there are none, and the threshold that would show one; empty if there are some.
@@ -118,26 +126,68 @@ def highest_of(table: Tensor) -> Tensor:
     return table.where(table == table.amax(1, keepdim=True), 0).amax(0)
 
 
-def nearest(scores: Tensor, labels: Tensor, table: Tensor) -> Tensor:
-    """Return the row of a table that each box comes from: the one with its score in the column of its class.
+def sources(boxes: Boxes, table: Tensor, decode: Decode | None = None) -> Tensor:
+    """Return the candidate that each box comes from: the one with its score for its class and, of several, its corners.
 
     Args:
-        scores: Of the boxes, `(B)`.
-        labels: Columns, `(B)`.
-        table: Scores of all candidates for all classes, `(A, K)`, of which post-processing has selected the boxes.
+        boxes: Those that post-processing has selected.
+        table: Scores of all candidates for all classes, `(A, K)`.
+        decode: Returns the corners of candidates for a class, `(R, 4)`, as of `Boxes`; None if they are unknown.
 
     Returns:
-        int64 `(B)`; of equal rows the first that no box before has.
+        Rows of the table, int64 `(B)`; -1 where several have that score, and none or several of these the box's corners.
 
     Example:
-        >>> table = torch.tensor([[0.1, 0.9], [0.5, 0.9], [0.7, 0.2]])
-        >>> nearest(torch.tensor([0.9, 0.9, 0.7]), torch.tensor([1, 1, 0]), table)
-        tensor([0, 1, 2])
+        >>> table = torch.tensor([[0.1, 1.0], [0.5, 1.0], [0.7, 0.2]])
+        >>> corners = torch.tensor([[0.0, 0.0, 8.0, 8.0], [4.0, 4.0, 9.0, 9.0], [0.0, 0.0, 8.0, 8.0]])
+        >>> scores = torch.tensor([1.0, 0.7])
+        >>> boxes = Boxes(torch.tensor([1, 0]), scores, scores, corners[1:])
+        >>> sources(boxes, table, lambda rows, label: corners[rows])
+        tensor([1, 2])
+        >>> sources(boxes, table)
+        tensor([-1,  2])
     """
-    rows = torch.empty_like(labels)
-    taken: dict[int, Tensor] = {}
-    for number, (score, label) in enumerate(zip(scores, labels.tolist(), strict=True)):
-        distances = (table[:, label] - score).abs() + taken.get(label, torch.zeros_like(table[:, label]))
-        rows[number] = row = distances.argmin()
-        taken.setdefault(label, torch.zeros_like(table[:, label]))[row] = torch.inf
+    rows = torch.empty_like(boxes.labels)
+    for number, (score, label) in enumerate(zip(boxes.scores, boxes.labels.tolist(), strict=True)):
+        distances = (table[:, label].float() - score).abs()
+        alike = (distances <= distances.min() + _ROUNDING * score.abs()).nonzero().view(-1)
+        if len(alike) > 1 and decode is not None and boxes.corners is not None:
+            alike = alike[_same_corners(decode(alike, label), boxes.corners[number])]
+            alike = alike[distances[alike] == distances[alike].amin()] if len(alike) else alike
+        rows[number] = alike[0] if len(alike) == 1 else -1
     return rows
+
+
+def _same_corners(found: Tensor, wanted: Tensor) -> Tensor:
+    """Return which of some boxes `(R, 4)` are a given one up to rounding, bool `(R)`: of several, the nearest."""
+    slack = 16 * torch.finfo(found.dtype).eps * wanted.abs().amax().clamp(min=1)
+    distances = (found - wanted).abs().amax(1)
+    return distances <= slack.clamp(max=distances.amin())
+
+
+def repeated(values: Tensor) -> Tensor:
+    """Return which rows of `(A, D)` are equal to an earlier one, bool `(A)`.
+
+    Example:
+        >>> repeated(torch.tensor([[1, 2], [3, 4], [1, 2]])).tolist()
+        [False, False, True]
+    """
+    _, numbers = torch.unique(values.detach(), dim=0, return_inverse=True)
+    places = torch.arange(len(values), device=values.device)
+    first = torch.full_like(places, len(values)).scatter_reduce(0, numbers, places, "amin")
+    return first[numbers] != places
+
+
+def logits_at(logits: Tensor, rows: Tensor, labels: Tensor) -> Tensor:
+    """Return the logit of each box's class at its candidate, `(B)`; NaN, without a gradient, where that is unknown.
+
+    Args:
+        logits: Of all candidates for all classes, `(A, K)`.
+        rows: As `sources` returns them.
+        labels: Columns, `(B)`.
+
+    Example:
+        >>> logits_at(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([1, -1]), torch.tensor([0, 1]))
+        tensor([3., nan])
+    """
+    return logits[rows.clamp(min=0), labels].where(rows >= 0, torch.nan)

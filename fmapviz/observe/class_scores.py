@@ -193,7 +193,7 @@ class ClassScores:
         """Return the numbers of a class in an image, as arguments of `Target` and `Prediction`; of boxes their sums."""
         if isinstance(index, BoxTarget):
             boxes, places = self.boxes[image], list(index.boxes)
-            logit = float(boxes.values.detach()[places].sum()) if boxes.logits else None
+            logit = float(boxes.values.detach()[places].sum()) if boxes.logits and boxes.are_known(places) else None
             return {"score": float(boxes.scores[places].sum()), "logit": logit, "kind": self.kind}
         if isinstance(index, PixelTarget):
             assert self.pixels

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import isnan
 from typing import TYPE_CHECKING
 
 import torch
@@ -66,7 +67,7 @@ def _boxes(scores: ClassScores, found: Boxes, most: int) -> tuple[Prediction, ..
         return ()
     first = found.take(torch.arange(min(most, len(found.scores)), device=found.scores.device))
     corners = [None] * len(first.scores) if first.corners is None else first.corners.tolist()
-    logits = first.values.detach().tolist() if first.logits else [None] * len(first.scores)
+    logits = [None if not first.logits or isnan(value) else value for value in first.values.detach().tolist()]
     rows = zip(first.labels.tolist(), first.scores.tolist(), logits, corners, strict=True)
     return tuple(
         Prediction(label, scores.name(label) or f"class {label}", score, logit=logit, kind="boxes", box=box and tuple(box))

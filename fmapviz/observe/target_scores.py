@@ -24,12 +24,14 @@ if TYPE_CHECKING:
     from fmapviz.observe.targets import TargetChoice
 
 NOT_FINITE = "the class scores are not finite"
+_UNKNOWN = "several anchors or queries have the same score and the same box: it is unknown which of them the network chose"
 
 
 def indices_of(scores: ClassScores, choice: TargetChoice, located: Located | None = None) -> list[Index | None]:
     """Return the index of a requested class for each image, or the boxes or the pixel; None if the image does not have it.
 
-    Of equal classes the one with the lower number comes first. An image of which some score is not finite has no ranks.
+    Of equal classes the one with the lower number comes first. An image of which some score is not finite has no ranks. A
+    box has no score to differentiate if it is unknown where in the network it comes from; see `Boxes.values`.
 
     Args:
         scores: Of N images.
@@ -47,8 +49,13 @@ def indices_of(scores: ClassScores, choice: TargetChoice, located: Located | Non
         >>> indices_of(class_scores(logits, key=None, images=2), TargetChoice("top2", 2, None))
         [2, 2]
     """
+    found = _indices_of(scores, choice, located)
+    return [None if index is None or _is_unknown(scores, image, index) else index for image, index in enumerate(found)]
+
+
+def _indices_of(scores: ClassScores, choice: TargetChoice, located: Located | None) -> list[Index | None]:
     if choice.each:
-        return [indices_of(scores, own, located)[image] for image, own in enumerate(choice.each)]
+        return [_indices_of(scores, own, located)[image] for image, own in enumerate(choice.each)]
     if choice.named and not scores.names:
         hint = "; ".join(["use an index, or top1", *scores.remarks[-1:]])
         raise RequestError(f"no class {quote(choice.label)}: the names of the outputs are unknown", hint=hint)
@@ -66,6 +73,15 @@ def indices_of(scores: ClassScores, choice: TargetChoice, located: Located | Non
     return [each[rank - 1] if rank <= count else None for each, count in zip(order.tolist(), counts, strict=True)]
 
 
+def _is_unknown(scores: ClassScores, image: int, index: Index) -> bool:
+    """Return True if it is unknown which logit the boxes of a target have."""
+    if not scores.boxes or isinstance(index, PixelTarget):
+        return False
+    boxes = scores.boxes[image]
+    places = index.boxes if isinstance(index, BoxTarget) else (boxes.labels == index).nonzero().view(-1)[:1].tolist()
+    return not boxes.are_known(places)
+
+
 def why_absent(scores: ClassScores, choice: TargetChoice, image: int, located: Located | None = None) -> str:
     """Return why an image does not have a target.
 
@@ -76,10 +92,14 @@ def why_absent(scores: ClassScores, choice: TargetChoice, image: int, located: L
         located: As of `indices_of`.
     """
     own = choice.each[image] if choice.each else choice
-    finite = bool(scores.values[image].detach().isfinite().all() and scores.ranking[image].isfinite().all())
+    finite = bool(
+        scores.ranking[image].isfinite().all() and (scores.boxes or scores.values[image].detach().isfinite().all())
+    )
     share = 0.0 if scores.unknown is None else float(scores.unknown[image])
     if not finite or share == 1:
         return NOT_FINITE
+    if _indices_of(scores, own, located)[image] is not None:
+        return _UNKNOWN
     reason = _why_absent(scores, own, image, located)
     return f"{reason}, or only where its scores are not finite" if share else reason
 

@@ -27,7 +27,7 @@ CONTRIBUTION = Contribution(
             name="torchvision",
             help="The detectors of torchvision: Faster, Mask and Keypoint R-CNN, RetinaNet, FCOS, SSD.",
             classes=r"torchvision\.models\.detection\.(faster_rcnn\.FasterRCNN|retinanet\.RetinaNet|fcos\.FCOS|ssd\.SSD)",
-            captures=("rpn", "roi_heads.box_predictor", "head"),
+            captures=("transform", "rpn", "roi_heads.box_predictor", "head", "anchor_generator"),
             feeds="fmapviz.features.detection.torchvision:feeds",
             read="fmapviz.features.detection.torchvision:read",
         ),

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
+from torchvision.ops import box_convert
 from transformers.models.auto.image_processing_auto import IMAGE_PROCESSOR_MAPPING
 
-from fmapviz.observe.boxes import Boxes, boxes_in, highest_of, nearest
+from fmapviz.observe.boxes import Boxes, boxes_in, highest_of, logits_at, repeated, sources
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -30,31 +33,39 @@ def read(record: ForwardRecord, least: float | None) -> list[Boxes]:
         selected = processor.post_process_object_detection(
             output, threshold=-1.0, target_sizes=[tuple(pixels.shape[-2:])] * len(pixels)
         )
+    height, width = pixels.shape[-2:]
     found = []
-    for each, logits in zip(selected, output.logits, strict=True):
+    for each, logits, places in zip(selected, output.logits, output.pred_boxes.detach(), strict=True):
         boxes = boxes_in(each)
-        scores, rows = _candidates(boxes, logits.detach())
-        boxes = Boxes(
-            boxes.labels,
-            boxes.scores,
-            logits[rows, boxes.labels],
-            boxes.corners,
-            logits=True,
-            least=_LEAST,
-            highest=highest_of(scores),
+        scores, corners = _scores(boxes, logits.detach()), _corners(places, height, width)
+        # Queries may be equal before training; the first then stands for all.
+        distinct = scores.where(~repeated(torch.cat([logits.detach(), places], 1))[:, None], 0)
+        rows = sources(boxes, distinct, partial(_decoded, corners))
+        boxes = replace(
+            boxes, values=logits_at(logits, rows, boxes.labels), logits=True, least=_LEAST, highest=highest_of(scores)
         )
         found.append(boxes.above(_LEAST if least is None else least))
     return found
 
 
-def _candidates(boxes: Boxes, logits: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the scores of all queries for all classes, `(Q, K)`, and the query of each box.
+def _corners(places: Tensor, height: int, width: int) -> Tensor:
+    """Return the corners of all queries in pixels, from centres and sides as parts of the input, `(Q, 4)` each."""
+    corners: Tensor = box_convert(places, "cxcywh", "xyxy")  # torchvision has no types
+    return corners * places.new_tensor([width, height, width, height])
+
+
+def _decoded(corners: Tensor, rows: Tensor, _label: int) -> Tensor:
+    return corners[rows]
+
+
+def _scores(boxes: Boxes, logits: Tensor) -> Tensor:
+    """Return the scores of all queries for all classes, `(Q, K)`.
 
     Some types have a softmax over the classes and none of them, others a sigmoid: the one that gives the boxes' scores.
     """
     for scores in (logits.sigmoid(), logits.softmax(-1)[:, :-1]):
         if bool((boxes.labels < scores.shape[1]).all()):
-            rows = nearest(boxes.scores, boxes.labels, scores)
-            if torch.allclose(scores[rows, boxes.labels], boxes.scores, atol=1e-6):
-                return scores, rows
+            distances = (scores[:, boxes.labels] - boxes.scores).abs().amin(0)
+            if bool((distances <= 1e-6).all()):
+                return scores
     raise AssertionError("scores that are neither of a softmax nor of a sigmoid")

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
+from torchvision.ops import box_convert
 
 from fmapviz.errors import RequestError
 from fmapviz.models.sources.ultralytics import unpatched
-from fmapviz.observe.boxes import Boxes, highest_of, nearest
+from fmapviz.observe.boxes import Boxes, highest_of, logits_at
 
 with unpatched():
     from ultralytics.nn.modules import OBB, RTDETRDecoder, Segment
@@ -48,7 +49,7 @@ def read(record: ForwardRecord, least: float | None) -> list[Boxes]:
     head = network.model[-1]
     least = _LEAST if least is None else least
     if isinstance(head, RTDETRDecoder):
-        return _of_queries(output, record.pixels, least)
+        return _of_queries(head, output, record.pixels, least)
     found, raw = output
     prototypes = _prototypes(output) if isinstance(head, Segment) else None
     found = found[0] if isinstance(found, tuple) else found
@@ -67,15 +68,16 @@ def read(record: ForwardRecord, least: float | None) -> list[Boxes]:
             return_idxs=True,
         )
         highest = [highest_of(each.mT) for each in logits.detach().sigmoid()]
+        anchors = _selected(head, found, logits.sigmoid().mT) if ends else None
     boxes = []
     for image, (every, found_at) in enumerate(zip(kept, rows, strict=True)):
         seen = slice(None) if prototypes is None else _has_pixels(every, prototypes[image], record.pixels.shape[2:])
         each, own = every[seen], found_at.long().view(-1)[seen]
         labels = each[:, 5].long()
-        if ends:  # these are rows of the head's own selection
-            own = nearest(each[:, 4], labels, logits[image].detach().sigmoid().mT)
+        if anchors is not None:
+            own = anchors[image, own]
         corners = _around(each[:, :4], each[:, -1]) if rotated and not ends else each[:, :4]
-        values = logits[image, labels, own]
+        values = logits_at(logits[image].mT, own, labels)
         boxes.append(Boxes(labels, each[:, 4], values, corners, logits=True, least=least, highest=highest[image]))
     return boxes
 
@@ -96,6 +98,28 @@ def _logits(raw: Any, head: Any, *, ends: bool) -> Tensor:  # Any: see `read`
     return torch.cat([each.flatten(2) for each in maps], 2)[:, 4 * head.reg_max :][:, : head.nc]
 
 
+def _selected(head: Any, found: Tensor, scores: Tensor) -> Tensor:  # Any: see `read`
+    """Return the anchor of each row that a head without non-maximum suppression has selected, int64 `(N, R)`; -1 if unknown.
+
+    The head selects again, with the number of each anchor in place of its box: scores alone may be equal at several.
+
+    Args:
+        head: The head.
+        found: Its output, `(N, R, 6 + E)`.
+        scores: Of all anchors for all classes, `(N, A, K)`.
+    """
+    numbers = torch.arange(scores.shape[1], dtype=torch.float32, device=scores.device)  # exact below 2 ** 24
+    extras = scores.new_zeros(*scores.shape[:2], found.shape[2] - 6)
+    numbered = torch.cat([numbers[:, None].expand(*scores.shape[:2], 4), scores, extras], 2)
+    settings = (head.max_det, head.nc)[: len(signature(head.postprocess).parameters) - 1]  # before 8.4
+    return _numbers(head.postprocess(numbered, *settings), found)
+
+
+def _numbers(again: Tensor, found: Tensor) -> Tensor:
+    """Return the numbers that stand in place of boxes in a second selection; -1 where it is not the first one."""
+    return again[..., 0].long().where((again[..., 4:6] == found[..., 4:6]).all(-1), -1)
+
+
 def _prototypes(output: Any) -> Tensor:  # Any: see `read`
     """Return the maps that masks are weighted sums of, `(N, M, H, W)`."""
     found, raw = output
@@ -109,19 +133,24 @@ def _has_pixels(rows: Tensor, prototypes: Tensor, size: torch.Size) -> Tensor:
     return cast("Tensor", masks.flatten(1).amax(1) > 0)
 
 
-def _of_queries(output: Any, pixels: Tensor, least: float) -> list[Boxes]:  # Any: see `read`
+def _of_queries(head: Any, output: Any, pixels: Tensor, least: float) -> list[Boxes]:  # Any: see `read`
     found, raw = output
-    logits = raw[1][-1]  # (N, Q, K) of the last layer of the decoder
+    found, logits = found.detach(), raw[1][-1]  # (N, Q, K) of the last layer of the decoder
+    scores = logits.detach().sigmoid()
+    queries = torch.arange(scores.shape[1], device=found.device).expand(scores.shape[:2])
+    if hasattr(head, "postprocess"):  # the head has selected pairs of a query and a class
+        queries = _numbers(head.postprocess(queries[..., None].expand(-1, -1, 4).float(), scores), found)
+    else:  # older heads return all queries
+        best, classes = found[..., 4:].max(-1, keepdim=True)
+        found = torch.cat([found[..., :4], best, classes], -1)
     height, width = pixels.shape[-2:]
     size = found.new_tensor([width, height, width, height])
     boxes = []
-    for each, own in zip(found.detach(), logits, strict=True):
-        scores, labels = each[:, 4:].max(1)
-        rows = (scores > least).nonzero().view(-1)
-        centres, sides = each[rows, :2], each[rows, 2:4]
-        corners = torch.cat([centres - sides / 2, centres + sides / 2], 1) * size
-        values, highest = own[rows, labels[rows]], highest_of(each[:, 4:])
-        chosen = Boxes(labels[rows], scores[rows], values, corners, logits=True, least=least, highest=highest)
+    for each, own, rows, table in zip(found, logits, queries, scores, strict=True):
+        kept = each[:, 4] > least
+        corners, labels = box_convert(each[kept, :4], "cxcywh", "xyxy") * size, each[kept, 5].long()
+        values, highest = logits_at(own, rows[kept], labels), highest_of(table)
+        chosen = Boxes(labels, each[kept, 4], values, corners, logits=True, least=least, highest=highest)
         boxes.append(chosen.sorted())
     return boxes
 

@@ -10,7 +10,7 @@ from extras import needs
 from yolo import saved
 
 from fmapviz.models.load import load_model
-from fmapviz.observe.boxes import Boxes, nearest
+from fmapviz.observe.boxes import Boxes
 from fmapviz.observe.class_scores import Head, class_scores
 from fmapviz.observe.detectors import find_detector
 from fmapviz.observe.forward_record import ForwardRecord
@@ -112,6 +112,34 @@ def test_boxes_of_ultralytics_are_those_that_it_predicts(name, tmp_path):
     assert boxes.best == pytest.approx(float(boxes.scores.max()), abs=1e-6)
 
 
+@needs("ultralytics", "ultralytics")
+@pytest.mark.parametrize("name", [*thorough("rtdetr-resnet50.yaml")])
+def test_boxes_of_queries_are_those_that_ultralytics_predicts(name, tmp_path):
+    from fmapviz.models.sources.ultralytics import ultralytics, unpatched
+
+    def change(content):
+        network = content["model"].float()
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            torch.nn.init.normal_(network.model[-1].dec_score_head[-1].weight, std=100)  # many of them are saturated
+
+    path, batch = saved(tmp_path, name, change), photo(160)
+    scores, record = run(load_model(str(path)), batch, confidence=0.3)
+    with unpatched():
+        (own,) = ultralytics.RTDETR(path).predict(batch, conf=0.3, verbose=False, imgsz=160, save=False)
+    (boxes,), (places, logits) = scores.boxes, (each[-1, 0] for each in record.output[1][:2])
+    order = own.boxes.conf.argsort(descending=True, stable=True)
+    assert len(own.boxes) == len(boxes.scores) > 50
+    torch.testing.assert_close(boxes.scores, own.boxes.conf[order])
+    torch.testing.assert_close(boxes.corners, own.boxes.xyxy[order], atol=1e-2, rtol=1e-4)
+    assert torch.equal(boxes.labels, own.boxes.cls[order].long())
+    assert (boxes.scores == 1).sum() > 5
+    for value, label, corners in zip(boxes.values, boxes.labels, boxes.corners, strict=True):
+        x, y, width, height = (160 * places[int((logits[:, label] == value).nonzero()[0])]).detach()
+        wanted = torch.stack([x - width / 2, y - height / 2, x + width / 2, y + height / 2])
+        torch.testing.assert_close(corners, wanted, atol=1e-3, rtol=0)
+
+
 HF = {
     "detr": "(num_queries=7, d_model=32, encoder_layers=1, decoder_layers=1, encoder_ffn_dim=32, decoder_ffn_dim=32, "
     "encoder_attention_heads=2, decoder_attention_heads=2, num_labels=5)",
@@ -139,18 +167,6 @@ def test_boxes_of_transformers_are_those_of_its_processor(kind):
             assert corners.tolist() == pytest.approx(
                 [x - width / 2, y - height / 2, x + width / 2, y + height / 2], abs=1e-3
             )
-
-
-def test_the_row_of_each_box_is_found_among_equal_ones_too():
-    generator = torch.Generator().manual_seed(0)
-    table = torch.randint(0, 5, (30, 4), generator=generator) / 5
-    rows = torch.randperm(30, generator=generator)
-    labels = torch.randint(0, 4, (30,), generator=generator)
-    found = nearest(table[rows, labels], labels, table)
-    assert torch.equal(table[found, labels], table[rows, labels])
-    for label in range(4):
-        own = found[labels == label].tolist()
-        assert len(own) == len(set(own))
 
 
 def found(*rows, least=0.25, best=None):

@@ -6,12 +6,11 @@ import captum.attr
 import numpy as np
 import pytest
 import torch
+from candidates import candidates
 from cases import thorough
 from planted import SMALL
 from torch import nn
 from torchvision.models import detection
-from torchvision.models.detection import FCOS, FasterRCNN
-from torchvision.ops.boxes import clip_boxes_to_image
 
 import fmapviz
 
@@ -36,34 +35,10 @@ class LogitOfBox(nn.Module):
         self.network, self.label, self.corners, self.alike = network, label, corners, 0
 
     def forward(self, batch):
-        images, _ = self.network.transform([*batch])
-        features = self.network.backbone(images.tensors)
-        features = {"0": features} if torch.is_tensor(features) else features
-        candidates = regions if isinstance(self.network, FasterRCNN) else anchors
-        logits, boxes = candidates(self.network, images, features, self.label)
-        (height, width), (full_height, full_width) = images.image_sizes[0], batch.shape[2:]
-        boxes = clip_boxes_to_image(boxes.detach(), (height, width)) * (
-            torch.tensor([full_width / width, full_height / height] * 2)
-        )
-        distances = (boxes - self.corners).abs().amax(1)
+        logits, _, boxes = candidates(self.network, batch)
+        distances = (boxes[:, self.label] - self.corners).abs().amax(1)
         self.alike = int((distances < 1e-3).sum())
-        return logits[None, distances.argmin()]
-
-
-def regions(network, images, features, label):
-    """Return the logit of a class and its box for each region of Faster R-CNN."""
-    heads = network.roi_heads
-    found, _ = network.rpn(images, features)
-    logits, moves = heads.box_predictor(heads.box_head(heads.box_roi_pool(features, found, images.image_sizes)))
-    return logits[:, label], heads.box_coder.decode(moves, found)[:, label]
-
-
-def anchors(network, images, features, label):
-    """Return the logit of a class and the box for each anchor."""
-    levels = [*features.values()]
-    output, (own,) = network.head(levels), network.anchor_generator(images, levels)
-    decode = network.box_coder.decode if isinstance(network, FCOS) else network.box_coder.decode_single
-    return output["cls_logits"][0, :, label], decode(output["bbox_regression"][0], own)
+        return logits[None, distances.argmin(), self.label]
 
 
 def finding(build, **options):
