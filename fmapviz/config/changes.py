@@ -14,6 +14,8 @@ from fmapviz.errors import RequestError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from torch import Tensor
+
 Baseline = Literal["mean", "blur", "black"]
 Off = Literal["zero", "mean"]
 _option = partial(option, panel=CHOOSE)
@@ -58,6 +60,17 @@ class Changes:
     def distance(self) -> int:
         """The distance of neighbouring patches, in pixels."""
         return max(1, self.patch // 2) if self.stride is None else self.stride
+
+
+@dataclass(frozen=True, kw_only=True)
+class GivenBaseline(Changes):
+    """Changes towards given values, which are on no command line and in no record.
+
+    Attributes:
+        values: What replaces pixels; prepared as the image, of its shape, or one that is expanded to it.
+    """
+
+    values: Tensor
 
 
 CHANGES = tuple(options_of(Changes))

@@ -7,31 +7,36 @@ from typing import TYPE_CHECKING
 import torch
 from torchvision.transforms.functional import gaussian_blur
 
+from fmapviz.config.changes import GivenBaseline
 from fmapviz.errors import RequestError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from fmapviz.config.changes import Changes
     from fmapviz.data import Preparation
 
 _BLUR = 0.05  # of the shorter side: the standard deviation
 
 
-def baseline_of(image: Tensor, kind: str, preparation: Preparation) -> Tensor:
+def baseline_of(image: Tensor, changes: Changes, preparation: Preparation) -> Tensor:
     """Return the baseline of an image.
 
     Args:
         image: Prepared, `(1, C, H, W)`, or `(1, C, T, H, W)` of a clip.
-        kind: `mean`, the colour that the preprocessing subtracts, or the mean of each channel over the image where it
-            subtracts none; `blur`, the image with a Gaussian of a twentieth of its shorter side; `black`.
+        changes: Its `baseline` is `mean`, the colour that the preprocessing subtracts, or the mean of each channel over the
+            image where it subtracts none; `blur`, the image with a Gaussian of a twentieth of its shorter side; or `black`.
         preparation: How it was prepared.
 
     Returns:
         Of the shape of the image.
 
     Raises:
-        RequestError: What black has become is unknown.
+        RequestError: What black has become is unknown; given values have another shape.
     """
+    if isinstance(changes, GivenBaseline):
+        return _given(changes.values, image)
+    kind = changes.baseline
     if kind == "blur":
         return _blurred(image)
     levels = _levels(image, preparation)
@@ -45,6 +50,17 @@ def baseline_of(image: Tensor, kind: str, preparation: Preparation) -> Tensor:
         return torch.zeros_like(image)
     axis = 2 if preparation.time_first and image.ndim == 5 else 1
     return image.mean([each for each in range(1, image.ndim) if each != axis], keepdim=True).expand_as(image)
+
+
+def _given(values: Tensor, image: Tensor) -> Tensor:
+    """Return given values in the shape of an image."""
+    try:
+        return values.to(image).expand_as(image)
+    except RuntimeError as error:
+        one = tuple(image.shape[1:])
+        message = f"the baseline has the shape {tuple(values.shape)}, and the image {one}"
+        hint = f"values of this shape, prepared as the image, or ({one[0]}, 1, 1) for a colour"
+        raise RequestError(message, hint=hint) from error
 
 
 def _levels(image: Tensor, preparation: Preparation) -> tuple[Tensor, Tensor] | None:

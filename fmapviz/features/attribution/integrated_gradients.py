@@ -37,7 +37,7 @@ def attribute(image: ImagePasses, preparation: Preparation, changes: Changes) ->
     Raises:
         AbsentError: The score does not depend on the input.
     """
-    baseline = baseline_of(image.image, changes.baseline, preparation)
+    baseline = baseline_of(image.image, changes, preparation)
     whole = integrate(image.image, lambda copy: image.gradient(copy)[0], baseline, steps=changes.steps)
     if whole is None:
         raise AbsentError(INDEPENDENT)

@@ -53,7 +53,7 @@ def attribute(image: ImagePasses, preparation: Preparation, changes: Changes) ->
             f"patch {changes.patch} is larger than the input, {height} x {width} pixels",
             hint=f"patch={max(1, side // 4)} fits",
         )
-    baseline = baseline_of(pixels, changes.baseline, preparation)
+    baseline = baseline_of(pixels, changes, preparation)
     found = occlude(pixels, image.scores, baseline, patch=changes.patch, stride=changes.distance)
     if not found.any():
         raise AbsentError("no patch changes its score: it does not depend on the input, or the input is the baseline")

@@ -42,7 +42,7 @@ def attribute(image: ImagePasses, preparation: Preparation, changes: Changes) ->
     Raises:
         AbsentError: The probability is zero, or the same, behind all masks.
     """
-    baseline = baseline_of(image.image, changes.baseline, preparation)
+    baseline = baseline_of(image.image, changes, preparation)
     extremes = [float("inf"), -float("inf")]
 
     def weights(copies: Iterable[Tensor]) -> Iterator[float]:

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fmapviz.config import Style, check_scores, check_type, explain_arguments, options_of
-from fmapviz.config.changes import Changes, check_changes
+from fmapviz.config.changes import Changes, GivenBaseline, check_changes
 from fmapviz.config.checks import check_number
 from fmapviz.core import registry
 from fmapviz.core.members import load
@@ -49,7 +49,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from numpy.typing import NDArray
-    from torch import Tensor
 
     from fmapviz.core.members import View
     from fmapviz.core.placement import InFile
@@ -139,7 +138,7 @@ def cam(
     confidence: float | None = None,
     patch: int = 32,
     stride: int | None = None,
-    baseline: str = "mean",
+    baseline: str | Tensor = "mean",
     steps: int = 32,
     samples: int | None = None,
     style: Style | None = None,
@@ -169,7 +168,8 @@ def cam(
         confidence: The lowest score of a detector's boxes; None: that of the network's own post-processing.
         patch: Side of the patches of `occlusion`; pixels of the input.
         stride: Distance of neighbouring patches of `occlusion`, by default half of `patch`; pixels.
-        baseline: What replaces pixels for `occlusion`, `integrated-gradients` and `rise`: `mean`, `blur` or `black`.
+        baseline: What replaces pixels for `occlusion`, `integrated-gradients` and `rise`: `mean`, `blur` or `black`; or
+            values `(C, H, W)` that are prepared as the images, `(C, 1, 1)` of a colour.
         steps: Of `integrated-gradients`.
         samples: Of `smoothgrad`, 32 by default, and of `rise`, 1000 by default.
         style: `colormap`, `alpha` and `gray_input` of the overlay.
@@ -199,7 +199,7 @@ def cam(
     check_type("output", output, str | int | None, hint="key or index of the class scores in what the model returns")
     check_scores(check_type("scores", scores, str | None, hint="such as 'sigmoid'"))
     check_type("style", style, Style | None, hint="such as Style(colormap='viridis')")
-    changes = _check_changes(Changes(patch=patch, stride=stride, baseline=baseline, steps=steps, samples=samples))
+    changes = _check_changes(Changes(patch=patch, stride=stride, steps=steps, samples=samples), baseline)
     made = make_batch(x, model)
     batch, model = made.values, made.model
     model = replace(model, module=unwrap(model.module))
@@ -270,12 +270,17 @@ def _check_confidence(confidence: object) -> float | None:
     return number
 
 
-def _check_changes(changes: Changes) -> Changes:
+def _check_changes(changes: Changes, baseline: str | Tensor) -> Changes:
+    """Return the changes with a baseline, by a word or by values."""
+    if not isinstance(baseline, Tensor):
+        changes = replace(changes, baseline=baseline)
     for name, option in options_of(Changes).items():
         kind = str if option.words else int | None if option.shown else int
         hint = "one of " + ", ".join(option.words) if option.words else f"such as {name}=8"
         check_type(name, getattr(changes, name), kind, hint=hint)
     check_changes(changes)
+    if isinstance(baseline, Tensor):
+        return GivenBaseline(**vars(changes) | {"baseline": "given values", "values": baseline})
     return changes
 
 

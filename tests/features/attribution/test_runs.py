@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -304,6 +306,29 @@ def test_the_baseline_black_is_that_of_the_preprocessing(samples):
         for kind in ("mean", "black", "blur")
     }
     assert len({each.numpy().tobytes() for each in found.values()}) == 3
+
+
+def test_a_given_baseline_replaces_pixels():
+    image, colour = pixels(), torch.tensor([0.5, -1.0, 2.0]).view(3, 1, 1)
+    for method in ("occlusion", "integrated-gradients", "rise"):
+        options = {"target": 1, "method": method, "patch": 8, "steps": 4, "samples": 8}
+        given, zeros = (
+            fmapviz.cam(Small(), image, baseline=each, **options).raw for each in (colour, torch.zeros(3, 24, 24))
+        )
+        assert torch.equal(zeros, fmapviz.cam(Small(), image, baseline=torch.zeros(1), **options).raw)
+        assert not torch.equal(given, zeros)
+    whole = {"target": 1, "method": "occlusion", "patch": 24, "baseline": colour}
+    network = Small().eval()
+    with torch.no_grad():
+        expected = (network(image) - network(colour.expand(1, 3, 24, 24)))[0, 1]
+    torch.testing.assert_close(fmapviz.cam(network, image, **whole).raw, expected.expand(1, 24, 24), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(3, 5, 5), (4, 1, 1), (24, 24, 3), (2, 3, 24, 24), (0, 24, 24)])
+@pytest.mark.parametrize("method", ["occlusion", *thorough("rise", "integrated-gradients")])
+def test_a_baseline_of_another_shape_is_refused(method, shape):
+    with pytest.raises(RequestError, match=re.escape(f"the baseline has the shape {shape}, and the image (3, 24, 24)")):
+        fmapviz.cam(Small(), pixels(), method=method, baseline=torch.zeros(shape), **FEW)
 
 
 @pytest.mark.parametrize("workers", [1, *thorough(3)])
