@@ -74,6 +74,12 @@ _BOX = re.compile(r"box(\d{1,4})", re.IGNORECASE)
 _NUMBER = r"\s*[-+]?\d{1,6}(?:\.\d{0,6})?\s*"
 _PLACED_BOX = re.compile(rf"box:({_NUMBER},{_NUMBER},{_NUMBER},{_NUMBER})(?=,|$)", re.IGNORECASE)
 _PIXEL = re.compile(r"([^,]*)@(\s*\d{1,6}\s*,\s*\d{1,6}\s*)(?=,|$)")
+# What begins like a place, in place of one, with as many numbers: in messages.
+_ILL_PLACED = re.compile(r"box:[^,]*(?:,[^,@:]*){0,3}|[^,]*@[^,]*(?:,[^,@:]*)?", re.IGNORECASE)
+_ILL_RANKED = re.compile(r"box[-+.\d\s]*", re.IGNORECASE)
+_FORM_OF_BOX = "box:LEFT,TOP,RIGHT,BOTTOM, in pixels of the upright picture"
+_FORM_OF_PIXEL = "CLASS@X,Y or @X,Y, in whole pixels of the upright picture"
+_ALL_BOXES = "a name or an index before *, for all its boxes"
 _FEW = 20  # names of classes that fit into a hint
 INDEX = re.compile(r"-?\d{1,9}")  # of a class; a negative one is refused
 
@@ -137,8 +143,8 @@ def _parts(text: str, classes: Sequence[str]) -> list[str]:
     parts, rest = list[str](), text.lstrip()
     while rest:
         part, _, after = rest.partition(",")
-        placed = None if _called(part.strip(), classes) else _PLACED_BOX.match(rest) or _PIXEL.match(rest)
-        if placed:
+        forms = () if _called(part.strip(), classes) else (_PLACED_BOX, _PIXEL, _ILL_PLACED)
+        if placed := next(filter(None, (form.match(rest) for form in forms)), None):
             part, after = placed[0], rest[placed.end() + 1 :]
         parts.append(part.strip())
         rest = after.lstrip()
@@ -157,10 +163,11 @@ def _read_one(text: str, classes: Sequence[str], outputs: int | None) -> list[Ta
     if placed := None if _called(text, classes) else _read_placed(text, classes, outputs):
         return [placed]
     if text.endswith("*") and not _called(text, classes):
-        (own,) = _read_one(text[:-1].strip(), classes, outputs)
-        if own.index is None:
-            raise RequestError(f"no such class: {quote(text)}", hint="a name or an index before *, for all its boxes")
-        return [replace(own, label=f"{own.label}*", every=True)]
+        name = text[:-1].strip()
+        found = _read_one(name, classes, outputs) if name else []
+        if len(found) != 1 or found[0].index is None:
+            raise RequestError(f"no such class: {quote(text)}", hint=_ALL_BOXES)
+        return [replace(found[0], label=f"{found[0].label}*", every=True)]
     if INDEX.fullmatch(text):
         index = int(text)
         if outputs and not 0 <= index < outputs:
@@ -169,6 +176,8 @@ def _read_one(text: str, classes: Sequence[str], outputs: int | None) -> list[Ta
         if index < 0 or (count and index >= count):
             raise RequestError(f"no such class: '{index}'", hint=f"from 0 to {count - 1}" if count else "from 0")
         return [TargetChoice(f"class{index}", None, index)]
+    if _ILL_RANKED.fullmatch(text) and not _called(text, classes) and not suggest(text, classes):
+        raise RequestError(f"not a box: {quote(text)}", hint=f"box1 is the one with the highest score; or {_FORM_OF_BOX}")
     return [_named(text, classes)]
 
 
@@ -177,9 +186,7 @@ def _read_placed(text: str, classes: Sequence[str], outputs: int | None) -> Targ
     if match := _PLACED_BOX.fullmatch(text):
         left, top, right, bottom = place = _numbers(match[1])
         if left >= right or top >= bottom:
-            raise RequestError(
-                f"no such box: {quote(text)}", hint="box:LEFT,TOP,RIGHT,BOTTOM, in pixels of the upright picture"
-            )
+            raise RequestError(f"an empty box: {quote(text)}", hint=f"LEFT below RIGHT and TOP below BOTTOM: {_FORM_OF_BOX}")
         return TargetChoice(f"box:{_shown(place)}", None, None, place=place)
     if match := _PIXEL.fullmatch(text):
         place, name = _numbers(match[2]), match[1].strip()
@@ -187,14 +194,12 @@ def _read_placed(text: str, classes: Sequence[str], outputs: int | None) -> Targ
             return TargetChoice(f"@{_shown(place)}", None, None, place=place)
         own = _read_one(name, classes, outputs)[0]
         if own.index is None or own.place or own.every:
-            raise RequestError(f"no such class: {quote(text)}", hint="a name or an index before @, or @X,Y alone")
+            raise RequestError(f"not a class at a pixel: {quote(text)}", hint=f"a name or an index before @: {_FORM_OF_PIXEL}")
         return replace(own, label=f"{own.label}@{_shown(place)}", place=place)
     if text.lower().startswith("box:"):
-        raise RequestError(f"no such box: {quote(text)}", hint="box:LEFT,TOP,RIGHT,BOTTOM, in pixels of the upright picture")
+        raise RequestError(f"not a box: {quote(text)}", hint=_FORM_OF_BOX)
     if "@" in text:
-        raise RequestError(
-            f"no such class: {quote(text)}", hint="a class at one pixel is CLASS@X,Y, in pixels of the upright picture"
-        )
+        raise RequestError(f"not a class at a pixel: {quote(text)}", hint=_FORM_OF_PIXEL)
     return None
 
 

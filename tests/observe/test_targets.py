@@ -120,6 +120,40 @@ def test_a_value_that_is_no_class_is_an_error(texts, message, hint):
     assert (str(caught.value), caught.value.hint) == (message, hint)
 
 
+BOX_FORM = "box:LEFT,TOP,RIGHT,BOTTOM, in pixels of the upright picture"
+PIXEL_FORM = "CLASS@X,Y or @X,Y, in whole pixels of the upright picture"
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "hint"),
+    [
+        *((text, f"not a box: '{text}'", BOX_FORM) for text in ("box:", "box:1,2,3", "box:a", "Box:1 2 3 4", "box:1,2,3,x")),
+        *((text, f"an empty box: '{text}'", f"LEFT below RIGHT and TOP below BOTTOM: {BOX_FORM}")
+          for text in ("box:5,5,5,5", "box:3,4,1,6")),
+        *((text, f"not a box: '{text}'", f"box1 is the one with the highest score; or {BOX_FORM}")
+          for text in ("box", "box1.5", "box-1", "box 1", "box99999")),
+        ("box0", "no such box: 'box0'", "ranks begin at box1"),
+        *((text, f"not a class at a pixel: '{text}'", PIXEL_FORM)
+          for text in ("person@12", "star@12", "star@", "@", "@a,b", "@1.5,2", "star@-1,5", "star@1 2")),
+        ("top1@3,4", "not a class at a pixel: 'top1@3,4'", f"a name or an index before @: {PIXEL_FORM}"),
+        *((text, f"no such class: '{text}'", "a name or an index before *, for all its boxes")
+          for text in ("*", " *", "box1*", "top1*", "top3*")),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("classes", [CLASSES, ()])
+@pytest.mark.parametrize("before", ["", "0,"])
+def test_an_ill_formed_place_is_named_whole_with_the_form_that_is_expected(text, message, hint, classes, before):
+    with pytest.raises(RequestError) as caught:
+        parse([before + text], classes)
+    assert (str(caught.value), caught.value.hint) == (message.replace("' ", "'"), hint)
+
+
+@pytest.mark.parametrize("name", ["box:1,2,3", "a@b", "box", "box1.5", "me@12", "*"])
+def test_a_class_is_named_like_an_ill_formed_place(name):
+    (choice,) = parse([name], [name, "box:"])
+    assert choice.index == 0
+
+
 def test_a_hint_names_no_thousand_classes():
     with pytest.raises(RequestError) as caught:
         parse(["xyz"], [f"{number}" for number in range(1000)])
