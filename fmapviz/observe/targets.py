@@ -194,7 +194,9 @@ def _read_placed(text: str, classes: Sequence[str], outputs: int | None) -> Targ
             return TargetChoice(f"@{_shown(place)}", None, None, place=place)
         own = _read_one(name, classes, outputs)[0]
         if own.index is None or own.place or own.every:
-            raise RequestError(f"not a class at a pixel: {quote(text)}", hint=f"a name or an index before @: {_FORM_OF_PIXEL}")
+            raise RequestError(
+                f"not a class at a pixel: {quote(text)}", hint=f"a name or an index before @: {_FORM_OF_PIXEL}"
+            )
         return replace(own, label=f"{own.label}@{_shown(place)}", place=place)
     if text.lower().startswith("box:"):
         raise RequestError(f"not a box: {quote(text)}", hint=_FORM_OF_BOX)

@@ -29,6 +29,7 @@ from fmapviz.features.cam.method import Method
 from fmapviz.features.cam.observer import CamObservation
 from fmapviz.images.seen import Seen
 from fmapviz.models.network import with_axes
+from fmapviz.observe.detectors import HEAD, feeds_of
 from fmapviz.observe.endings import Endings
 from fmapviz.observe.gradients import frozen, is_out_of_memory, recording
 from fmapviz.observe.hooks import describe_training, observe, undisturbed
@@ -159,7 +160,7 @@ def cam(
             segmentation `NAME@X,Y`, in pixels of the upright picture, or of a tensor. A list, or indices, has one
             for each image. `top3` is the third likeliest class alone; on the command line and in `visualize` all three.
         layer: A feature map's name, `layer4` or `layer1.0.relu#2`, or the module; `auto` takes the last layer whose output
-            is a map that the class depends on.
+            is a map that the class depends on; of a detector, as `head` does, the largest of the maps of what its head reads.
         method: `gradcam`, `gradcam++`, `layercam`, `hirescam`, `xgradcam`, `eigencam`, `cam` or `saliency`; or `occlusion`,
             `integrated-gradients`, `smoothgrad` or `rise`.
         output: Which part of what the model returns holds the class scores, a key or an index.
@@ -204,6 +205,7 @@ def cam(
     batch, model = made.values, made.model
     model = replace(model, module=unwrap(model.module))
     layer = _name_of(layer, model.module)
+    layer = _AUTO if layer == HEAD and feeds_of(model.module) else layer
     choice = _read_target(target, model.classes, images=len(batch))
     shown = findings_of(model)
     used = Method.of(view, [choice]) if isinstance(view, CamView) else None

@@ -204,8 +204,9 @@ def test_a_picture_without_any_of_the_targets_says_why_of_each(network, photo, t
 
 def test_a_named_layer_is_drawn_also_after_layers_were_chosen(network, photo):
     model = load_model(str(network))
-    shapes = {layer: fmapviz.cam(model, photo, target="box1", layer=layer) for layer in ("auto", *SCALES)}
-    assert [each.layer for each in shapes.values()] == ["fused", *SCALES]
+    shapes = {layer: fmapviz.cam(model, photo, target="box1", layer=layer) for layer in ("auto", "head", *SCALES)}
+    assert [each.layer for each in shapes.values()] == ["fused", "fused", *SCALES]
+    assert torch.equal(shapes["auto"].map, shapes["head"].map)
     assert shapes[SCALES[0]].raw.shape[1] == 2 * shapes[SCALES[1]].raw.shape[1]
 
 
