@@ -160,7 +160,7 @@ def cam(
             segmentation `NAME@X,Y`, in pixels of the upright picture, or of a tensor. A list, or indices, has one
             for each image. `top3` is the third likeliest class alone; on the command line and in `visualize` all three.
         layer: A feature map's name, `layer4` or `layer1.0.relu#2`, or the module; `auto` takes the last layer whose output
-            is a map that the class depends on; of a detector, as `head` does, the largest of the maps of what its head reads.
+            is a map that the class depends on; of a detector, like `head`, all that its head reads, fused.
         method: `gradcam`, `gradcam++`, `layercam`, `hirescam`, `xgradcam`, `eigencam`, `cam` or `saliency`; or `occlusion`,
             `integrated-gradients`, `smoothgrad` or `rise`.
         output: Which part of what the model returns holds the class scores, a key or an index.
