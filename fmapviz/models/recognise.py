@@ -1,4 +1,4 @@
-"""Recognise a network of torchvision, timm or transformers given in Python, and prepare images as its library does."""
+"""Recognise a network of a library given in Python, and prepare images as the library does."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from fmapviz.config import InputOptions
 from fmapviz.core import registry
 from fmapviz.images.preprocess import standard
 from fmapviz.models.network import BY_OPTIONS
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
-    from fmapviz.config import InputOptions
     from fmapviz.data import Preparation
 
 
@@ -28,12 +28,14 @@ class Known:
         assumption: The remaining assumption, for the user.
         forward: Calls the network with a batch; None: the network takes the batch itself.
         batches: Whether one forward pass may take several images.
+        classes: Names of the classes, where the network has some of its own.
     """
 
     preparation: Preparation
     assumption: str
     forward: Callable[[nn.Module, Tensor], object] | None = None
     batches: bool = True
+    classes: tuple[str, ...] = ()
 
 
 def recognise(network: nn.Module, preprocessing: InputOptions) -> Known | None:
@@ -45,7 +47,14 @@ def recognise(network: nn.Module, preprocessing: InputOptions) -> Known | None:
             return _of_timm(network, preprocessing)
         case "transformers":
             return _of_transformers(network, preprocessing)
+        case "ultralytics":
+            return _of_ultralytics(network, preprocessing)
     return None
+
+
+def recognise_outputs(network: nn.Module) -> Known | None:
+    """Return what a library says of the outputs of a network; None if it says nothing of them."""
+    return _of_ultralytics(network, InputOptions())
 
 
 def _of_torchvision(network: nn.Module, preprocessing: InputOptions) -> Known | None:
@@ -78,3 +87,10 @@ def _of_transformers(network: nn.Module, preprocessing: InputOptions) -> Known |
     preparation = standard(preprocessing, size=(sides[0], sides[1]), channels=channels)
     words = f"the image processor of the network is unknown: images are prepared by {preparation.description}"
     return Known(preparation, f"{words}; {BY_OPTIONS} replace it")
+
+
+def _of_ultralytics(network: nn.Module, preprocessing: InputOptions) -> Known | None:
+    if type(network).__module__ != "ultralytics.nn.tasks":  # a part of one
+        return None
+    live = import_module(registry.source("ultralytics").module).describe(network, preprocessing)
+    return Known(live.preparation, "; ".join(live.notices), live.forward, classes=live.classes)

@@ -30,7 +30,7 @@ _LISTS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 
 
 def unwrap(model: nn.Module) -> nn.Module:
-    """Return the network inside `torch.compile`, `DataParallel` and `DistributedDataParallel`.
+    """Return the network inside `torch.compile`, `DataParallel`, `DistributedDataParallel` and `ultralytics.YOLO`.
 
     The wrapped network shares its modules and parameters with the wrapper; the names of its layers are
     without `_orig_mod.` and `module.`.
@@ -53,7 +53,14 @@ def unwrap(model: nn.Module) -> nn.Module:
     inner = getattr(model, "_orig_mod", None)  # torch.compile
     if inner is None and isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
         inner = model.module
+    if inner is None and _is_of_ultralytics(model):
+        inner = model.model
     return unwrap(inner) if isinstance(inner, nn.Module) else model
+
+
+def _is_of_ultralytics(model: nn.Module) -> bool:
+    """Return True for `YOLO` and its kin, whose forward pass takes files and draws boxes."""
+    return any(f"{kind.__module__}.{kind.__qualname__}" == "ultralytics.engine.model.Model" for kind in type(model).__mro__)
 
 
 def _hint_for(model: object) -> str:

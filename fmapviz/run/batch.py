@@ -29,7 +29,7 @@ from fmapviz.models.network import (
     said_of_outputs,
     takes_volumes,
 )
-from fmapviz.models.recognise import recognise
+from fmapviz.models.recognise import recognise, recognise_outputs
 from fmapviz.models.weights.fit import LoadedWeights
 from fmapviz.observe.layers import unwrap
 
@@ -173,7 +173,8 @@ def describe_given(
         loaded, name=name, preprocessing=preprocessing, code=code, homes=homes, forward=known.forward if known else None
     )
     if known and not model.preparation.own:
-        return replace(model, preparation=known.preparation, batches=known.batches, assumption=known.assumption, own=True)
+        model = replace(model, preparation=known.preparation, batches=known.batches, assumption=known.assumption, own=True)
+        return replace(model, classes=known.classes or model.classes)
     if notice and (model.assumption or homes):
         assumption = f"{notice}; {model.assumption}" if model.assumption else notice
         return replace(model, assumption=assumption)
@@ -189,7 +190,10 @@ def _describe_outputs(network: nn.Module) -> Model:
         guess = f"the network's classes are of a library: what {homes[0].__name__} says of the outputs is taken"
     unknown = replace(_UNKNOWN, volume=takes_volumes(network))
     layout = find_layout(network, *homes)
-    return Model("", network, "", None, unknown, classes=classes, scores=scores, layout=layout, own=True, assumption=guess)
+    model = Model("", network, "", None, unknown, classes=classes, scores=scores, layout=layout, own=True, assumption=guess)
+    if known := recognise_outputs(network):
+        return replace(model, classes=known.classes, forward=known.forward or model.forward, assumption=known.assumption)
+    return model
 
 
 def _with_batch_axis(prepared: Tensor, preparation: Preparation) -> Tensor:

@@ -6,12 +6,12 @@ import os
 import re
 import sys
 from collections import OrderedDict
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from math import ceil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from PIL import Image
@@ -24,13 +24,13 @@ from fmapviz.images.preprocess import standard
 from fmapviz.models.initialization import read_seed
 from fmapviz.models.network import input_channels
 from fmapviz.models.sources.base import refused
-from fmapviz.models.sources.ultralytics_file import read_network
+from fmapviz.models.sources.ultralytics_file import read_names, read_network, read_size
 from fmapviz.models.weights.file import DAMAGED, digesting
 from fmapviz.models.weights.fit import LoadedWeights, load_weights
 from fmapviz.models.weights.stand_ins import Inert
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from fmapviz.config import InputOptions
     from fmapviz.data import Model, Preparation
@@ -62,10 +62,11 @@ os.environ.setdefault("YOLO_AUTOINSTALL", "false")
 os.environ.setdefault("YOLO_VERBOSE", "false")
 with unpatched():
     import ultralytics
-    from ultralytics.nn import tasks as _tasks  # noqa: F401  whose classes files name
+    from ultralytics.nn import tasks as _tasks
 
 
 _SIDE, _CLASSIFIED = 640, 224  # pixels
+_STRIDE, _LARGEST = 32, 1024  # of a network that has none, as of RT-DETR; the largest that is accepted, pixels
 _GREY = 114  # of the bars beside a picture, of 255
 _LEFT_OUT = object()
 _CONTAINERS = {dict, OrderedDict, list, tuple}
@@ -121,10 +122,53 @@ def _load_file(name: str, *, weights: str | Mapping[str, Any] | None, preprocess
         loaded = LoadedWeights(network, path.name, digest.result())
     else:
         loaded = load_weights(weights, lambda: network if read_seed(weights) is None else _reset(network))
-    preparation = _preparation(network, preprocessing, size=saved.size, classifies=saved.classifies)
+    said = _read_said(network, saved.names, saved.arguments, preprocessing)
+    preparation = _preparation(network, preprocessing, size=said.size, classifies=saved.classifies, path=path)
     model = loaded.as_model(name, preparation)
-    model = replace(model, classes=saved.classes or model.classes)
+    notices = (*model.notices, *(f"{quote(path)}: {notice}" for notice in said.notices))
+    model = replace(model, classes=said.classes or model.classes, notices=notices)
     return replace(model, forward=_call_classifier) if saved.classifies else model
+
+
+class Live(NamedTuple):
+    """A network that ultralytics has made in this process.
+
+    Attributes:
+        preparation: Its preprocessing.
+        classes: Their names, by index; empty if they are unknown.
+        forward: Calls it with a batch; None: it takes the batch itself.
+        notices: What of it is not used.
+    """
+
+    preparation: Preparation
+    classes: tuple[str, ...]
+    forward: Callable[[nn.Module, torch.Tensor], object] | None
+    notices: tuple[str, ...]
+
+
+def describe(network: nn.Module, preprocessing: InputOptions) -> Live:
+    """Describe a network in this process as a file of it."""
+    arguments = getattr(network, "args", None)
+    arguments = arguments if isinstance(arguments, dict) else getattr(arguments, "__dict__", None)
+    said = _read_said(network, getattr(network, "names", None), arguments, preprocessing)
+    classifies = isinstance(network, _tasks.ClassificationModel)
+    preparation = _preparation(network, preprocessing, size=said.size, classifies=classifies)
+    return Live(preparation, said.classes, _call_classifier if classifies else None, said.notices)
+
+
+class _Said(NamedTuple):
+    classes: tuple[str, ...]
+    size: tuple[int, int] | None
+    notices: tuple[str, ...]
+
+
+def _read_said(network: nn.Module, names: object, arguments: object, preprocessing: InputOptions) -> _Said:
+    """Return what is saved about a network, with notices about what of it is not used."""
+    last = getattr(network, "model", [None])[-1]
+    outputs = getattr(last, "nc", getattr(getattr(last, "linear", None), "out_features", None))
+    classes, unnamed = read_names(names, outputs=outputs if isinstance(outputs, int) else None)
+    size, unsized = read_size(arguments)
+    return _Said(classes, size, tuple(filter(None, (unnamed, "" if preprocessing.size else unsized))))
 
 
 def _call_classifier(network: nn.Module, batch: torch.Tensor) -> object:
@@ -134,15 +178,23 @@ def _call_classifier(network: nn.Module, batch: torch.Tensor) -> object:
 
 
 def _preparation(
-    network: nn.Module, preprocessing: InputOptions, *, size: tuple[int, int] | None, classifies: bool
+    network: nn.Module,
+    preprocessing: InputOptions,
+    *,
+    size: tuple[int, int] | None,
+    classifies: bool,
+    path: Path | None = None,
 ) -> Preparation:
     """Preprocess as ultralytics predicts: a classifier sees the middle of the picture, others all of it, with grey bars.
 
     The sides are multiples of the largest stride.
+
+    Raises:
+        WeightsError: The strides of the network are no numbers of pixels; `path` names the file.
     """
     height, width = sides_of(preprocessing) or size or ((_CLASSIFIED,) * 2 if classifies else (_SIDE,) * 2)
     if not classifies:
-        step = int(max(getattr(network, "stride", torch.tensor([32]))))
+        step = _largest_stride(network, path)
         height, width = (step * ceil(side / step) for side in (height, width))
         preprocessing = replace(preprocessing, fit=preprocessing.fit or "pad", size=(height, width))
     return standard(
@@ -153,6 +205,22 @@ def _preparation(
         channels=preprocessing.channels_in or input_channels(network),
         bars=_GREY / 255,
     )
+
+
+def _largest_stride(network: nn.Module, path: Path | None) -> int:
+    """Return the largest stride of a network, of which the head's count where the network's are missing; pixels.
+
+    Raises:
+        WeightsError: They are no whole numbers of pixels.
+    """
+    head = getattr(network, "model", [None])[-1]
+    given = next((found for owner in (network, head) if (found := getattr(owner, "stride", None)) is not None), _STRIDE)
+    with suppress(TypeError, ValueError, RuntimeError):
+        strides = torch.as_tensor(given, dtype=torch.float64).flatten().tolist()
+        if strides and all(1 <= stride <= _LARGEST and stride == int(stride) for stride in strides):
+            return int(max(strides))
+    of = "the network" if path is None else quote(path)
+    raise WeightsError(f"the strides of {of} are no numbers of pixels: {quote(given)}", hint="such as 8, 16 and 32")
 
 
 def _restore(saved: SavedNetwork, path: Path) -> nn.Module:

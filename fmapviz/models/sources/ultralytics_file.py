@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from fmapviz.core.words import counted
 from fmapviz.errors import WeightsError, first_few, quote
 from fmapviz.models.weights.errors import no_state
 from fmapviz.models.weights.read import read_content
@@ -24,6 +25,7 @@ _SAVED = re.compile(
     | pathlib\.(_local\.)?\w+Path | builtins\.getattr""",
     re.VERBOSE,
 )
+_LONGEST = 16384  # pixels, as of `InputOptions.size`
 _NETWORKS = "ultralytics.nn.tasks."
 _REPOSITORY = "models.yolo."  # of YOLOv5, whose files name its own modules
 
@@ -34,13 +36,13 @@ class SavedNetwork:
 
     Attributes:
         network: Stands for it; its state has its modules and tensors.
-        classes: Their names; empty if there are none.
-        size: Height and width of the images that it was trained with; None if unknown.
+        names: Of its classes, as they are saved.
+        arguments: Of its training.
     """
 
     network: Inert
-    classes: tuple[str, ...]
-    size: tuple[int, int] | None
+    names: object
+    arguments: object
 
     @property
     def classifies(self) -> bool:
@@ -78,15 +80,56 @@ def read_network(path: Path) -> SavedNetwork:
             hint="none of their code was run; the tensors alone are read with "
             f"ultralytics:ARCHITECTURE.yaml and weights={quote(path)}",
         )
-    return SavedNetwork(network, ordered_names(network.state.get("names")), _size_in(network.state.get("args")))
+    arguments = network.state.get("args")
+    arguments = arguments.state if isinstance(arguments, Inert) else arguments
+    return SavedNetwork(network, network.state.get("names"), arguments)
 
 
-def _size_in(arguments: object) -> tuple[int, int] | None:
-    """Return the size in the arguments of a training: a number, or height and width."""
-    known = arguments.state if isinstance(arguments, Inert) else arguments if isinstance(arguments, dict) else {}
-    match known.get("imgsz"):
-        case int(side) | [int(side)] if side > 0:
-            return side, side
-        case [int(height), int(width)] if height > 0 < width:
-            return height, width
-    return None
+def read_names(names: object, *, outputs: int | None) -> tuple[tuple[str, ...], str]:
+    """Return class names in the order of their indices, and a notice if they are not used.
+
+    Args:
+        names: As they are saved: a list, or a mapping from indices.
+        outputs: Number of classes of the network; None if it is unknown.
+
+    Example:
+        >>> read_names({0: "cat", 1: "dog"}, outputs=2)
+        (('cat', 'dog'), '')
+        >>> read_names(["cat"], outputs=2)[1]
+        '1 class name for 2 classes of the network: none is used, and classes are numbers'
+    """
+    found = ordered_names(names)
+    if found and outputs not in {None, len(found)}:
+        given = counted(len(found), "class name")
+        return (), f"{given} for {outputs} classes of the network: none is used, and classes are numbers"
+    if names and not found:
+        return (), f"the class names are not used: no texts by consecutive indices from 0, but {quote(names)}"
+    return found, ""
+
+
+def read_size(arguments: object) -> tuple[tuple[int, int] | None, str]:
+    """Return the size in the arguments of a training, and a notice if it is not used.
+
+    Args:
+        arguments: A mapping in which `imgsz` is a number of pixels, or height and width.
+
+    Returns:
+        Height and width; None if there are none, or none of 1 to 16384 pixels.
+
+    Example:
+        >>> read_size({"imgsz": [480, 640]}), read_size({})
+        (((480, 640), ''), (None, ''))
+        >>> read_size({"imgsz": "large"})[1]
+        "the size in the arguments of the training is not used: imgsz = 'large'"
+    """
+    given = arguments.get("imgsz") if isinstance(arguments, dict) else None
+    match [*given] if isinstance(given, list | tuple) else [given]:
+        case [int(side)] if _is_side(side):
+            return (side, side), ""
+        case [int(height), int(width)] if _is_side(height) and _is_side(width):
+            return (height, width), ""
+    return None, "" if given is None else f"the size in the arguments of the training is not used: imgsz = {quote(given)}"
+
+
+def _is_side(number: int) -> bool:
+    return number is not True and 0 < number <= _LONGEST

@@ -20,8 +20,10 @@ from yolo import CLASSES, TASKS, saved, tensors_in, train
 
 import fmapviz
 from fmapviz.config import InputOptions
-from fmapviz.errors import RequestError, WeightsError
+from fmapviz.errors import RequestError, WeightsError, quote
 from fmapviz.models.load import load_model, model_names, outline_model
+from fmapviz.models.recognise import recognise
+from fmapviz.run.batch import load_image, make_batch
 
 source = pytest.importorskip("fmapviz.models.sources.ultralytics")
 ultralytics, unpatched = source.ultralytics, source.unpatched
@@ -320,3 +322,94 @@ def test_other_packages_are_not_affected():
 
 def test_the_source_has_the_functions_of_the_protocol():
     check_protocol("ultralytics")
+
+
+@pytest.mark.parametrize(
+    ("names", "notice"),
+    [
+        ({0: "a", 1: "b"}, "2 class names for 3 classes of the network: none is used"),
+        (["a", "b", "c", "d"], "4 class names for 3 classes of the network: none is used"),
+        *thorough(
+            ({0: "a", 1: "b", 3: "c"}, "the class names are not used: no texts by consecutive indices from 0"),
+            ({0: "a", 1: 2, 2: "c"}, "the class names are not used: no texts by consecutive indices from 0"),
+            ("abc", "the class names are not used: no texts by consecutive indices from 0, but 'abc'"),
+        ),
+        (["a", "b", "c"], None),
+        (None, None),
+    ],
+)
+@pytest.mark.parametrize("name", ["yolov8n.yaml", *thorough("yolov8n-cls.yaml", "rtdetr-resnet50.yaml")])
+def test_class_names_that_do_not_fit_are_not_used_and_said(tmp_path, names, notice, name):
+    path = saved(tmp_path, name, lambda content: setattr(content["model"], "names", names), nc=3)
+    model = load_model(str(path))
+    assert model.classes == (tuple(names) if names and notice is None else ())
+    assert [each.startswith(f"'{path}': {notice}") for each in model.notices] == [True] * (notice is not None)
+
+
+@pytest.mark.parametrize("size", [-5, "640", *thorough(0, 320.5, [1, 2, 3], True, [96, 0], 10**9, ["96", 96])])
+def test_a_size_that_is_none_is_not_used_and_said(tmp_path, size):
+    path = saved(tmp_path, "yolov8n.yaml", lambda content: setattr(content["model"], "args", {"imgsz": size}))
+    model = load_model(str(path))
+    (notice,) = model.notices
+    assert notice == f"'{path}': the size in the arguments of the training is not used: imgsz = {quote(size)}"
+    assert "pad to 640x640" in model.preparation.description
+    assert not load_model(str(path), preprocessing=InputOptions(size=96)).notices  # it would not be used anyway
+
+
+@pytest.mark.parametrize("size", [96, *thorough([96], [96, 96], ((96, 96),), None)])
+def test_a_size_is_used_in_each_form_that_the_trainer_saves(tmp_path, size):
+    path = saved(tmp_path, "yolov8n.yaml", lambda content: setattr(content["model"], "args", {"imgsz": size}))
+    model = load_model(str(path))
+    assert not model.notices
+    assert f"pad to {'96x96' if size else '640x640'}" in model.preparation.description
+
+
+@pytest.mark.parametrize("stride", [None, *thorough(64, [8, 16, 64], torch.tensor([8.0, 16, 64]))])
+def test_missing_strides_are_those_of_the_head(tmp_path, stride):
+    path = saved(tmp_path, "yolov8n.yaml", lambda content: setattr(content["model"], "stride", stride))
+    preparation = load_model(str(path), preprocessing=InputOptions(size=70)).preparation
+    assert f"pad to {'96x96' if stride is None else '128x128'}" in preparation.description
+
+
+@pytest.mark.parametrize(
+    "stride", ["x", torch.tensor([float("nan")]), *thorough(0, [], -8.0, 1e9, [8, None], torch.zeros(3), 12.5, {})]
+)
+def test_strides_that_are_no_numbers_of_pixels_are_named(tmp_path, stride):
+    path = saved(tmp_path, "yolov8n.yaml", lambda content: setattr(content["model"], "stride", stride))
+    with pytest.raises(WeightsError, match=r"the strides of '.*best.pt' are no numbers of pixels"):
+        load_model(str(path))
+
+
+@pytest.mark.parametrize("name", ["yolov8n.yaml", "yolov8n-cls.yaml", *thorough("rtdetr-resnet50.yaml", "yolo26n.yaml")])
+@pytest.mark.parametrize("is_facade", [True, False])
+def test_a_network_in_this_process_is_described_as_its_file(tmp_path, name, is_facade):
+    path = saved(tmp_path, name, nc=len(CLASSES))
+    with unpatched():
+        facade = (ultralytics.RTDETR if name.startswith("rtdetr") else ultralytics.YOLO)(str(path))
+    facade.model.args["imgsz"] = 96  # a training saves it twice, the file of this test once
+    model, given = load_model(str(path)), facade if is_facade else facade.model
+    batch = load_image("sample_images/shapes/star.jpg", model)
+    assert torch.equal(load_image("sample_images/shapes/star.jpg", given), batch)
+    made = [make_batch(images, given).model for images in (batch, "sample_images/shapes/star.jpg")]
+    for own in made:
+        assert own.module is facade.model
+        assert own.classes == model.classes == CLASSES
+        assert not own.assumption
+        with torch.no_grad():
+            outputs = [next(tensors_in(each.forward(each.module.eval(), batch))) for each in (own, model)]
+        assert torch.equal(*outputs)
+
+
+def test_names_that_do_not_fit_a_network_in_this_process_are_said(tmp_path):
+    with unpatched():
+        facade = ultralytics.YOLO(str(saved(tmp_path, "yolov8n.yaml", nc=len(CLASSES))))
+    facade.model.names = {0: "one"}
+    facade.model.args = {"imgsz": "large"}
+    with pytest.warns(UserWarning, match=r"1 class name for 2 classes of the network: none is used.*imgsz = 'large'"):
+        made = make_batch(torch.zeros(1, 3, 64, 64), facade)
+    assert made.model.classes == ()
+
+
+def test_a_part_of_a_network_is_no_network_of_ultralytics(tmp_path):
+    network = load_model(str(saved(tmp_path, "yolov8n.yaml"))).module
+    assert recognise(network.model[0], InputOptions()) is None
