@@ -447,13 +447,13 @@ class Target:
 
 
 def percent(share: float) -> str:
-    """Return a share as text.
+    """Return a share as text, rounded from the four digits that are recorded: what is read again has the same text.
 
     Example:
         >>> percent(0.9871)
         '98.7 %'
     """
-    return f"{share:.1%}".replace("%", " %")
+    return f"{round(share, 4):.1%}".replace("%", " %")
 
 
 def _finite(number: float | None, *, digits: int | None = 4) -> float | None:

@@ -66,6 +66,16 @@ def legible(text: str) -> str:
     return text if text.isascii() and text.isprintable() else "".join(map(_transliterate, text))
 
 
+def has_glyphs(text: str) -> bool:
+    r"""Return True if the font has all characters of a text, or these without accents: `legible` escapes none.
+
+    Example:
+        >>> has_glyphs("Zo\u00eb"), has_glyphs("\u4f60\u597d")
+        (True, False)
+    """
+    return "\\" not in legible(text.replace("\\", ""))
+
+
 @lru_cache(maxsize=1024)  # the pictures of all images have the same labels
 def wrap(text: str, face: Typeface, width: int, *, lines: int = 1) -> tuple[Line, ...]:
     """Break a text into lines.

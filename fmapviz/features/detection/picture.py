@@ -11,9 +11,9 @@ import torch
 from PIL import Image, ImageDraw, ImageFont
 
 from fmapviz.core.drawings import Rendered
-from fmapviz.data import CustomContent, LayerResult
+from fmapviz.data import CustomContent, LayerResult, percent
 from fmapviz.draw.colormaps import table
-from fmapviz.draw.text import Typeface, legible, wrap
+from fmapviz.draw.text import Typeface, has_glyphs, wrap
 from fmapviz.errors import RequestError
 from fmapviz.observe.class_scores import Head
 from fmapviz.observe.score_reader import ScoreReader
@@ -38,6 +38,7 @@ VIEW = "boxes"
 _LINE, _MARGIN, _TEXT = 2, 3, 12  # width of lines, margin beside words and font size, pixels
 _SMALLEST, _LETTERS = 8, 16  # font size in small pictures: at least, and letters of such a height beside each other
 _LISTED = 8  # boxes whose class and score are listed in words
+_NUMBERED = "pictures of boxes have the indices of classes whose names are not of Latin letters; predictions have the names"
 _STEP = 0.618034  # of hues: neighbouring classes differ most
 
 
@@ -49,13 +50,15 @@ class BoxedInput(CustomContent):
         corners: Left, top, right and bottom of each in pixels of the preprocessed input, the highest score first,
             float32 `(B, 4)`.
         labels: Class of each.
-        texts: Class and score of each, in words.
+        names: Of the class of each.
+        scores: Of each, in words.
         reason: Why there are none.
     """
 
     corners: NDArray[np.float32]
     labels: tuple[int, ...]
-    texts: tuple[str, ...]
+    names: tuple[str, ...]
+    scores: tuple[str, ...]
     reason: str
 
     def render(self, _layer: LayerResult, seen: NDArray[np.uint8], style: Style, /) -> Rendered:
@@ -64,8 +67,9 @@ class BoxedInput(CustomContent):
 
     def describe(self, _layer: LayerResult, _style: Style, /) -> dict[str, str | None]:
         """See `CustomContent`."""
-        found = "; ".join(f"{number}: {text}" for number, text in enumerate(self.texts[:_LISTED], 1))
-        found += f"; and {len(self.texts) - _LISTED} more" if len(self.texts) > _LISTED else ""
+        rows = [*zip(range(1, _LISTED + 1), self.names, self.scores, strict=False)]
+        found = "; ".join(f"{number}: {name} {score}" for number, name, score in rows)
+        found += f"; and {len(self.names) - _LISTED} more" if len(self.names) > _LISTED else ""
         return {"Scaling": "the input as the network saw it", "Boxes": found or self.reason}
 
 
@@ -121,6 +125,9 @@ class BoxObserver(PassObserver):
         contents = [self._content(each, scores.names) for each in scores.boxes]
         for image, boxed in enumerate(contents):
             current.results.notify_once(image, boxed.reason)
+        is_numbered = any(not has_glyphs(name) for boxed in contents for name in boxed.names)
+        if is_numbered and _NUMBERED not in current.results.remarks:
+            current.results.remarks.append(_NUMBERED)
         layer = LayerResult("", "", call=1, index=0, shape=tuple(record.pixels.shape[1:]))
         content = BatchContent(lambda number: contents[int(number)], {"number": torch.arange(record.images)})
         current.results.layers.append(LayerBatch(record.images, layer, drawings={VIEW: content}))
@@ -128,16 +135,17 @@ class BoxObserver(PassObserver):
     def _content(self, found: Boxes, names: Sequence[str]) -> BoxedInput:
         assert found.corners is not None
         labels = tuple(found.labels.tolist())
-        words = (names[label] if label < len(names) else f"class {label}" for label in labels)
-        texts = (f"{word} {score:.2f}" for word, score in zip(words, found.scores.tolist(), strict=True))
-        return BoxedInput(found.corners.cpu().numpy().astype(np.float32), labels, tuple(texts), found.why_none())
+        words = tuple(names[label] if label < len(names) else f"class {label}" for label in labels)
+        scores = tuple(map(percent, found.scores.tolist()))
+        return BoxedInput(found.corners.cpu().numpy().astype(np.float32), labels, words, scores, found.why_none())
 
 
 def draw_boxes(found: BoxedInput, seen: NDArray[np.uint8], *, scale: int, text_size: int) -> NDArray[np.uint8]:
-    """Draw boxes, the best one last, with class and score of each beside it.
+    """Draw boxes, the best one last, with number, class and score of each beside it.
 
-    Labels are placed in the order of the scores: above, below or inside of their boxes, where they cover the fewest pixels
-    of other labels and of other boxes. In a small picture letters are smaller, and long names are elided.
+    The font has Latin letters only: a class with a name of others has its index. Labels are placed in the order of the
+    scores: above, below or inside of their boxes, where they cover the fewest pixels of other labels and of other boxes. In
+    a small picture letters are smaller, and long names are elided.
 
     Args:
         found: The boxes.
@@ -152,7 +160,9 @@ def draw_boxes(found: BoxedInput, seen: NDArray[np.uint8], *, scale: int, text_s
     page = Image.fromarray(coloured.repeat(scale, 0).repeat(scale, 1))
     drawing, face = ImageDraw.Draw(page), Typeface(min(text_size, max(_SMALLEST, page.width // _LETTERS)), 0)
     corners = (scale * found.corners).round().astype(int)
-    labels = _labels(corners, found.texts, page.size, face)
+    names = [name if has_glyphs(name) else f"class {label}" for name, label in zip(found.names, found.labels, strict=True)]
+    texts = [(f"{number} ", *text) for number, text in enumerate(zip(names, found.scores, strict=True), 1)]
+    labels = _labels(corners, texts, page.size, face)
     for (left, top, right, bottom), label in reversed([*zip(corners.tolist(), found.labels, strict=True)]):
         outline = (left, top, max(left, right), max(top, bottom))
         drawing.rectangle(outline, outline=_colours(label)[0], width=_LINE * scale)
@@ -164,16 +174,24 @@ def draw_boxes(found: BoxedInput, seen: NDArray[np.uint8], *, scale: int, text_s
 
 
 def _labels(
-    corners: NDArray[np.int64], texts: Sequence[str], size: tuple[int, int], face: Typeface
+    corners: NDArray[np.int64], texts: Sequence[tuple[str, str, str]], size: tuple[int, int], face: Typeface
 ) -> list[tuple[str, tuple[int, int, int, int]]]:
-    """Return the words of each label, and its left, top, right and bottom, within a picture of a width and height."""
+    """Return the words of each label, and its left, top, right and bottom, within a picture of a width and height.
+
+    Args:
+        corners: Of the boxes, `(B, 4)`.
+        texts: Number, name and score of each.
+        size: Width and height of the picture.
+        face: Of the labels.
+    """
     labels, taken = [], np.empty((0, 4), int)
-    for number, (text, (left, top, right, bottom)) in enumerate(zip(texts, corners.tolist(), strict=True)):
-        name, _, score = text.rpartition(" ")
-        room = max(right - left, 2 * size[0] // 3) - 2 * _MARGIN - face.width(f" {score}")
-        words = " ".join([*(line for line, _ in wrap(name, face, max(1, room))), legible(score)])
+    for position, ((number, name, score), (left, top, right, bottom)) in enumerate(
+        zip(texts, corners.tolist(), strict=True)
+    ):
+        room = max(right - left, 2 * size[0] // 3) - 2 * _MARGIN - face.width(f"{number} {score}")
+        words = number + " ".join([*(line for line, _ in wrap(name, face, max(1, room))), score])
         width, height = round(_font(face.size).getlength(words)) + 2 * _MARGIN, face.leading
-        others = np.delete(corners, number, 0)
+        others = np.delete(corners, position, 0)
         places = [
             _within((x, y, x + width, y + height), size)
             for y in (top - height, bottom, top, bottom - height)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from image_files import pixels_of, save_pixels
+from PIL import Image
 from torch import nn
 
 import fmapviz
 from fmapviz.config import InputOptions
+from fmapviz.data import Prediction, Target, percent
 from fmapviz.errors import RequestError
 from fmapviz.features.detection.picture import BoxedInput, draw_boxes
 
@@ -76,7 +79,7 @@ def test_a_planted_object_is_boxed_in_picture_predictions_and_record(photo, tmp_
 def test_boxes_of_any_place_are_drawn_within_the_picture(scale):
     seen = np.zeros((40, 50), np.uint8)
     corners = np.float32([[-20, -5, 10, 20], [45, 30, 90, 80], [10, 10, 10, 10], [60, 60, 70, 70], [5, 5, 2, 2]])
-    found = BoxedInput(corners, (0, 1, 2, 3, 4), ("a", "b" * 90, "c", "é\n", ""), "")
+    found = BoxedInput(corners, (0, 1, 2, 3, 4), ("a", "b" * 90, "c", "é\n", ""), ("9.9 %",) * 5, "")
     drawn = draw_boxes(found, seen, scale=scale, text_size=12)
     assert drawn.shape == (40 * scale, 50 * scale, 3)
     assert drawn[19 * scale, 5 * scale].any()
@@ -91,7 +94,7 @@ def drawn_of(seen, *boxes):
     """Draw boxes, each with the class of its position and a name."""
     corners, names = zip(*boxes, strict=True)
     labels = tuple(range(len(boxes)))
-    found = BoxedInput(np.float32(corners), labels, tuple(f"{name} 0.50" for name in names), "")
+    found = BoxedInput(np.float32(corners), labels, names, ("50.0 %",) * len(names), "")
     return draw_boxes(found, seen, scale=1, text_size=12)
 
 
@@ -116,3 +119,39 @@ def test_long_names_are_elided_and_letters_of_small_pictures_are_smaller():
     assert long[:30].any(0).sum() > short[:30].any(0).sum()
     large = drawn_of(np.zeros((400, 400), np.uint8), (box, "cat")).any(2)
     assert large[:30].any(1).sum() > short[:30].any(1).sum()
+
+
+class Named(Planted):
+    """Finds what `Planted` does, as a class whose name is not of Latin letters."""
+
+    classes = ("none", "人")
+
+
+def test_a_class_of_other_letters_has_its_index_in_the_picture_and_its_name_in_words(photo, tmp_path):
+    run = fmapviz.visualize(Named(), photo, out=tmp_path, views="boxes", to="png", preprocessing=AS_IT_IS)
+    (picture,) = run.directory.rglob("*boxes*.png")
+    with Image.open(picture) as drawn:
+        assert drawn.text["Boxes"].startswith("1: 人 ")
+    assert [notice for notice in run.notices if "not of Latin letters" in notice]
+
+
+def test_the_number_of_each_box_is_in_the_picture():
+    corners, seen = np.float32([[10, 60, 90, 150], [110, 60, 190, 150]]), np.zeros((200, 200, 3), np.uint8)
+
+    def labels_of(*names):
+        drawn = draw_boxes(BoxedInput(corners, (1, 1), names, ("9.9 %",) * 2, ""), seen, scale=1, text_size=12)
+        return drawn[40:60, 10:90], drawn[40:60, 110:190]
+
+    first, second = labels_of("dog", "dog")
+    assert first.any()
+    assert not np.array_equal(first, second)
+    assert np.array_equal(second, labels_of("cat", "dog")[1])
+    assert np.array_equal(second, labels_of("dog", "人")[1]) is False
+    assert np.array_equal(labels_of("dog", "class 1"), labels_of("dog", "人"))  # which the font lacks
+
+
+@pytest.mark.parametrize("score", [0.28449, 0.98746, 0.5, 1.0, 0.00004])
+def test_a_recorded_score_has_the_same_text(score):
+    prediction = Prediction(0, "dog", score, probability=score, kind="softmax")
+    assert str(prediction) == str(replace(prediction, score=prediction.record["score"]))
+    assert percent(prediction.record["probability"]) in Target("top1", 0, "dog", 1.0, probability=score).caption
