@@ -310,7 +310,7 @@ def add_caption(box: Box, text: str, look: Lettering = _PLAIN) -> Box:
 
     Args:
         box: The picture.
-        text: Wrapped into up to three lines, then elided in the middle.
+        text: Each line of it is wrapped into up to three, then elided in the middle.
         look: Of the text.
 
     Returns:
@@ -323,7 +323,8 @@ def add_caption(box: Box, text: str, look: Lettering = _PLAIN) -> Box:
         (250, 224)
     """
     room = max(box.width, look.scaled(_LOWEST)) - 2 * _MARGIN
-    return column([box, set_lines(wrap(text, look.dim, room, lines=3)).padded(_MARGIN)])
+    wrapped = [line for part in text.split("\n") for line in wrap(part, look.dim, room, lines=3)]
+    return column([box, set_lines(wrapped).padded(_MARGIN)])
 
 
 def _ends(look: Lettering) -> int:

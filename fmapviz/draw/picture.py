@@ -150,7 +150,7 @@ def make_picture(
         rendered = _render(layer, content, picture, style)
         caption = ""
         if layer.target and isinstance(content, HeatMap):
-            caption = "; ".join(filter(None, (layer.target.caption, content.note)))
+            caption = "\n".join(filter(None, (" ".join(layer.target.caption.split()), content.note)))
         lines = header_of(layer, drawing, facts, info) if style.labels else []
         framing = partial(frame, rendered, content, style, lines, picture, caption=caption)
         framed, palette = framing(), rendered.palette

@@ -15,8 +15,9 @@ from fmapviz.core.drawings import Tiles
 from fmapviz.draw import bars, labels
 from fmapviz.draw.grid import lay_out, measure
 from fmapviz.draw.labels import number_rows, number_tiles
-from fmapviz.draw.layout import BLACK, draw
+from fmapviz.draw.layout import BLACK, Box, draw
 from fmapviz.draw.layout import picture as box_of
+from fmapviz.draw.text import TextLine
 from fmapviz.errors import RequestError
 from fmapviz.run.tile import tile
 
@@ -341,3 +342,18 @@ def test_an_empty_header_adds_nothing(lines):
     picture = random(10, 20)
     framed = add_header(picture, lines)
     assert framed is picture  # copied only if anything is added
+
+
+def texts_in(box):
+    for part, _, _ in box.parts:
+        if isinstance(part, Box):
+            yield from texts_in(part)
+        elif isinstance(part, TextLine):
+            yield part.text
+
+
+def test_each_line_of_a_caption_has_lines_of_its_own_in_a_narrow_picture():
+    target, note = "star, top1: 99.8 %, logit 4.826", "sum 4.937, rise 4.826, gap 0.11"
+    captioned = labels.add_caption(box_of(np.zeros((96, 96), np.uint8)), f"{target}\n{note}")
+    assert captioned.width == 96
+    assert " ".join(texts_in(captioned)) == f"{target} {note}"

@@ -46,7 +46,7 @@ def attribute(image: ImagePasses, preparation: Preparation, changes: Changes) ->
     if not there:
         return found.float(), "the baseline has no such box"
     total, rise = float(found.sum()), score - before
-    return found.float(), f"sum {total:.4g}, score {rise:+.4g} from the baseline, gap {total - rise:.2g}"
+    return found.float(), f"sum {total:.4g}, rise {rise:.4g}, gap {total - rise:.2g}"
 
 
 def integrate(image: Tensor, gradient: Callable[[Tensor], Tensor | None], baseline: Tensor, *, steps: int) -> Tensor | None:
