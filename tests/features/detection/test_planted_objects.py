@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 from cases import thorough
-from planted import CORNERS, SMALL, is_at, scene, trained
-from torchvision.ops import box_iou
+from extras import needs
+from planted import CORNERS, SIDE, SMALL, is_at, scene, trained
+from torchvision.ops import box_convert, box_iou
 
 import fmapviz
 
@@ -23,3 +24,18 @@ def test_box_and_heat_map_are_where_the_object_is(name):
             (found,) = network([pixels])
         assert box_iou(found["boxes"][:1], truth).item() > 0.4, corner
         assert is_at(fmapviz.cam(network, pixels[None], target="box1", method="layercam").map[0], truth[0]), corner
+
+
+# Its attention is random: class activation maps are largest at places that it prefers, also beside the square.
+@needs("transformers", "hf")
+def test_box_and_occlusion_of_detr_are_where_the_object_is():
+    from tiny_detr import planted_detr
+
+    network, rng = planted_detr(), np.random.default_rng(1)
+    for corner in CORNERS:
+        pixels, truth = scene(rng, corner)
+        with torch.no_grad():
+            places = network(pixels[None]).pred_boxes[0]
+        assert box_iou(SIDE * box_convert(places, "cxcywh", "xyxy"), truth).item() > 0.4, corner
+        found = fmapviz.cam(network, pixels[None], target="box1", method="occlusion", patch=24, stride=12)
+        assert is_at(found.map[0], truth[0]), corner
