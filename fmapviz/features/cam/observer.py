@@ -191,13 +191,14 @@ class CamObserver(PassObserver):
         assert scores
         scales = [point for point in find_maps(record, scores) if point.layer.name in self._feeds][::-1]
         chosen, is_certain = Chosen(scales=tuple(point.name for point in scales)), True
-        if any(method.sheet or not (method.exact or scales) for method in methods):
+        if not scales and any(not method.exact for method in methods):
             last = find_last(record, scores, indices)
             chosen, is_certain = replace(chosen, layer=last.point.name), last.certain
             record.known[last.point.identity, tuple(indices)] = last.gradient
         if any(method.sheet for method in methods):
             maps = [point for point in find_maps(record, scores) if point.edge is not None][::-1]
-            maps = maps[: [point.name for point in maps].index(chosen.layer) + 1]
+            ends = {*chosen.scales} or {chosen.layer}  # of a detector: its head has layers of distances, and of other scales
+            maps = maps[: max(at for at, point in enumerate(maps) if point.name in ends) + 1]
             rows = choose_rows([point for point in maps if point.intact or point is maps[-1]], record)
             chosen = replace(chosen, rows=tuple(point.name for point in rows))
         if self.pooling:
@@ -305,7 +306,7 @@ class CamObserver(PassObserver):
             if gradient is None:
                 results.note([view], point.name, point.why_no_gradient())
                 return None
-            if self._is_fused(view):  # another one may have found the box, and in each image another
+            if self._has_scales:  # another one may have found the box, and in each image another
                 alive = gradient.flatten(1).any(1).tolist()
                 targets = [target if flows else None for target, flows in zip(targets, alive, strict=True)]
             captured["gradients"] = record.maps(point, gradient)
@@ -329,7 +330,12 @@ class CamObserver(PassObserver):
 
     def _is_fused(self, view: str) -> bool:
         """Return True if the layers of a view are the scales of a detector."""
-        return self.automatic and bool(self._chosen.scales) and not self.of_layers[view].sheet
+        return self._has_scales and not self.of_layers[view].sheet
+
+    @property
+    def _has_scales(self) -> bool:
+        """True if layers are chosen by the scales of a detector."""
+        return self.automatic and bool(self._chosen.scales)
 
     def _draw_pixels(self, current: ClassPass, view: str, targets: Targets) -> None:
         gradient, results = current.gradients.get(id(self._pixels)), current.results

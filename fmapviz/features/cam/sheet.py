@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from fmapviz.draw.facts import shape_of
@@ -12,22 +13,33 @@ if TYPE_CHECKING:
     from fmapviz.draw.picture import Composed, Sheet
 
 
+_ABSENT = {"boxes": "the box does not depend on this layer"}  # by the kind of the target
+_UNDRAWN = "no map: see the notices"
+
+
 def compose(sheet: Sheet) -> Composed:
     """Compose a table of layers and classes; see `fmapviz.views.base`."""
     cells, style = sheet.cells, sheet.style
     rows = {layer.layer: shape_of(layer) for layer, _ in cells}
     targets = {layer.target.label: layer.target for layer, _ in cells if layer.target}
     maps = {(layer.layer, layer.target.label): (heat, layer.centres) for layer, heat in cells if layer.target}
+    titles = Counter(target.title for target in targets.values())
+    columns = [
+        f"{target.title}{f', {label}' if titles[target.title] > 1 else ''}\n{target.short}"
+        for label, target in targets.items()
+    ]
     pixels = draw_sheet(
         [
             [
-                draw_heat_map(heat, sheet.seen.picture, style, centres) if heat else "no map: see the notices"
-                for heat, centres in (maps.get((row, label), (None, None)) for label in targets)
+                draw_heat_map(heat, sheet.seen.picture, style, centres) if heat else _ABSENT.get(target.kind, _UNDRAWN)
+                for target, (heat, centres) in (
+                    (each, maps.get((row, label), (None, None))) for label, each in targets.items()
+                )
             ]
             for row in rows
         ],
         rows=[f"{row}\n{shape}" for row, shape in rows.items()],
-        columns=[f"{target.title}\n{target.short}" for target in targets.values()],
+        columns=columns,
         title=sheet.title,
         note="Grad-CAM of each layer (rows) for each class (columns), without negative values. "
         "Each cell is scaled from its minimum to its maximum.",

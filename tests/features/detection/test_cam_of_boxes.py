@@ -154,6 +154,21 @@ def test_nothing_found_names_the_threshold_that_shows_something(photo, tmp_path)
     assert (again.done, again.failed) == (1, 0)
 
 
+@pytest.mark.parametrize("targets", ["box1", *thorough(",".join(BOXES))])
+def test_rows_of_a_sheet_are_what_a_box_depends_on_before_the_head(network, photo, tmp_path, targets):
+    run = fmapviz.visualize(str(network), photo, out=tmp_path, views="gradcam,sheet", targets=targets, to="png")
+    (sheet,) = run.directory.rglob("sheet.png")
+    with Image.open(sheet) as drawn:
+        rows, columns = (drawn.text[fact].removesuffix(" (chosen automatically)") for fact in ("Rows", "Columns"))
+    rows = rows.split(", ")
+    scales = {scale for scale in SCALES if [*run.directory.rglob(f"*{scale}.box*.gradcam.png")]}
+    assert scales == {*rows} & {*SCALES}
+    assert {"model.0", *scales} <= {*rows}
+    assert all(int(row.split(".")[1]) <= 22 for row in rows)
+    assert len(columns.split("; ")) == len(targets.split(","))
+    assert not any("nothing to see" in notice for notice in run.notices)
+
+
 @pytest.mark.parametrize("name", [*thorough("yolo26n.yaml", "yolov8n.yaml", "rtdetr-resnet50.yaml")])
 def test_the_scales_are_what_the_head_reads(name):
     model = load_model(f"ultralytics:{name}")
