@@ -56,7 +56,7 @@ def read_network(path: Path) -> SavedNetwork:
     Raises:
         WeightsError: The file does not exist, is damaged, has none, or has objects that the trainer does not save.
     """
-    content, _, names = read_content(path)
+    content, _, names = read_content(path, single=True)
     saved = content if isinstance(content, dict) else {}
     network = next((each for each in (saved.get("ema"), saved.get("model"), content) if isinstance(each, Inert)), None)
     if network is not None and network.spelling.startswith(_REPOSITORY):

@@ -133,8 +133,12 @@ def read_given(weights: Mapping[str, Any]) -> Checkpoint:  # Any: see `find_stat
     )
 
 
-def read_content(path: Path) -> tuple[Any, dict[str, str], tuple[str, ...]]:
+def read_content(path: Path, *, single: bool = False) -> tuple[Any, dict[str, str], tuple[str, ...]]:
     """Read all that a file has, with stand-ins for Python objects.
+
+    Args:
+        path: The file.
+        single: Whether values of half precision may be returned in single precision, which is faster; see `read_archive`.
 
     Returns:
         The content, a safetensors file's metadata, and the names of the Python objects that stand-ins replace.
@@ -153,7 +157,7 @@ def read_content(path: Path) -> tuple[Any, dict[str, str], tuple[str, ...]]:
                 return tensors, dict(file.metadata() or {}), ()
         with _one_at_a_time, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about old formats
-            content, ignored = _read_pickle(path)
+            content, ignored = _read_pickle(path, single=single)
             return content, {}, ignored
     except WeightsError:
         raise
@@ -183,11 +187,11 @@ def _json_values(header: dict[str, str]) -> Iterator[tuple[str, object]]:
             yield key, json.loads(value)
 
 
-def _read_pickle(path: Path) -> tuple[Any, tuple[str, ...]]:
+def _read_pickle(path: Path, *, single: bool) -> tuple[Any, tuple[str, ...]]:
     is_archive = zipfile.is_zipfile(path)
     if is_archive:
         try:
-            return read_archive(path)
+            return read_archive(path, single=single)
         except CallError as error:
             raise python_objects(path, error.shown) from error
         except Exception:  # noqa: BLE001, S110  PyTorch reads what is unusual; what is damaged is refused below

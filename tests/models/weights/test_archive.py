@@ -186,3 +186,18 @@ def test_a_changed_byte_is_noticed_or_changes_nothing(seed, tmp_path):
         except WeightsError:
             continue
         assert all(torch.equal(read[key], state[key]) for key in state if not key.endswith("tracked"))
+
+
+def test_half_precision_is_returned_in_single_precision_on_request(tmp_path):
+    halves = [torch.randn(size).half() for size in (7, 3, 300, 3)]
+    shared = torch.arange(12.0).half()
+    content = {"halves": halves, "turned": shared.view(3, 4).mT, "part": shared[4:9], "double": torch.ones(2).double()}
+    torch.save(content, tmp_path / "half.pt")
+    read, _ = read_archive(tmp_path / "half.pt", single=True)
+    assert [each.dtype for each in read["halves"]] == [torch.float32] * 4
+    for found, half in zip(read["halves"], halves, strict=True):
+        assert torch.equal(found, half.float())
+    assert torch.equal(read["turned"], content["turned"].float())
+    assert torch.equal(read["part"], content["part"].float())
+    assert read["turned"].untyped_storage().data_ptr() == read["part"].untyped_storage().data_ptr()
+    assert read["double"].dtype == torch.float64
