@@ -62,6 +62,26 @@ def heat_and_ends(
     return heat, low.flatten(), (low + rise * span).flatten()
 
 
+def enlarge(raw: Tensor, size: Size, centres: Centres | None = None) -> Tensor:
+    """Enlarge maps bilinearly, with their signs.
+
+    Args:
+        raw: `(N, h, w)`, any floating type, any range; NaN and infinite values count as 0.
+        size: Height and width of the input, pixels.
+        centres: Where the values lie in the input; None: they span it. Where no position sees it, the map is zero.
+
+    Returns:
+        float32 `(N, H, W)`, within the range of `raw`.
+
+    Example:
+        >>> enlarge(torch.tensor([[[-1.0, 3.0]]]), (1, 4))
+        tensor([[[-1.,  0.,  2.,  3.]]])
+    """
+    enlarged, _ = _enlarge(raw.float().nan_to_num(nan=0, posinf=0, neginf=0), size, smooth=True, centres=centres)
+    unseen = centres.unseen(size) if centres else None
+    return enlarged if unseen is None else enlarged.masked_fill(torch.from_numpy(unseen).to(enlarged.device), 0)
+
+
 def stretch(
     raw: Tensor,
     size: Size,

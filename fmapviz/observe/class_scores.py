@@ -16,7 +16,7 @@ from fmapviz.observe.boxes import Boxes, boxes_in
 from fmapviz.observe.detectors import detected_classes, find_detector, is_detection
 from fmapviz.observe.endings import SOFT, Ending
 from fmapviz.observe.outputs import no_scores, part_of, scores_in, tensors
-from fmapviz.observe.targets import BoxTarget, PixelTarget
+from fmapviz.observe.targets import BoxTarget, PixelsTarget, PixelTarget
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from fmapviz.data import Model
 Kind = Literal["softmax", "sigmoid", "ordinal", "value", "boxes"]
 Given = Literal["logit", "probability", "logarithm"]  # what the network returns
-Index = int | BoxTarget | PixelTarget  # of a class in an image, or some of its boxes, or of its pixels
+Index = int | BoxTarget | PixelTarget | PixelsTarget  # of a class in an image, or some of its boxes, or of its pixels
 
 _ALIKE = 2e-2  # by which the sum of probabilities of a half type may miss one
 _EXACTLY = 1e-3
@@ -114,6 +114,11 @@ class PixelScores:
         )
         return _scores_of(self.decided, cast("Tensor", columns), ends, self.head)
 
+    def of(self, image: int, target: PixelsTarget) -> Tensor:
+        """Return the differentiated scores of a class at some pixels of an image, `(P,)`."""
+        pixels = torch.tensor(target.pixels, device=self.columns.device)
+        return self.at(pixels).values[:, target.index].view(-1, len(pixels))[image]
+
     def predicted(self, image: int, index: int) -> Tensor:
         """Return the positions of the pixels of an image that are predicted as a class, int64 `(P,)`."""
         one, ends = slice(image, image + 1), self.before
@@ -198,6 +203,9 @@ class ClassScores:
         if isinstance(index, PixelTarget):
             assert self.pixels
             return self.pixels.read(image, index.pixel).numbers(0, index.index)
+        if isinstance(index, PixelsTarget):
+            assert self.pixels
+            return {"score": float(self.pixels.of(image, index).detach().mean()), "kind": self.kind}
 
         def at(values: Tensor | None) -> float | None:
             number = None if values is None else float(values[image, index])

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 # holds the interpreter's lock: a deadlock. So only one thread at a time reads the state.
 _random_lock = Lock()
 _CPU = torch.device("cpu")
-_unobserved = set[int]()  # networks, by their identity
+_unobserved = Counter[int]()  # how many times each network is unobserved, by its identity
 
 
 @contextmanager
@@ -69,11 +69,11 @@ def observe(
         The number of calls of each layer's module in the last forward pass.
     """
     network = unwrap(model)
-    counter, entries = _Counter(begin), _Entries()
+    counter, entries = _Counter(begin, _unobserved[id(network)]), _Entries()
 
     def hook_for(layer: Layer) -> Callable[..., None]:
         def hook(module: nn.Module, args: object, *rest: object) -> None:
-            if id(network) in _unobserved:
+            if counter.is_paused(network):
                 return
             counter.calls[module] += 1
             call = counter.calls[module]
@@ -94,7 +94,7 @@ def observe(
     def entry_hook_for(layer: Layer, enter: Callable[[FeatureMap], Tensor]) -> Callable[..., Any]:
         # Any: a module may take anything.
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
-            if id(network) in _unobserved:
+            if counter.is_paused(network):
                 return args, kwargs
             counter.entries[module] += 1
             call, index = counter.entries[module], next(counter.entered)
@@ -137,7 +137,7 @@ def observe(
 
 @contextmanager
 def unobserved(network: nn.Module) -> Iterator[None]:
-    """Pause the hooks of `observe` while one thread runs a network.
+    """Pause the hooks of `observe` while one thread runs a network, except those that are attached meanwhile.
 
     Example:
         >>> from fmapviz.observe.layers import find_layers
@@ -149,11 +149,13 @@ def unobserved(network: nn.Module) -> Iterator[None]:
         >>> names
         ['0']
     """
-    _unobserved.add(id(network))
+    _unobserved[id(network)] += 1
     try:
         yield
     finally:
-        _unobserved.discard(id(network))
+        _unobserved[id(network)] -= 1
+        if not _unobserved[id(network)]:
+            del _unobserved[id(network)]
 
 
 def _read(output: object) -> list[tuple[str, Tensor, str]]:
@@ -235,15 +237,16 @@ def _random_states(device: torch.device) -> list[Tensor]:
 class _Counter:
     """Counts calls and positions within one forward pass of the whole network, which may call itself."""
 
-    def __init__(self, begin: Callable[[], None]) -> None:
+    def __init__(self, begin: Callable[[], None], depth: int) -> None:
         self.calls: Counter[nn.Module] = Counter()
         self.entries: Counter[nn.Module] = Counter()
         self.executed, self.entered = count(), count()
         self._begin = begin
+        self._unobserved = depth
         self._depth = 0
 
     def enter(self, network: nn.Module, _args: object) -> None:
-        if self._depth == 0 and id(network) not in _unobserved:
+        if self._depth == 0 and not self.is_paused(network):
             self.calls.clear()
             self.entries.clear()
             self.executed, self.entered = count(), count()
@@ -252,6 +255,9 @@ class _Counter:
 
     def leave(self, _network: nn.Module, _args: object, _output: object) -> None:
         self._depth -= 1
+
+    def is_paused(self, network: nn.Module) -> bool:
+        return _unobserved[id(network)] > self._unobserved
 
 
 class _Entries:

@@ -9,7 +9,7 @@ import torch
 from torchvision.ops import box_iou
 
 from fmapviz.errors import RequestError
-from fmapviz.observe.targets import BoxTarget, PixelTarget
+from fmapviz.observe.targets import BoxTarget, PixelsTarget, PixelTarget
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -52,6 +52,8 @@ class SameTarget:
             return cls._of_boxes(scores.boxes[image], index)
         if isinstance(index, PixelTarget):
             return cls(index.index, torch.tensor([index.pixel], device=scores.values.device))
+        if isinstance(index, PixelsTarget):
+            return cls(index.index, torch.tensor(index.pixels, device=scores.values.device))
         assert isinstance(index, int)
         if not scores.of_pixels:
             return cls(index)
@@ -67,6 +69,24 @@ class SameTarget:
             assert isinstance(index, int)
             label, places = index, (boxes.labels == index).nonzero().view(-1)[:1].tolist()
         return cls(label, is_box=True, corners=None if boxes.corners is None else boxes.corners[places])
+
+    def index_in(self, scores: ClassScores, image: int) -> Index | None:
+        """Return the index of the target in an image of another pass; None if that does not have it.
+
+        Example:
+            >>> from fmapviz.observe.class_scores import class_scores
+            >>> of = class_scores(torch.tensor([[1.0, 2.0]]), key=None, images=1)
+            >>> SameTarget.of(of, 0, 1).index_in(of, 0)
+            1
+        """
+        if self.is_box:
+            places = [place for place, _ in self.follow(scores.boxes[image])]
+            known = tuple(place for place in places if place is not None)
+            whole = 0 < len(known) == len(places) and scores.boxes[image].are_known(known)
+            return BoxTarget(self.index, known) if whole else None
+        if self.pixels is not None:
+            return PixelsTarget(self.index, tuple(self.pixels.tolist())) if len(self.pixels) else None
+        return self.index if bool(scores.present[image, self.index]) else None
 
     def scores_in(self, scores: ClassScores) -> Tensor:
         """Return the target's score in each of N changed copies, to be differentiated, as `scores_at` does.

@@ -10,7 +10,7 @@ from torchvision.ops import box_iou
 from fmapviz.core.words import counted
 from fmapviz.errors import RequestError, quote
 from fmapviz.observe.located import AbsentError
-from fmapviz.observe.targets import BoxTarget, PixelTarget, no_output
+from fmapviz.observe.targets import BoxTarget, PixelsTarget, PixelTarget, no_output
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -75,7 +75,7 @@ def _indices_of(scores: ClassScores, choice: TargetChoice, located: Located | No
 
 def _is_unknown(scores: ClassScores, image: int, index: Index) -> bool:
     """Return True if it is unknown which logit the boxes of a target have."""
-    if not scores.boxes or isinstance(index, PixelTarget):
+    if not scores.boxes or isinstance(index, PixelTarget | PixelsTarget):
         return False
     boxes = scores.boxes[image]
     places = index.boxes if isinstance(index, BoxTarget) else (boxes.labels == index).nonzero().view(-1)[:1].tolist()
@@ -211,7 +211,7 @@ def _pixel(scores: ClassScores, choice: TargetChoice, image: int, located: Locat
 def scores_at(scores: ClassScores, indices: Sequence[Index | None]) -> Tensor:
     """Return the value of one class of each image, to be differentiated; zero, without a gradient, for None.
 
-    Of several boxes it is the sum.
+    Of several boxes or pixels it is the sum.
 
     Returns:
         `(N)`, a function of the network's output.
@@ -221,7 +221,7 @@ def scores_at(scores: ClassScores, indices: Sequence[Index | None]) -> Tensor:
         >>> scores_at(class_scores(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), key=None, images=2), [1, None])
         tensor([2., 0.])
     """
-    if any(isinstance(index, BoxTarget | PixelTarget) for index in indices):
+    if any(isinstance(index, BoxTarget | PixelTarget | PixelsTarget) for index in indices):
         return torch.stack([_value_at(scores, image, index) for image, index in enumerate(indices)])
     device = scores.values.device
     rows = torch.tensor([row for row, index in enumerate(indices) if index is not None], dtype=torch.int64, device=device)
@@ -235,6 +235,9 @@ def _value_at(scores: ClassScores, image: int, index: Index | None) -> Tensor:
     if isinstance(index, PixelTarget):
         assert scores.pixels
         return scores.pixels.read(image, index.pixel).values[0, index.index]
+    if isinstance(index, PixelsTarget):
+        assert scores.pixels
+        return scores.pixels.of(image, index).sum()
     return scores.values.new_zeros(()) if index is None else scores.values[image, index]
 
 

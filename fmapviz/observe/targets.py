@@ -68,6 +68,19 @@ class PixelTarget:
     pixel: int
 
 
+@dataclass(frozen=True, slots=True)
+class PixelsTarget:
+    """A class at some pixels of a segmentation, whatever is predicted there, in place of the index of a class.
+
+    Attributes:
+        index: Of the class.
+        pixels: Positions among all pixels of the scores.
+    """
+
+    index: int
+    pixels: tuple[int, ...]
+
+
 TOP1 = TargetChoice("top1", rank=1, index=None)
 _RANKS = re.compile(r"top(\d{1,4})", re.IGNORECASE)
 _BOX = re.compile(r"box(\d{1,4})", re.IGNORECASE)

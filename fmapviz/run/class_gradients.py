@@ -18,7 +18,7 @@ from fmapviz.run.layer_results import draw_feature_map
 from fmapviz.run.observers import ClassPass
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from torch import Tensor
 
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from fmapviz.observe.targets import TargetChoice
     from fmapviz.run.observers import Differentiable, Indices, PassObserver
     from fmapviz.run.plan import Plan
+
+    FindTarget = Callable[[ClassScores, TargetChoice, Located | None], Sequence[Index | None]]
 
 # At most: another ending, chosen layers that were overwritten, a graph that cannot begin late, a backward pass that fails.
 _PASSES = 5
@@ -44,19 +46,28 @@ class ClassGradients:
         style: How gradients are drawn.
         observers: Draw further results of a pass.
         reader: Remembers how the network ends.
+        find: Returns the index of a requested class for each image.
 
     Attributes:
         head: The declared and detected kind of the network's scores.
     """
 
     def __init__(
-        self, model: Model, plan: Plan, style: Style, observers: Sequence[PassObserver], reader: ScoreReader
+        self,
+        model: Model,
+        plan: Plan,
+        style: Style,
+        observers: Sequence[PassObserver],
+        reader: ScoreReader,
+        *,
+        find: FindTarget = indices_of,
     ) -> None:
         self.model = model
         self.plan = plan
         self.style = style
         self.observers = observers
         self.reader = reader
+        self.find = find
         self.head = Head.of(model, plan.scores, confidence=plan.confidence)
 
     def note_layout(self, record: ForwardRecord, finder: LayoutFinder, *, needed: bool) -> None:
@@ -125,7 +136,7 @@ class ClassGradients:
         current.scores = self.reader.read(current.record, key=self.plan.output, head=self.head)
         current.located = locate(current.record, current.scores)
         for each in wanted or (TOP1,):
-            current.classes[tuple(indices_of(current.scores, each, current.located))].append(each)
+            current.classes[tuple(self.find(current.scores, each, current.located))].append(each)
 
     def _draw(self, current: ClassPass) -> None:
         """Draw the results of observers, and gradients.

@@ -38,7 +38,7 @@ from torchvision.models.feature_extraction import create_feature_extractor
 from fmapviz.config import Style
 from fmapviz.errors import RequestError
 from fmapviz.observe.captured import capture
-from fmapviz.observe.hooks import describe_training, observe
+from fmapviz.observe.hooks import describe_training, observe, unobserved
 from fmapviz.observe.layers import find_layers, select_layers
 from fmapviz.views import maps as maps_view
 
@@ -745,3 +745,18 @@ def test_a_backward_pass_inside_capture_does_not_warn():
     with capture(net):  # fine-tuning with frozen averages
         net(images(2)).sum().backward()
         torch.optim.SGD(net.parameters(), 0.1).step()
+
+
+def test_hooks_that_are_attached_while_others_are_paused_see_the_passes():
+    network, seen = nn.Sequential(nn.ReLU()), {"outer": [], "inner": []}
+
+    def watching(who):
+        return observe(network, find_layers(network), lambda found: seen[who].append(found.name))
+
+    with watching("outer"), unobserved(network):
+        with watching("inner"):
+            network(torch.ones(1, 3, 2, 2))
+            with unobserved(network):
+                network(torch.ones(1, 3, 2, 2))
+        network(torch.ones(1, 3, 2, 2))
+    assert seen == {"outer": [], "inner": ["0"]}

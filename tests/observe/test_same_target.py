@@ -10,7 +10,7 @@ from fmapviz.errors import RequestError
 from fmapviz.observe.class_scores import Head, class_scores
 from fmapviz.observe.same_target import SameTarget
 from fmapviz.observe.target_scores import indices_of, scores_at
-from fmapviz.observe.targets import TOP1, BoxTarget, PixelTarget
+from fmapviz.observe.targets import TOP1, BoxTarget, PixelsTarget, PixelTarget
 
 NAMES = ("sky", "cat", "dog")
 
@@ -117,3 +117,18 @@ def test_pixels_of_clips_are_refused():
     of = read(torch.randn(1, 3, 2, 4, 5), 1)
     with pytest.raises(RequestError, match="pixels of clips"):
         SameTarget.of(of, 0, 1)
+
+
+def test_the_index_in_another_pass_is_that_of_the_same_class_pixels_and_boxes():
+    first, others = pixelwise(0), pixelwise(1, images=2)
+    of, copies = read(first, 1), read(others, 2)
+    target = SameTarget.of(of, 0, 1)
+    index = target.index_in(copies, 1)
+    assert index == PixelsTarget(1, tuple((first.argmax(1) == 1).flatten().nonzero().flatten().tolist()))
+    torch.testing.assert_close(scores_at(copies, [None, index])[1], target.scores_in(copies)[1])
+    torch.testing.assert_close(SameTarget.of(copies, 1, index).weights_in(copies), target.weights_in(copies))
+    boxes = read([found((HERE, 1, 0.9), (FAR, 1, 0.8))], 1, names=NAMES)
+    moved = read([found((FAR, 1, 0.99), (BESIDE, 1, 0.5)), found((FAR, 1, 0.99))], 2, names=NAMES)
+    box = SameTarget.of(boxes, 0, BoxTarget(1, (0,)))
+    assert [box.index_in(moved, image) for image in (0, 1)] == [BoxTarget(1, (1,)), None]
+    assert SameTarget.of(boxes, 0, BoxTarget(1, (0, 1))).index_in(moved, 1) is None

@@ -5,18 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
-from torchvision.transforms.functional import gaussian_blur
 
 from fmapviz.config.changes import GivenBaseline
 from fmapviz.errors import RequestError
+from fmapviz.observe.blur import blurred
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from fmapviz.config.changes import Changes
     from fmapviz.data import Preparation
-
-_BLUR = 0.05  # of the shorter side: the standard deviation
 
 
 def baseline_of(image: Tensor, changes: Changes, preparation: Preparation) -> Tensor:
@@ -38,7 +36,7 @@ def baseline_of(image: Tensor, changes: Changes, preparation: Preparation) -> Te
         return _given(changes.values, image)
     kind = changes.baseline
     if kind == "blur":
-        return _blurred(image)
+        return blurred(image)
     levels = _levels(image, preparation)
     if kind == "black":
         if levels is None:
@@ -75,13 +73,3 @@ def _levels(image: Tensor, preparation: Preparation) -> tuple[Tensor, Tensor] | 
         for each in (preparation.mean, preparation.std)
     )
     return mean, std
-
-
-def _blurred(image: Tensor) -> Tensor:
-    height, width = image.shape[-2:]
-    sigma = _BLUR * min(height, width)
-    # Not wider than what reflection at the borders allows.
-    sides = [2 * min(int(3 * sigma) + 1, side - 1) + 1 for side in (width, height)]
-    frames = image.reshape(-1, 1, height, width)
-    blurred: Tensor = gaussian_blur(frames.float(), sides, [sigma, sigma])
-    return blurred.to(image).view(image.shape)

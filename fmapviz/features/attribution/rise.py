@@ -10,7 +10,7 @@ from torch.nn.functional import interpolate
 
 from fmapviz.core.words import counted
 from fmapviz.features.attribution.baseline import baseline_of
-from fmapviz.features.attribution.samples import ImageSeed
+from fmapviz.observe.image_seed import ImageSeed
 from fmapviz.observe.located import AbsentError
 
 if TYPE_CHECKING:

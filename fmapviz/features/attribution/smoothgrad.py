@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from fmapviz.features.attribution.integrated_gradients import INDEPENDENT
-from fmapviz.features.attribution.samples import ImageSeed
+from fmapviz.observe.image_seed import ImageSeed
 from fmapviz.observe.located import AbsentError
 
 if TYPE_CHECKING:

@@ -14,6 +14,7 @@ class CamView(View):
         ranged: As of `View`.
         placed: Likewise.
         observe: Likewise.
+        method: Likewise; not of a sheet.
         needs: The parameters of the formula: `activations`, `gradients`, `weights` of the classifier, `pixel_gradients`.
         formula: Reference of the function that computes it, see `fmapviz.features.cam.formulas`.
         targets: Its classes if the user names none.
@@ -23,6 +24,7 @@ class CamView(View):
     observe: str = "fmapviz.features.cam.observer:observe_cams"
     ranged: bool = True
     placed: bool = True
+    method: bool = True
     needs: tuple[str, ...] = ("activations", "gradients")
     formula: str
     targets: str = "top1"
@@ -81,6 +83,7 @@ CONTRIBUTION = Contribution(
             "One labelled sheet with Grad-CAM of several layers, the rows, and several classes, the columns.",
             looks=("colormap", "alpha", "gray_input"),
             ranged=False,
+            method=False,
             formula="fmapviz.features.cam.formulas:gradcam",
             targets="top3",
             compose="fmapviz.features.cam.sheet:compose",

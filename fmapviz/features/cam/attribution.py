@@ -410,11 +410,7 @@ def _layers(modules: Mapping[str, nn.Module], names: Collection[str] | None, *, 
 
 @cache
 def _fetch_method(method: str) -> View:
-    known = {
-        name: view
-        for name, view in registry.views().items()
-        if view.method or (isinstance(view, CamView) and not view.compose)
-    }
+    known = {name: view for name, view in registry.views().items() if view.method}
     if method not in known:
         raise RequestError(f"no such method: {quote(method)}", hint=registry.hint_for("view", method, known))
     return known[method]

@@ -13,8 +13,8 @@ from torch import nn
 from fmapviz.features.attribution.integrated_gradients import integrate
 from fmapviz.features.attribution.occlusion import occlude, starts
 from fmapviz.features.attribution.rise import make_mask, weigh
-from fmapviz.features.attribution.samples import ImageSeed
 from fmapviz.features.attribution.smoothgrad import smooth
+from fmapviz.observe.image_seed import ImageSeed
 
 
 def image_of(*shape, seed=0):
