@@ -25,6 +25,7 @@ Feature maps in your own loop
     list_layers        List the layers of a model in the order of execution.
     receptive_field    Compute which input pixels each position of a layer depends on.
     cam                Compute Grad-CAM or another class activation map for each image.
+    trust              Judge the heat maps of an image: deletion, insertion, chance, random weights.
     diff               Compare two networks layer by layer.
     Watch              Draw a few images at steps of a training, without disturbing it.
 
@@ -66,6 +67,7 @@ if TYPE_CHECKING:
     from fmapviz.features.fields.receptive_field import receptive_field as receptive_field
     from fmapviz.features.top.own_loop import TopImages as TopImages
     from fmapviz.features.top.top_images import top_images as top_images
+    from fmapviz.features.trust.compute import trust as trust
     from fmapviz.features.watch.watch import Watch as Watch
     from fmapviz.models.load import load_model as load_model
     from fmapviz.models.load import model_names as model_names

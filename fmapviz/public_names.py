@@ -18,6 +18,7 @@ HOMES = {
     "receptive_field": "features.fields.receptive_field",
     "tile": "run.tile",
     "top_images": "features.top.top_images",
+    "trust": "features.trust.compute",
     "visualize": "run.loop",
 }
 # What `fmapviz.types` has besides its own.
@@ -32,6 +33,7 @@ TYPES = {
     "RunInfo": "config",
     "TopLayer": "features.top.own_loop",
     "TopSummary": "features.top.top_images",
+    "Trust": "features.trust.compute",
 }
 # Where the names are that `fmapviz` had up to version 0.2; version 0.4 drops them.
 FORMER = {

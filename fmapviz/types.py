@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from fmapviz.features.diff.compare import LayerDifference as LayerDifference
     from fmapviz.features.top.own_loop import TopLayer as TopLayer
     from fmapviz.features.top.top_images import TopSummary as TopSummary
+    from fmapviz.features.trust.compute import Trust as Trust
     from fmapviz.images.decode import Image as Image
     from fmapviz.observe.captured import Captured as Captured
     from fmapviz.observe.receptive_field import ReceptiveField as ReceptiveField

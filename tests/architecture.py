@@ -22,7 +22,7 @@ PACKAGE = ROOT / "fmapviz"
 MOST_PARAMETERS = 12
 MOST_SHARED_NAMES = 3  # of a contract and its implementation, for example
 _CODE = re.compile(r"`([^`]+)`")
-FACADE = {"visualize", "run", "top_images", "top", "cam"}  # the command line's and Python's own signatures
+FACADE = {"visualize", "run", "top_images", "top", "cam", "trust"}  # the command line's and Python's own signatures
 
 
 def main() -> int:

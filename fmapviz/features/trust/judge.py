@@ -1,0 +1,249 @@
+"""Judge the maps of one image and one class: deletion and insertion, chance, random weights, and agreement."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fmapviz.errors import FmapvizError
+from fmapviz.features.trust.cells import Cells, order_of, rank_correlation
+from fmapviz.features.trust.curves import CHANCE, passes, trace
+from fmapviz.features.trust.judged_maps import MapMaker
+from fmapviz.features.trust.judgement import JudgedMethod, Judgement, Randomised, Sign
+from fmapviz.features.trust.randomised import randomised
+from fmapviz.observe.blur import blurred
+from fmapviz.observe.gradients import BackwardError
+from fmapviz.observe.image_seed import ImageSeed
+from fmapviz.observe.located import AbsentError
+from fmapviz.observe.reshape import picture_size
+from fmapviz.run.changed_passes import REPEATS, ChangedPasses
+from fmapviz.run.forward_pass import ForwardError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Sequence
+
+    from numpy.typing import NDArray
+    from torch import nn
+
+    from fmapviz.core.layout import Layout
+    from fmapviz.data import Model
+    from fmapviz.features.trust.judged_maps import Followed, JudgedMap
+    from fmapviz.run.changed_passes import ImagePasses
+    from fmapviz.run.plan import Observation, Plan
+
+# Streams of random numbers of an image; the first ones are the random orders.
+_TIES, _LAST, _ALL = CHANCE, CHANCE + 1, CHANCE + 2
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Judged:
+    """An image whose maps are judged.
+
+    Attributes:
+        followed: The image and its target.
+        layers: See `MapMaker.maps`.
+        passes: Of changed copies.
+        seed: Of its random numbers.
+        cells: Its cells.
+        observations: See `MapMaker.maps`.
+    """
+
+    followed: Followed
+    layers: Collection[str]
+    passes: ImagePasses
+    seed: ImageSeed
+    cells: Cells
+    observations: Sequence[Observation]
+
+
+class Judge:
+    """Judges the maps of some views, by passes of one copy of the network.
+
+    Args:
+        model: The network, in evaluation mode.
+        plan: Of the run.
+        views: Names of the views.
+
+    Attributes:
+        maps: Computes the maps.
+        changed: Runs changed copies.
+    """
+
+    def __init__(self, model: Model, plan: Plan, views: Sequence[str]) -> None:
+        self.maps = MapMaker(model, plan, views)
+        self.changed = ChangedPasses(model, plan)
+        self._network = model.module
+
+    def count(self, size: tuple[int, int]) -> int:
+        """Return the number of passes of an image beside those that compute maps."""
+        return passes(len(self.maps.views) + CHANCE, Cells.of(size)) + REPEATS
+
+    def judge(
+        self, followed: Followed, layout: Layout | None, *, layers: Collection[str]
+    ) -> tuple[Judgement, tuple[NDArray[np.uint8], ...]]:
+        """Judge the maps of an image.
+
+        Args:
+            followed: The image and its target.
+            layout: Of scores of pixels in the network's output.
+            layers: See `MapMaker.maps`.
+
+        Raises:
+            AbsentError: There is no map, or the probability does not depend on the image.
+            ForwardError: The network failed.
+            BackwardError: Likewise.
+            RequestError: A method does not fit the network.
+
+        Returns:
+            The judgement, and the maps as they are drawn, uint8 `(H, W)`, in the order of its methods.
+        """
+        size = picture_size(followed.image)
+        if size is None:
+            raise AbsentError("the input is no picture: it has no rows and columns")
+        image = _Judged(
+            followed,
+            layers,
+            self.changed.of(followed.image, followed.target, layout),
+            ImageSeed(followed.image),
+            Cells.of(size),
+            self.maps.observations(followed.choice),
+        )
+        with self.changed.restored():
+            maps, missing = self.maps.maps(followed, image.observations, layers)
+            if not maps:
+                raise AbsentError(next(iter(missing.values()), "none of the methods has a map of it"))
+            return self._judge(image, maps, self._reasons(maps, missing)), tuple(each.heat for each in maps)
+
+    def _reasons(self, maps: Sequence[JudgedMap], missing: dict[str, str]) -> tuple[tuple[str, str], ...]:
+        drawn = {each.view for each in maps}
+        return tuple(
+            (view.name, next((why for name, why in missing.items() if view.name in name), "nothing was computed"))
+            for view in self.maps.views
+            if view.name not in drawn
+        )
+
+    def _judge(self, image: _Judged, maps: Sequence[JudgedMap], missing: tuple[tuple[str, str], ...]) -> Judgement:
+        cells, seed = image.cells, image.seed
+        means = [cells.means(each.values) for each in maps]
+        ties = seed.numbers(_TIES).permutation(cells.count)
+        orders = [order_of(each, ties) for each in means]
+        orders += [seed.numbers(number).permutation(cells.count) for number in range(CHANCE)]
+        pixels = image.followed.image
+        curves = trace(pixels, image.passes.weights, blurred(pixels), cells=cells, orders=orders)
+        measure = self._measure(image)
+        _check(np.concatenate([each for curve in curves for each in (curve.deletion, curve.insertion)]), measure)
+        spread = image.passes.spread()
+        last_layer = self._last_layer(image, spread)
+        unknown = [Randomised(why="the score depends on no weights that could be randomised")] * len(maps)
+        last, everything = unknown, unknown
+        if last_layer is not None:
+            last = self._randomise(image, maps, means, stream=_LAST, only=(last_layer,))
+            everything = self._randomise(image, maps, means, stream=_ALL)
+        methods = [
+            JudgedMethod(each.view, each.layer, curve, own_last, own_all, each.of_class, _sign(each.extremes))
+            for each, curve, own_last, own_all in zip(maps, curves, last, everything, strict=False)
+        ]
+        agreement = np.array([[rank_correlation(one, other) for other in means] for one in means])
+        named = last_layer or ("" if last_layer is None else type(self._network).__name__)
+        chance = tuple(curves[len(maps) :])
+        return Judgement(tuple(methods), chance, agreement, spread, named, measure, missing)
+
+    def _measure(self, image: _Judged) -> str:
+        found, _ = self.changed.run(image.followed.image, image.passes.layout)
+        return "probability" if image.followed.target.is_box or found.probabilities is not None else "score"
+
+    def _last_layer(self, image: _Judged, spread: float) -> str | None:
+        """Return the last module in the order of execution whose own weights the score depends on; None if none does."""
+        before, _ = image.passes.score(image.followed.image)
+        for name in reversed(self._executed(image)):
+            with randomised(self._network, image.seed.numbers(_LAST), only=(name,)):
+                try:
+                    after, _ = image.passes.score(image.followed.image)
+                except (AbsentError, ForwardError):
+                    return name
+            if abs(after - before) > 8 * spread:
+                return name
+        return None
+
+    def _executed(self, image: _Judged) -> list[str]:
+        """Return the names of modules with weights of their own, in the order of execution."""
+        order: dict[str, None] = {}
+        with _noting(self._network, order):
+            self.changed.run(image.followed.image, image.passes.layout)
+        return [*order]
+
+    def _randomise(
+        self,
+        image: _Judged,
+        maps: Sequence[JudgedMap],
+        means: Sequence[NDArray[np.float64]],
+        *,
+        stream: int,
+        only: Collection[str] = (),
+    ) -> list[Randomised]:
+        """Compare maps with those of a network with other weights."""
+        with randomised(self._network, image.seed.numbers(stream), only=only):
+            try:
+                others, missing = self.maps.maps(image.followed, image.observations, image.layers)
+            except (ForwardError, BackwardError, FmapvizError) as error:
+                others, missing = [], {"": str(error)}
+        known = {each.key: image.cells.means(each.values) for each in others}
+        what = "the last layer" if only else "all layers"
+        found = []
+        for each, own in zip(maps, means, strict=True):
+            if each.key not in known:
+                reason = next(iter(missing.values()), "it has no such map")
+                found.append(Randomised(why=f"{each.view} with random weights in {what} is unknown: {reason}"))
+                continue
+            correlation = rank_correlation(own, known[each.key])
+            flat = np.isnan(correlation) and np.ptp(own) > 0
+            why = f"{each.view} with random weights in {what} is unknown: that map is empty" if flat else ""
+            found.append(Randomised(correlation, why))
+        return found
+
+
+@contextmanager
+def _noting(network: nn.Module, order: dict[str, None]) -> Iterator[None]:
+    """Note in which order modules with weights run, by their last calls."""
+
+    def hook_for(name: str):  # type: ignore[no-untyped-def]  # noqa: ANN202  of hooks
+        def hook(*_arguments: object) -> None:
+            order.pop(name, None)
+            order[name] = None
+
+        return hook
+
+    handles = [
+        module.register_forward_hook(hook_for(name))
+        for name, module in network.named_modules()
+        if any(each is not None and each.ndim > 1 and each.is_floating_point() for each in module._parameters.values())
+    ]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _check(values: NDArray[np.float64], measure: str) -> None:
+    """Check that a probability depends on the image.
+
+    Raises:
+        AbsentError: It does not.
+    """
+    if not values.any():
+        raise AbsentError(f"its {measure} is zero, whichever cells of the image are removed")
+    if np.ptp(values) <= 1e-6 * abs(values).max():
+        raise AbsentError(f"its {measure} is the same, whichever cells are removed: it does not depend on the input")
+
+
+def _sign(extremes: tuple[float, float]) -> Sign:
+    low, high = extremes
+    if low == high:
+        return "zero"
+    if low >= 0:
+        return "positive"
+    return "negative" if high <= 0 else "both"
