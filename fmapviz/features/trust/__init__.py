@@ -5,7 +5,7 @@ from fmapviz.core.members import Aggregate, Contribution, Format, ReportPart, Vi
 CONTRIBUTION = Contribution(
     examples=(
         ("fmapviz resnet18 photo.jpg --view effect --to png", "which channels matter for the predicted class"),
-        ("fmapviz resnet18 photos --view gradcam,rise,trust --to html", "which of two heat maps to trust"),
+        ("fmapviz shapesnet photo.jpg --view gradcam,saliency,trust --to html", "which of two heat maps to trust"),
     ),
     views=(
         View(
