@@ -137,7 +137,7 @@ class Judge:
         _check(np.concatenate([each for curve in curves for each in (curve.deletion, curve.insertion)]), measure)
         spread = image.passes.spread()
         last_layer = self._last_layer(image, spread)
-        unknown = [Randomised(why="the score depends on no weights that could be randomised")] * len(maps)
+        unknown = [Randomised(why="its score is the same")] * len(maps)
         last, everything = unknown, unknown
         if last_layer is not None:
             last = self._randomise(image, maps, means, stream=_LAST, only=(last_layer,))
@@ -191,17 +191,16 @@ class Judge:
             except (ForwardError, BackwardError, FmapvizError) as error:
                 others, missing = [], {"": str(error)}
         known = {each.key: image.cells.means(each.values) for each in others}
-        what = "the last layer" if only else "all layers"
+        is_box = image.followed.target.is_box and not known
+        absent = "it finds no such box" if is_box else next(iter(missing.values()), "it has no such map")
         found = []
         for each, own in zip(maps, means, strict=True):
             if each.key not in known:
-                reason = next(iter(missing.values()), "it has no such map")
-                found.append(Randomised(why=f"{each.view} with random weights in {what} is unknown: {reason}"))
+                found.append(Randomised(why=absent))
                 continue
             correlation = rank_correlation(own, known[each.key])
             flat = np.isnan(correlation) and np.ptp(own) > 0
-            why = f"{each.view} with random weights in {what} is unknown: that map is empty" if flat else ""
-            found.append(Randomised(correlation, why))
+            found.append(Randomised(correlation, "its map is empty" if flat else ""))
         return found
 
 

@@ -25,7 +25,7 @@ class Randomised:
 
     Attributes:
         correlation: Spearman's, over the cells; NaN if it is unknown.
-        why: Why it is unknown; empty if it is known.
+        why: Why it is unknown, of the network with random weights; empty if it is known.
     """
 
     correlation: float = nan
@@ -166,4 +166,17 @@ def remarks(judgement: Judgement) -> list[str]:
         if names:
             found.append(f"{', '.join(names)}: {text}.")
     found += [f"{view}: no map, {why}." for view, why in judgement.missing]
-    return found + sorted({f"{why}." for each in methods for why in (each.last.why, each.all.why) if why})
+    return found + [
+        f"With random weights in {layers}, {reason}: nothing is known of {', '.join(names)}."
+        for (layers, reason), names in _unknown(methods).items()
+    ]
+
+
+def _unknown(methods: Sequence[JudgedMethod]) -> dict[tuple[str, str], list[str]]:
+    """Return the names of methods of which it is unknown how they depend on weights, by the layers and the reason."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for each in methods:
+        for layers, why in (("the last layer", each.last.why), ("all layers", each.all.why)):
+            if why:
+                found.setdefault((layers, why), []).append(each.name)
+    return found
