@@ -13,9 +13,11 @@ from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import torch
 from PIL import Image
 from torch import nn
+from torch._tensor_str import PRINT_OPTS
 
 from fmapviz.config import sides_of
 from fmapviz.core.user_code import split_call
@@ -42,16 +44,17 @@ def unpatched() -> Iterator[None]:
     """Undo what importing ultralytics, and building a network, changes for the whole process.
 
     It replaces functions that read images and save tensors, sets variables of the environment, which a worker would inherit,
-    and disables NNPACK, so that convolutions round differently.
+    prints arrays and tensors otherwise, and disables NNPACK, so that convolutions round differently.
     """
     replaced = [(owner, name, getattr(owner, name)) for owner, name in ((Image, "open"), (torch, "load"), (torch, "save"))]
-    environment = dict(os.environ)
+    environment, printed = dict(os.environ), vars(PRINT_OPTS).copy()
     try:
-        with torch.backends.nnpack.flags(enabled=True):  # restores the former settings
+        with np.printoptions(), torch.backends.nnpack.flags(enabled=True):  # restore the former settings
             yield
     finally:
         for owner, name, function in replaced:
             setattr(owner, name, function)
+        vars(PRINT_OPTS).update(printed)
         os.environ.clear()
         os.environ.update(environment)
 

@@ -311,8 +311,9 @@ def test_names_equal_those_of_the_package():
 def test_other_packages_are_not_affected():
     """Importing ultralytics changes Pillow, PyTorch and the environment; the source puts all back."""
     program = (
-        "import os, torch; from PIL import Image; import fmapviz; import fmapviz.models.load; "
-        "state = lambda: (Image.open, torch.load, torch.save, torch.backends.nnpack.set_flags(True), "
+        "import os, numpy, torch; from PIL import Image; import fmapviz; import fmapviz.models.load; "
+        "printed = lambda: (repr(torch.ones(40) / 3), repr(numpy.ones(40) / 3), repr(torch._tensor_str.PRINT_OPTS)); "
+        "state = lambda: (Image.open, torch.load, torch.save, torch.backends.nnpack.set_flags(True), printed(), "
         "{name: value for name, value in os.environ.items() if not name.startswith('YOLO_')}); "
         "state(); before = state(); fmapviz.load_model('ultralytics:yolo11n.yaml'); print(before == state())"
     )
