@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
-from fmapviz.config.checks import check_number, check_word
+from fmapviz.config.checks import check_number, check_types, check_word
 from fmapviz.config.options import CHOOSE, option, options_of
 from fmapviz.core import registry
 from fmapviz.errors import RequestError
@@ -103,11 +103,12 @@ def unused_changes(views: Iterable[str]) -> dict[str, Any]:
 
 
 def check_changes(changes: Changes) -> None:
-    """Check that all are in range.
+    """Check types and ranges.
 
     Raises:
-        RequestError: One is not.
+        RequestError: An option has another type, or is out of range.
     """
+    check_types(changes)
     for name in ("patch", "stride", "steps", "samples"):
         check_number(name, cast("int | None", getattr(changes, name)))
     check_word("baseline", changes.baseline, get_args(Baseline))

@@ -72,6 +72,17 @@ def check_type(name: str, value: object, kind: Any, *, hint: str) -> Any:
         raise RequestError(f"{name} must be {_describe(kind)}, not {_show(value)}", hint=hint) from None
 
 
+def check_confidence(confidence: object) -> float | None:
+    """Return the lowest score of a detector's boxes, from 0 to 1; None: that of its own post-processing.
+
+    Raises:
+        RequestError: It is something else.
+    """
+    number: float | None = check_type("confidence", confidence, float | int | None, hint="from 0 to 1, such as 0.1")
+    check_number("confidence", number, "from 0 to 1", least=0, most=1)
+    return number
+
+
 def _as_text(value: object) -> Any:  # Any: a text, several, or None
     """Return the text for a path, a member of an enumeration, a class, or a list of these; None for other values."""
     if isinstance(value, Enum):

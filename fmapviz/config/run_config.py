@@ -12,7 +12,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from fmapviz.config.changes import Changes, changes_of
-from fmapviz.config.checks import SCORES, check_number, check_scores, check_types, check_weights, check_word
+from fmapviz.config.checks import (
+    SCORES,
+    check_confidence,
+    check_number,
+    check_scores,
+    check_types,
+    check_weights,
+    check_word,
+)
 from fmapviz.config.execution import Execution
 from fmapviz.config.frame_range import parse_frames
 from fmapviz.config.input_options import InputOptions
@@ -217,7 +225,7 @@ class RunConfig(Execution, Output, Changes, Selection):
         for name in self.to:
             registry.form(name, registry.offered_formats(pair=True) if pair else None)
         check_number("predictions", self.predictions, "at least 0", least=0)
-        check_number("confidence", self.confidence, "from 0 to 1", least=0, most=1)
+        check_confidence(self.confidence)
         changes_of(self)
         check_number("batch size", self.batch_size)
         check_number("every", self.every)

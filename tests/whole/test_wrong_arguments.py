@@ -92,6 +92,16 @@ TAKEN = {
         "preprocessing": "None options",
     },
     "tile": {"maps": "", "style": "style"},
+    "trust": {
+        "model": "module",
+        **dict.fromkeys(("target", "layer", "x"), ""),
+        "methods": NO,
+        "output": "None",
+        "scores": "None",
+        "confidence": "None",
+        **dict.fromkeys(("patch", "steps", "baseline"), ""),
+        **dict.fromkeys(("stride", "samples"), "None"),
+    },
     "top_images": {
         **dict.fromkeys(("run", "k", "by", "crop", "channels", "device"), ""),
         "layers": NO,
@@ -125,6 +135,7 @@ CALLS = {
     "model_names": fmapviz.model_names,
     "diff": lambda **changed: list(fmapviz.diff(**{"model_a": NET, "model_b": "dtype:float64", "images": X, **changed})),
     "tile": lambda **changed: fmapviz.tile(**{"maps": X, **changed}),
+    "trust": lambda **changed: fmapviz.trust(**{"model": MODEL, "x": X, "methods": ["saliency"], **changed}),
     "top_images": lambda **changed: fmapviz.top_images(**{"run": ranked(), "model": NET, **changed}),
 }
 for name in CALLS.keys() - HOMES:  # of features that are not there

@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fmapviz.config import Style, check_scores, check_type, explain_arguments, options_of
+from fmapviz.config import Style, check_scores, check_type, explain_arguments
 from fmapviz.config.changes import Changes, GivenBaseline, check_changes
-from fmapviz.config.checks import check_number
+from fmapviz.config.checks import check_confidence
 from fmapviz.core import registry
 from fmapviz.core.members import load
 from fmapviz.core.words import counted
@@ -217,7 +217,7 @@ def cam(
         targets=(choice,),
         output=None if output is None else str(output),
         scores=scores,
-        confidence=_check_confidence(confidence),
+        confidence=check_confidence(confidence),
         changes=changes,
         automatic=layer == _AUTO,
         placed=frozenset({method}),
@@ -266,23 +266,13 @@ def cam(
     )
 
 
-def _check_confidence(confidence: object) -> float | None:
-    number: float | None = check_type("confidence", confidence, float | int | None, hint="from 0 to 1, such as 0.1")
-    check_number("confidence", number, "from 0 to 1", least=0, most=1)
-    return number
-
-
 def _check_changes(changes: Changes, baseline: str | Tensor) -> Changes:
     """Return the changes with a baseline, by a word or by values."""
-    if not isinstance(baseline, Tensor):
-        changes = replace(changes, baseline=baseline)
-    for name, option in options_of(Changes).items():
-        kind = str if option.words else int | None if option.shown else int
-        hint = "one of " + ", ".join(option.words) if option.words else f"such as {name}=8"
-        check_type(name, getattr(changes, name), kind, hint=hint)
-    check_changes(changes)
     if isinstance(baseline, Tensor):
+        check_changes(changes)
         return GivenBaseline(**vars(changes) | {"baseline": "given values", "values": baseline})
+    changes = replace(changes, baseline=baseline)
+    check_changes(changes)
     return changes
 
 

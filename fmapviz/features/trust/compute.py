@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,7 @@ import numpy as np
 
 from fmapviz.config import Style, check_scores, check_type, explain_arguments
 from fmapviz.config.changes import Changes, check_changes
+from fmapviz.config.checks import check_confidence
 from fmapviz.core import registry
 from fmapviz.core.words import counted
 from fmapviz.draw.png import encode
@@ -27,8 +29,6 @@ from fmapviz.run.places import PlaceCache
 from fmapviz.run.plan import Plan
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from numpy.typing import NDArray
     from torch import nn
 
@@ -172,7 +172,7 @@ def trust(
         targets=(choice,),
         output=None if output is None else str(output),
         scores=scores,
-        confidence=confidence,
+        confidence=check_confidence(confidence),
         changes=changes,
         automatic=not layers,
         placed=frozenset({VIEW}),
@@ -195,7 +195,7 @@ def trust(
 
 
 def _check_methods(methods: Sequence[str]) -> tuple[str, ...]:
-    names = (methods,) if isinstance(methods, str) else tuple(methods)
+    names: tuple[str, ...] = check_type("methods", methods, Sequence[str], hint="such as ['gradcam', 'rise']")
     known = {name: view for name, view in registry.views().items() if view.method}
     for name in names:
         if name not in known:
@@ -204,7 +204,7 @@ def _check_methods(methods: Sequence[str]) -> tuple[str, ...]:
 
 
 def _check_layer(layer: str, model: Model) -> tuple[str, ...]:
-    if layer == _AUTO:
+    if check_type("layer", layer, str, hint="a name, or auto") == _AUTO:
         return ()
     name = layer.partition("#")[0].partition("[")[0]
     if all(name != each.name for each in find_layers(model.module)):
