@@ -42,7 +42,7 @@ def formats() -> Mapping[str, Format]:
 
     Example:
         >>> list(formats())
-        ['channels', 'gif', 'html', 'mp4', 'npz', 'numbers', 'png', 'raw', 'stats', 'svg', 'tar', 'tensorboard']
+        ['channels', 'gif', 'html', 'mp4', 'npz', 'numbers', 'png', 'raw', 'stats', 'svg', 'tar', 'tensorboard', 'trust']
     """
     return _by_name([form for each in contributions() for form in each.formats])
 

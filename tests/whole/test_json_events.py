@@ -51,7 +51,7 @@ OF_CLASSES = {
     "summary_of_run": (
         RunSummary,
         {
-            "results": ("dead", "differences"),
+            "results": ("dead", "differences", "trust"),
             **dict.fromkeys(("model_pictures", "units", "highlights", "notices", "same"), ()),
         },
     ),

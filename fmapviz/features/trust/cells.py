@@ -64,8 +64,8 @@ class Cells:
         """Return the share of the image that is removed at each step, float64 `(S + 1,)`.
 
         Example:
-            >>> Cells.of((1, 4), side=2).removed(np.array([1, 0]))
-            array([0. , 0.5, 1. ])
+            >>> Cells.of((1, 4), side=2).removed(np.array([1, 0])).tolist()
+            [0.0, 0.5, 1.0]
         """
         shares: NDArray[np.float64] = np.concatenate([[0.0], np.cumsum(self.areas[order])])[self.ends(steps)]
         return shares

@@ -72,8 +72,8 @@ def trace(
         >>> from fmapviz.features.trust.cells import Cells
         >>> image, of_mean = torch.ones(1, 1, 1, 2), lambda images: (float(each.mean()) for each in images)
         >>> order = [np.array([1, 0])]
-        >>> trace(image, of_mean, torch.zeros_like(image), cells=Cells.of((1, 2)), orders=order)[0].deletion
-        array([1. , 0.5, 0. ])
+        >>> trace(image, of_mean, torch.zeros_like(image), cells=Cells.of((1, 2)), orders=order)[0].deletion.tolist()
+        [1.0, 0.5, 0.0]
     """
     ends = cells.ends(steps)
     numbers = torch.from_numpy(cells.numbers).to(image.device)

@@ -31,10 +31,10 @@ def randomised(network: nn.Module, numbers: np.random.Generator, *, only: Collec
     Example:
         >>> import numpy as np
         >>> network, image = nn.Linear(8, 1), torch.ones(8)
-        >>> before = float(network(image))
+        >>> before = network(image).item()
         >>> with randomised(network, np.random.default_rng(0)):
-        ...     drawn = float(network(image))
-        >>> drawn == before, float(network(image)) == before
+        ...     drawn = network(image).item()
+        >>> drawn == before, network(image).item() == before
         (False, True)
     """
     replaced: list[tuple[nn.Module, str, nn.Parameter]] = []
