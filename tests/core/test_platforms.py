@@ -196,6 +196,7 @@ print(platforms.take_lock(here), release())
     assert python(program, cwd=tmp_path).stdout == "None\nNone None\n"
 
 
+@pytest.mark.thorough
 def test_a_decoder_that_crashes_or_hangs_costs_one_image_where_files_cannot_be_passed(tmp_path):
     paint(tmp_path / "a.png")
     frames = [Image.new("RGB", (8, 8), (20 * number, 0, 0)) for number in range(4)]
@@ -294,6 +295,7 @@ sys.exit(f"{found[0].protocol} {found[1]} {all(64 <= side <= 4096 for side in wi
 # --- commands
 
 
+@pytest.mark.thorough
 def test_a_run_is_drawn_finished_and_verified(samples, tmp_path):
     layers = "features.[01].conv"
     draw = ("shapesnet", samples / "shapes", "--layers", layers, "--to", "png,html,stats", "--out", "there")

@@ -1151,6 +1151,7 @@ def test_histograms_are_sharp(open_report, shapes):
 # --- The address
 
 
+@pytest.mark.thorough
 def test_an_address_restores_the_page(open_report, run):
     report = open_report(run)
     start = report.page.url
@@ -1397,6 +1398,7 @@ def test_facts_of_the_run_and_its_statistics_are_shown(open_report, run):
     assert not report.page.locator("#statistics").is_visible()
 
 
+@pytest.mark.thorough
 def test_the_theme_is_light_or_dark(open_report, run):
     def brightness(report):
         return screenshot(report.page, clip={"x": 150, "y": 4, "width": 200, "height": 30}).mean()

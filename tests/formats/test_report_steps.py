@@ -38,6 +38,7 @@ def is_at(report, position):
 # --- The slider
 
 
+@pytest.mark.thorough
 def test_the_slider_opens_at_the_last_step_and_reaches_all(open_report, run):
     report = open_report(run, f"#{RELU}")
     assert (report.texts("#images .name"), report.text("#images .count")) == ([*SERIES, "plain.png"], "3")

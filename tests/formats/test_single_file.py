@@ -32,6 +32,7 @@ def run(tmp_path_factory, samples):
     return visualize("shapesnet", images, out=tmp_path_factory.mktemp("single"), single_file=True, **options).directory
 
 
+@pytest.mark.thorough
 def test_a_single_file_shows_each_picture_without_other_files(open_report, run, tmp_path):
     shutil.copy(run / "index.html", tmp_path)
     report = open_report(tmp_path)

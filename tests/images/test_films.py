@@ -52,6 +52,7 @@ def read(file, *, channels=3, count=1):
     return [image.pixels for image in read_frames(frames_of(file.path), channels=channels, count=count)]
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize(("name", "codec"), KINDS)
 def test_frames_are_read_by_number_in_any_order(tmp_path, name, codec):

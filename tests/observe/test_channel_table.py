@@ -96,6 +96,7 @@ def test_a_table_prints_itself_in_few_lines(channels):
     assert repr(ChannelTable())
 
 
+@pytest.mark.thorough
 @needs("pandas", "test")
 def test_a_table_converts_to_a_frame_of_pandas():
     table = found(torch.randn(2, 3, 4, 4)).statistics()

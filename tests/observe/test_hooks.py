@@ -227,6 +227,7 @@ def test_trap_11_compiled_code_is_off_during_a_pass_and_on_afterwards():
         assert len(compiled_graphs) == 2
 
 
+@pytest.mark.thorough
 def test_trap_11_a_network_compiled_in_place_is_unwrapped():
     torch.compiler.reset()
     model, x = overwritten(), images()

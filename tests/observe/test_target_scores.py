@@ -255,6 +255,7 @@ def test_scores_whose_place_is_unknown_are_refused():
     assert known.pixel(0, (3, 5), grid=(4, 4)) == (2, 1)
 
 
+@pytest.mark.thorough
 @needs("transformers", "hf")
 def test_a_pixel_of_a_segformer_is_its_patch():
     from transformers import SegformerConfig, SegformerForSemanticSegmentation

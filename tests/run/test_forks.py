@@ -96,8 +96,10 @@ def draw(network, inputs, out, **options):
     "options",
     [
         {"to": ["tensorboard", "png", "html", "stats", "npz"]},
-        {"views": ["maps", "mean", "kernels"], "style": Style(channels="top:4"), "to": ["png", "npz"]},
-        {"predictions": 3, "to": ["png", "html"]},
+        *thorough(
+            {"views": ["maps", "mean", "kernels"], "style": Style(channels="top:4"), "to": ["png", "npz"]},
+            {"predictions": 3, "to": ["png", "html"]},
+        ),
     ],
     ids=str,
 )
@@ -111,6 +113,7 @@ def test_forks_leave_the_files_of_threads(drawn_in, tmp_path, options):
     assert sorted(outcomes) == sorted(others)
 
 
+@pytest.mark.thorough
 def test_threads_draw_as_many_layers_as_forks_take_time_to_start(network, folder, begun, tmp_path, monkeypatch):
     inputs = sorted(folder.iterdir())
     monkeypatch.setattr(forks, "LAYERS", 24)  # of eight for each image
@@ -159,6 +162,7 @@ def test_what_forks_cannot_read_is_drawn_by_threads(folder, drawn_in, tmp_path, 
     assert difference(snapshot(tmp_path / "forks"), snapshot(tmp_path / "threads")) == []
 
 
+@pytest.mark.thorough
 def test_what_waits_for_a_slow_disk_is_bounded(folder, drawn_in, tmp_path, monkeypatch):
     own, original = os.getpid(), UnitWriter.write
     most = 2 * forks._AHEAD + 1  # what the forks have, and one that waits for them
@@ -222,6 +226,7 @@ def test_forks_draw_while_the_reader_of_standard_output_is_gone(network, folder,
     assert len(begun) == 2
 
 
+@pytest.mark.thorough
 def test_a_notice_of_several_forks_is_reported_once_with_their_sum(network, folder, begun, tmp_path):
     state = network.module.state_dict()
     last = [name for name in state if name.endswith("conv.weight")][-1]
@@ -234,6 +239,7 @@ def test_a_notice_of_several_forks_is_reported_once_with_their_sum(network, fold
     assert summary.done == IMAGES
 
 
+@pytest.mark.thorough
 def test_the_same_notice_of_each_fork_is_reported_once(network, folder, begun, tmp_path, monkeypatch):
     own, original = os.getpid(), decode_pool.start_worker
 
@@ -378,6 +384,7 @@ def state_of(number):
     return "Z"
 
 
+@pytest.mark.thorough
 def test_inputs_that_fail_are_all_counted_when_the_forks_have_ended(network, folder, begun, tmp_path):
     missing = [tmp_path / f"missing{number}.png" for number in range(60)]
 
@@ -408,6 +415,7 @@ def test_threads_draw_if_no_process_can_be_started(network, folder, begun, tmp_p
     assert not any(map(process_exists, begun))
 
 
+@pytest.mark.thorough
 def test_threads_draw_if_a_fork_may_have_no_threads(network, folder, begun, tmp_path, monkeypatch):
     own, original = os.getpid(), threading.Thread.start
 
@@ -423,6 +431,7 @@ def test_threads_draw_if_a_fork_may_have_no_threads(network, folder, begun, tmp_
     assert not any(map(process_exists, begun))
 
 
+@pytest.mark.thorough
 def test_no_fork_is_made_while_a_thread_that_has_drawn_still_ends(network, folder, begun, tmp_path, monkeypatch):
     library, key, milliseconds = ctypes.CDLL(None), ctypes.c_uint(), 100
     library.pthread_key_create(ctypes.byref(key), library.usleep)  # called at the end of each thread that has a value
@@ -467,6 +476,7 @@ def test_threads_draw_while_a_thread_of_the_user_may_hold_a_lock(network, folder
     assert (summary.done, begun) == (len(inputs), [])
 
 
+@pytest.mark.thorough
 def test_forks_begin_when_a_thread_of_the_user_has_ended(network, folder, begun, tmp_path):
     taken = threading.Lock()
     taken.acquire()
@@ -492,6 +502,7 @@ def test_forks_begin_while_the_inputs_are_counted(network, folder, begun, tmp_pa
     assert len(begun) == 2
 
 
+@pytest.mark.thorough
 def test_idle_threads_of_an_executor_are_no_obstacle(network, folder, begun, tmp_path):
     with ThreadPoolExecutor(1) as pool:
         pool.submit(int).result()

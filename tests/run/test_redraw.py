@@ -77,6 +77,7 @@ def test_a_run_is_drawn_again_with_the_same_bytes(kind, place, tmp_path):
     assert stamps(run) == before
 
 
+@pytest.mark.thorough
 def test_images_of_any_name_are_drawn_again(place, tmp_path):
     shutil.copy(place / "net.py", tmp_path)
     names = ("_top/a.png", "12:30.png", "con.png", "x~0123abcd.png", f"{'n' * 200}.png", "A.png", "a.png", "film.gif/a.png")
@@ -302,6 +303,7 @@ def forge_run_file(run, name):
     forge(run, name, data, record="products.json")
 
 
+@pytest.mark.thorough
 def test_each_forged_run_level_file_is_found(place, tmp_path, fmapviz):
     run = draw(place, tmp_path, to="html,stats", layers="0,2", views="maps,top")
     assert [each.path.name for each in run_again(run, "1") if each.status == "differs"] == []

@@ -41,8 +41,9 @@ def test_a_run_takes_each_view_that_its_help_lists(tmp_path):
     assert len(views) > 20
     for seed, some in (("40,40", {"correspondence"}), (STAR, {"similarity"})):
         drawn = [view for view in views if view not in some]
+        few = {"steps": 2, "samples": 4, "patch": 48}  # passes
         summary = visualize(
-            "shapesnet", STAR, out=tmp_path, to=["png"], views=drawn, layers="features", style=Style(anchor=seed)
+            "shapesnet", STAR, out=tmp_path, to=["png"], views=drawn, layers="features", style=Style(anchor=seed), **few
         )
         assert summary.exit_code == 0
 

@@ -118,6 +118,7 @@ def is_writing(of, name, call):
     return of != "files" and name in FORBIDDEN["Path"]
 
 
+@pytest.mark.thorough
 def test_only_one_module_writes_to_the_disk():
     root = Path(fmapviz.__file__).parent.parent
     found = [

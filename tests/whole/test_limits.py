@@ -45,6 +45,7 @@ def run(house, warm):
     return limited
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("size", [500, *thorough(1000, 2000, 5000, 20_000)])
 def test_a_limit_of_file_size_is_an_output_error(size, house, run):
     code, lines = run(LIMIT.format(what="RLIMIT_FSIZE", number=size))

@@ -108,6 +108,7 @@ def test_images_are_found_in_natural_order_and_each_once(bucket):
     assert names("s3://photos") == [nameless, *(f"in/{name}" for name in expected[1:])] == names("S3://photos/")
 
 
+@pytest.mark.thorough
 def test_each_unreadable_input_is_a_failure(bucket, proxy):
     bucket.put("in/a.png", png())
     bucket.put("in/sub/b.png", png())
@@ -585,6 +586,7 @@ def test_two_inputs_of_one_name_have_two_units(bucket, proxy, inputs):
     assert problems(OUT) == []
 
 
+@pytest.mark.thorough
 def test_names_in_records_stay_inside_the_run(bucket, inputs, tmp_path):
     draw([inputs], OUT)
     record = json.loads(bucket.get("runs/run/1.png/unit.json"))

@@ -84,6 +84,7 @@ def test_the_bytes_do_not_depend_on_order_parts_and_on_being_resumed(tmp_path):
     assert (again.done, again.skipped) == (0, 4)
 
 
+@pytest.mark.thorough
 def test_the_pictures_of_shards_do_not_depend_on_workers(tmp_path):
     pytest.importorskip("pyarrow")
     options = {"to": "tar", "shard": 2, "views": "rise,smoothgrad"}

@@ -91,6 +91,7 @@ def heat_maps_in(directory):
     return found
 
 
+@pytest.mark.thorough
 def test_scales_of_an_image_do_not_depend_on_those_of_others_in_its_batch(network, tmp_path):
     photos = [np.random.default_rng(0).integers(0, 255, (96, 96, 3), dtype=np.uint8), np.full((112, 96, 3), 128, np.uint8)]
     for number, pixels in enumerate(photos):
@@ -106,6 +107,7 @@ def test_scales_of_an_image_do_not_depend_on_those_of_others_in_its_batch(networ
     assert not [notice for notice in together.notices if "mixes" in notice or "zero everywhere" in notice]
 
 
+@pytest.mark.thorough
 def test_the_layers_of_a_view_do_not_depend_on_other_views(network, photo, tmp_path):
     options = {"targets": "box1", "to": "png", "workers": 1}
     alone = fmapviz.visualize(str(network), photo, out=tmp_path / "alone", views="gradcam", **options)
@@ -154,6 +156,7 @@ def test_nothing_found_names_the_threshold_that_shows_something(photo, tmp_path)
     assert (again.done, again.failed) == (1, 0)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("targets", ["box1", *thorough(",".join(BOXES))])
 def test_rows_of_a_sheet_are_what_a_box_depends_on_before_the_head(network, photo, tmp_path, targets):
     run = fmapviz.visualize(str(network), photo, out=tmp_path, views="gradcam,sheet", targets=targets, to="png")
@@ -183,6 +186,7 @@ def test_the_scales_are_what_the_head_reads(name):
     assert [id(each) for each in outputs.values()] == [id(each) for each in read]
 
 
+@pytest.mark.thorough
 def test_no_notice_is_of_a_layer_that_is_not_drawn(network, photo, tmp_path):
     run = fmapviz.visualize(str(network), photo, out=tmp_path, views="gradcam", targets="box1", to="png")
     assert not any("model.23" in notice for notice in run.notices)
@@ -203,6 +207,7 @@ def test_a_picture_without_the_box_says_so_first(network, photo, tmp_path, *, ta
     assert failure.hint.startswith(hint)
 
 
+@pytest.mark.thorough
 def test_a_picture_without_any_of_the_targets_says_why_of_each(network, photo, tmp_path):
     events = []
     outside = "box:500,500,600,600"
@@ -217,6 +222,7 @@ def test_a_picture_without_any_of_the_targets_says_why_of_each(network, photo, t
     assert re.fullmatch(r"confidence=0\.\d+ shows one of them", failure.hint)
 
 
+@pytest.mark.thorough
 def test_a_named_layer_is_drawn_also_after_layers_were_chosen(network, photo):
     model = load_model(str(network))
     shapes = {layer: fmapviz.cam(model, photo, target="box1", layer=layer) for layer in ("auto", "head", *SCALES)}
@@ -230,6 +236,7 @@ def test_the_confidence_has_an_effect_on_the_view_of_boxes(network, photo, tmp_p
     assert not any("confidence" in notice for notice in run.notices)
 
 
+@pytest.mark.thorough
 def test_a_class_that_is_not_in_the_picture_has_its_highest_score(network, photo):
     model = load_model(str(network))
     batch = fmapviz.load_image(photo, model)

@@ -44,12 +44,9 @@ def photos(tmp_path_factory):
     ("target", "label"),
     [
         ("0", 0),
-        ("1", 1),
-        ("2", 2),
         ("box1", 2),  # the class of that name
-        ("BOX1", 2),
-        ("dog@1,2", 4),
         ("person", 5),
+        *thorough(("1", 1), ("2", 2), ("BOX1", 2), ("dog@1,2", 4)),
     ],
 )
 def test_numbers_are_indices_and_names_are_classes(network, photos, target, label):
@@ -152,6 +149,7 @@ def test_boxes_have_the_same_bytes_in_any_batch_and_with_any_workers(network, ph
     assert len(files_of(alone)) >= 8
 
 
+@pytest.mark.thorough
 def test_an_interrupted_run_of_boxes_is_finished_by_the_next(network, photos, tmp_path):
     options = {"views": "boxes,gradcam", "targets": "box2", "to": "png", "workers": 1, "batch_size": 1, "confidence": 0.1}
     whole = fmapviz.visualize(str(network), photos, out=tmp_path / "whole", **options)

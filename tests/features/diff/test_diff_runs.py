@@ -288,6 +288,7 @@ def test_films_of_a_series_are_refused(checkpoints, tmp_path):
     assert not [*tmp_path.iterdir()]
 
 
+@pytest.mark.thorough
 def test_the_panels_of_a_series_are_those_of_two_networks(checkpoints, tmp_path):
     options = {"layers": "features.[01].conv"}
     summary, told = compare(tmp_path, weights=str(checkpoints / "epoch_*.pt"), to="png,html,tensorboard", **options)

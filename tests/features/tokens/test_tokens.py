@@ -81,6 +81,7 @@ def labels_of(vectors, centres):
     return find_labels(vectors.mT[None, :, None, :], centres)[0, 0].numpy()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("clusters", "count"), [(2, 50), (6, 900), *thorough((12, 3000), (20, 4096))])
 def test_planted_clusters_are_found_for_vectors_of_any_length(clusters, count):
     vectors, labels = planted(clusters, count)

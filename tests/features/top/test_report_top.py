@@ -268,6 +268,7 @@ def test_hostile_names_are_shown_as_text(open_report, tmp_path):
 # --- The pages of top images
 
 
+@pytest.mark.thorough
 def test_pages_of_top_images_are_a_view(open_report, run):
     report = open_report(run)
     assert report.text("#images .count") == str(len(SHAPES))

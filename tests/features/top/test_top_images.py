@@ -379,6 +379,7 @@ def test_the_chosen_channels_are_announced(chosen, announced, pictures, tmp_path
     assert f" on {summary.pictures} page" in notice
 
 
+@pytest.mark.thorough
 def test_a_notice_names_the_top_images_that_are_replaced(pictures, tmp_path):
     run = visualize("shapesnet", pictures, out=tmp_path / "out", to="stats", layers=["*.2.conv", "*.3.conv"]).directory
 

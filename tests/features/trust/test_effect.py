@@ -169,7 +169,7 @@ WAYS = {
 
 @pytest.mark.parametrize(
     ("build", "layer", "computed", "axis"),
-    [pytest.param(*row, id=name) for name, row in WAYS.items()],
+    [pytest.param(*row, id=name, marks=[pytest.mark.thorough] * ("dense" in name)) for name, row in WAYS.items()],
 )
 def test_effects_are_those_of_channels_switched_off_by_hand(drawn, build, layer, computed, axis):
     network, image = build(), images(side=32 if build is vit else 24)

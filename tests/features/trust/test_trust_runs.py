@@ -65,6 +65,7 @@ def test_the_bytes_do_not_depend_on_workers_order_batches_and_parts(tmp_path):
     assert draw(Small(), images, tmp_path / "parts").skipped == 3
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("shard", [2, *thorough(3)])
 def test_the_table_of_shards_is_that_of_single_images(tmp_path, shard):
     pytest.importorskip("pyarrow")

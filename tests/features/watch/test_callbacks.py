@@ -270,6 +270,7 @@ def test_a_writer_of_tensorboard_is_used_directly(tmp_path):
     assert steps_in(tmp_path, "maps/00 0/image_0") == [0, 1, 2]
 
 
+@pytest.mark.thorough
 def test_the_callback_reports_an_assumed_preprocessing_once(tmp_path, capfd):
     require("lightning.pytorch", "trainers")
     from fmapviz.integrations.lightning import FeatureMaps
