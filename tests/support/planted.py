@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import torch
 from torch import nn
+from torchvision.models import detection
 from torchvision.models.detection import FCOS, FasterRCNN, RetinaNet
 from torchvision.models.detection.anchor_utils import AnchorGenerator, DefaultBoxGenerator
 from torchvision.models.detection.ssd import SSD
@@ -48,6 +51,23 @@ def _ssdlite():
     return SSD(_backbone(), anchors, (SIDE, SIDE), 2, head=head)
 
 
+def _usual(name, **options):
+    """Return a detector as torchvision builds it, whose statistics follow a training of few steps."""
+    network = getattr(detection, name)(weights=None, weights_backbone=None, num_classes=2, **options)
+    for module in network.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.momentum = 0.1
+    return network
+
+
+# How they are built, and settings of `trained`; a minute each.
+USUAL = {
+    "ssdlite320_mobilenet_v3_large": (partial(_usual, "ssdlite320_mobilenet_v3_large"), {"steps": 80, "images": 4}),
+    "retinanet_resnet50_fpn": (
+        partial(_usual, "retinanet_resnet50_fpn", **_SIZES),
+        {"steps": 50, "images": 3, "rate": 1e-3},
+    ),
+}
 SMALL = {"ssdlite": _ssdlite, "faster_rcnn": _faster_rcnn, "fcos": _fcos, "retinanet": _retinanet}
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from cases import thorough
 from extras import needs
-from planted import CORNERS, SIDE, SMALL, is_at, scene, trained
+from planted import CORNERS, SIDE, SMALL, USUAL, is_at, scene, trained
 from torchvision.ops import box_convert, box_iou
 
 import fmapviz
@@ -18,6 +18,19 @@ import fmapviz
 @pytest.mark.parametrize("name", ["ssdlite", *thorough("faster_rcnn", "fcos", "retinanet")])
 def test_box_and_heat_map_are_where_the_object_is(name):
     network, rng = trained(SMALL[name]), np.random.default_rng(1)
+    for corner in CORNERS:
+        pixels, truth = scene(rng, corner)
+        with torch.no_grad():
+            (found,) = network([pixels])
+        assert box_iou(found["boxes"][:1], truth).item() > 0.4, corner
+        assert is_at(fmapviz.cam(network, pixels[None], target="box1", method="layercam").map[0], truth[0]), corner
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", USUAL)
+def test_box_and_heat_map_of_a_usual_detector_are_where_the_object_is(name):
+    build, settings = USUAL[name]
+    network, rng = trained(build, **settings), np.random.default_rng(1)
     for corner in CORNERS:
         pixels, truth = scene(rng, corner)
         with torch.no_grad():
