@@ -9,6 +9,7 @@ import pytest
 import torch
 from cases import thorough
 from PIL import Image
+from spot_detector import SpotDetector
 from torch import nn
 
 import fmapviz
@@ -155,24 +156,8 @@ def test_the_map_is_where_the_network_looks(view):
     assert 16 <= column < 24
 
 
-class Detector(nn.Module):
-    """Finds the brightest square of 8 pixels, with its brightness as the score, and one at the upper left."""
-
-    classes = ("none", "spot")
-
-    def __init__(self):
-        super().__init__()
-        self.sum = nn.Conv2d(3, 1, 8, stride=8, bias=False)
-        nn.init.constant_(self.sum.weight, 1 / 192)
-
-    def forward(self, batch):
-        found = []
-        for each in self.sum(batch)[:, 0]:
-            row, column = divmod(int(each.argmax()), each.shape[1])
-            corners = torch.tensor([[0.0, 0, 8, 8], [8.0 * column, 8.0 * row, 8.0 * column + 8, 8.0 * row + 8]])
-            scores = torch.stack([each[0, 0].sigmoid(), each.max().sigmoid()])
-            found.append({"boxes": corners, "labels": torch.tensor([1, 1]), "scores": scores})
-        return found
+def detector():
+    return SpotDetector(weak=(8.0, 1, 1.0))
 
 
 class Pixelwise(nn.Module):
@@ -186,7 +171,7 @@ class Pixelwise(nn.Module):
 
 
 @pytest.mark.parametrize("view", VIEWS)
-@pytest.mark.parametrize(("network", "target"), [(Detector, "box1"), (Pixelwise, "bright"), *thorough((Detector, "spot"))])
+@pytest.mark.parametrize(("network", "target"), [(detector, "box1"), (Pixelwise, "bright"), *thorough((detector, "spot"))])
 def test_a_planted_object_is_found_by_its_box_and_by_its_pixels(network, target, view):
     image = torch.zeros(1, 3, 32, 32)
     image[..., 8:16, 16:24] = 3
@@ -200,7 +185,7 @@ def test_a_planted_object_is_found_by_its_box_and_by_its_pixels(network, target,
 def test_occlusion_of_a_box_is_its_score_if_the_box_disappears():
     image = torch.zeros(1, 3, 32, 32)
     image[..., 8:16, 16:24], image[..., 24:, 24:] = 3, 1
-    found = fmapviz.cam(Detector(), image, target="box1", method="occlusion", patch=8, stride=8).raw[0]
+    found = fmapviz.cam(detector(), image, target="box1", method="occlusion", patch=8, stride=8).raw[0]
     assert torch.allclose(found[8:16, 16:24], torch.full((8, 8), 3.0).sigmoid())
     found[8:16, 16:24] = 0
     assert not found.any()

@@ -10,7 +10,7 @@ import pytest
 import torch
 from image_files import pixels_of, save_pixels
 from PIL import Image
-from torch import nn
+from spot_detector import SpotDetector
 
 import fmapviz
 from fmapviz.config import InputOptions
@@ -21,24 +21,11 @@ from fmapviz.features.detection.picture import BoxedInput, draw_boxes
 AS_IT_IS = InputOptions(fit="none", mean=(0, 0, 0), std=(1, 1, 1))
 
 
-class Planted(nn.Module):
-    """Finds the brightest square of 8 pixels, and a weak box at the upper left."""
-
-    classes = ("none", "spot")
+class Planted(SpotDetector):
+    """Has the brightness as the score, without a sigmoid, and finds a weak box of another class."""
 
     def __init__(self):
-        super().__init__()
-        self.sum = nn.Conv2d(3, 1, 8, stride=8, bias=False)
-        nn.init.constant_(self.sum.weight, 1 / 192)
-
-    def forward(self, batch):
-        found = []
-        for each in self.sum(batch)[:, 0]:
-            row, column = divmod(int(each.argmax()), each.shape[1])
-            corners = torch.tensor([[0.0, 0, 4, 4], [8.0 * column, 8.0 * row, 8.0 * column + 8, 8.0 * row + 8]])
-            scores = torch.stack([0.1 * each[0, 0].sigmoid(), each.max()])
-            found.append({"boxes": corners, "labels": torch.tensor([0, 1]), "scores": scores})
-        return found
+        super().__init__(score=torch.Tensor.clone, weak=(4.0, 0, 0.1))
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ import pytest
 import torch
 from cases import thorough
 from PIL import Image
+from spot_detector import SpotDetector
 from torch import nn
 
 import fmapviz
@@ -155,25 +156,6 @@ def test_the_spread_of_a_network_that_varies_is_said():
 # --- boxes and pixels
 
 
-class Detector(nn.Module):
-    """Finds the brightest square of 8 pixels, with its brightness as the score."""
-
-    classes = ("none", "spot")
-
-    def __init__(self):
-        super().__init__()
-        self.sum = nn.Conv2d(3, 1, 8, stride=8, bias=False)
-        nn.init.constant_(self.sum.weight, 1 / 192)
-
-    def forward(self, batch):
-        found = []
-        for each in self.sum(batch)[:, 0]:
-            row, column = divmod(int(each.argmax()), each.shape[1])
-            corners = torch.tensor([[8.0 * column, 8.0 * row, 8.0 * column + 8, 8.0 * row + 8]])
-            found.append({"boxes": corners, "labels": torch.tensor([1]), "scores": each.max().sigmoid()[None]})
-        return found
-
-
 class Pixelwise(nn.Module):
     """Scores each pixel by its brightness, and the mean of its neighbours."""
 
@@ -190,7 +172,8 @@ class Pixelwise(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("network", "target", "edge"), [(Detector, "box1", 8), (Pixelwise, "bright", 4), *thorough((Detector, "spot", 8))]
+    ("network", "target", "edge"),
+    [(SpotDetector, "box1", 8), (Pixelwise, "bright", 4), *thorough((SpotDetector, "spot", 8))],
 )
 def test_a_planted_object_is_removed_first_of_its_box_and_of_its_pixels(network, target, edge):
     image = torch.zeros(1, 3, 32, 32)
