@@ -51,7 +51,10 @@ class Changes:
     )
     off: str = _option(
         "zero",
-        "What replaces a channel that the view effect switches off: zero, or its mean over the image.",
+        "What replaces a channel that the view effect switches off: zero, its mean over the image, or what it is elsewhere.",
+        "The path of another image: the values of the channel in that image. That of a folder: the mean of the channel over "
+        "the folder's images.",
+        metavar="zero|mean|PATH",
         words=get_args(Off),
         recorded="off",
     )
@@ -112,7 +115,8 @@ def check_changes(changes: Changes) -> None:
     for name in ("patch", "stride", "steps", "samples"):
         check_number(name, cast("int | None", getattr(changes, name)))
     check_word("baseline", changes.baseline, get_args(Baseline))
-    check_word("off", changes.off, get_args(Off))
+    if not changes.off:
+        check_word("off", changes.off, get_args(Off))
     if changes.stride is not None and changes.stride > changes.patch:
         message = f"stride must be at most the patch, {changes.patch}: '{changes.stride}'"
         raise RequestError(message, hint="a larger one leaves pixels that no patch covers")

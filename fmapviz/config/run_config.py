@@ -302,6 +302,7 @@ class RunInfo:
         versions: Versions of fmapviz, Python and libraries; not part of the fingerprint.
         request: Further values that loading the same network and preprocessing need, as JSON values.
         against: The other network of a comparison, as JSON values; else empty.
+        images: Checksums of the images that an option names, by option.
         settings: Everything that changes pictures, as JSON values.
         fingerprint: Sixteen hexadecimal digits that are equal if and only if the settings are.
         label: Model and weights, for people.
@@ -316,6 +317,7 @@ class RunInfo:
     versions: Mapping[str, str] = field(default_factory=dict, compare=False)
     request: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
     against: Mapping[str, Any] = field(default_factory=dict)
+    images: Mapping[str, str] = field(default_factory=dict)
 
     settings: dict[str, Any] = field(init=False, compare=False, repr=False)
     fingerprint: str = field(init=False, compare=False, repr=False)
@@ -325,6 +327,7 @@ class RunInfo:
         named = {"model": self.model, "weights": self.weights, "sha256": self.sha256, "preparation": self.preparation}
         settings = {**named, **({"against": dict(self.against)} if self.against else {}), **self.config.settings}
         settings |= {"code": dict(self.code)} if self.code else {}
+        settings |= {"images": dict(self.images)} if self.images else {}
         digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
         object.__setattr__(self, "settings", json.loads(json.dumps(settings)))  # equal to those that are read back
         object.__setattr__(self, "fingerprint", digest[:16])

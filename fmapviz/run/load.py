@@ -50,6 +50,7 @@ from fmapviz.observe.randomness import all_undisturbed
 from fmapviz.observe.targets import INDEX, canonical
 from fmapviz.run.batch import describe_given
 from fmapviz.run.findings import findings_of
+from fmapviz.run.off_images import OffImages, read_off_images
 from fmapviz.run.plan import make_plan
 from fmapviz.run.session import Session
 from fmapviz.run.without_effect import without_effect
@@ -100,7 +101,9 @@ def load_session(config: RunConfig, *, pair: bool = False) -> tuple[Session, lis
     types = tuple(sorted(config.types)) or default_types(existing, blocks=plan.of_layers)  # blocks have no kernels
     takes_class = bool(plan.wanted)
     plan = adapt(plan, formats, config.dtype, config.views)
-    plan = replace(plan, confidence=config.confidence, changes=changes_of(config))
+    changes = replace(changes_of(config), **unused_changes(config.views))
+    changes = read_off_images(changes, loaded.preparation)
+    plan = replace(plan, confidence=config.confidence, changes=changes)
     style, idle = effective_style(config.style, config.views)
     chosen = []
     if plan.of_layers or plan.of_model or (plan.of_maps and not plan.automatic):
@@ -125,6 +128,7 @@ def load_session(config: RunConfig, *, pair: bool = False) -> tuple[Session, lis
         **unused_changes(config.views),
     )
     info = _identify(config, resolved, loaded)
+    info = replace(info, images={"off": changes.sha256} if isinstance(changes, OffImages) else {})
     stops = bool(chosen) and not plan.of_modules
     session = Session(
         request=config,

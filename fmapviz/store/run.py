@@ -399,7 +399,7 @@ def differences(settings: object, others: object) -> list[str]:
         names = [
             name for name in names if name not in {"views", "formats", "types", "predictions"}
         ]  # a comparison has its own
-    unnamed = {"sha256": _OTHER_VALUES, "preparation": "another preprocessing"}
+    unnamed = {"sha256": _OTHER_VALUES, "preparation": "another preprocessing", "images": "other images of an option"}
     return [
         unnamed.get(name) or f"{printable(name)}: {_shown(name, recorded[name])}, not {_shown(name, wanted[name])}"
         for name in names

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from math import isfinite
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import torch
 
 from fmapviz.core.words import counted
 from fmapviz.data import LayerResult
 from fmapviz.draw.grid import as_floats, measure
-from fmapviz.errors import first_few
+from fmapviz.errors import first_few, printable
 from fmapviz.features.trust.passes import Copied, SwitchedPasses
 from fmapviz.features.trust.picture import EffectsDrawn, draw_ordered
 from fmapviz.features.trust.switching import Switch
@@ -22,6 +22,7 @@ from fmapviz.observe.target_scores import NOT_FINITE
 from fmapviz.observe.targets import TOP1
 from fmapviz.run.batch_results import LayerBatch
 from fmapviz.run.observers import PassObserver
+from fmapviz.run.off_images import OffImages
 from fmapviz.views.base import BatchContent
 
 if TYPE_CHECKING:
@@ -30,10 +31,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from fmapviz.config import Style
-    from fmapviz.config.changes import Off
+    from fmapviz.config.changes import Changes
     from fmapviz.core.members import View
     from fmapviz.data import Model, Target
     from fmapviz.features.trust.passes import Effects
+    from fmapviz.features.trust.switching import Elsewhere
     from fmapviz.observe.class_scores import Index
     from fmapviz.observe.forward_record import GraphPoint
     from fmapviz.observe.targets import TargetChoice
@@ -56,12 +58,14 @@ class EffectObservation:
         targets: The classes.
         automatic: Whether the layer is chosen automatically.
         chosen: The layer that was chosen for images of a shape, by all threads: the first choice is that of all.
+        elsewhere: What layers return for the images that the user names, by their names.
     """
 
     views: Collection[str]
     targets: tuple[TargetChoice, ...]
     automatic: bool
     chosen: dict[torch.Size, str] = field(default_factory=dict)
+    elsewhere: dict[str, Elsewhere] = field(default_factory=dict)
 
     differentiates = of_layers = captioned = True
     from_pixels = of_modules = False
@@ -163,7 +167,8 @@ class EffectObserver(PassObserver):
         """
         record, results = current.record, current.results
         maps, is_vector = _maps_of(point, record.images)
-        switch = Switch(point.feature_map, cast("Off", self._plan.changes.off))
+        switch = Switch(point.feature_map, self._plan.changes.off)
+        switch.elsewhere = self._elsewhere(switch)
         drawn, contents, why = list(targets), dict[int, EffectsDrawn](), ""
         for image, (target, index) in enumerate(zip(targets, indices, strict=True)):
             if target is None or index is None:
@@ -174,7 +179,7 @@ class EffectObserver(PassObserver):
                 drawn[image], why = None, reason
             else:
                 contents[image] = draw_ordered(
-                    found, maps[image : image + 1], self._style, off=self._plan.changes.off, vector=is_vector
+                    found, maps[image : image + 1], self._style, off=_named(self._plan.changes), vector=is_vector
                 )
                 results.notices[image] += _notices(found, f"{VIEW} of {point.name} for {target.title}")
         if not contents:
@@ -190,6 +195,16 @@ class EffectObserver(PassObserver):
         single = maps.shape[-1] * maps.shape[-2] == 1
         batch = LayerBatch(record.images, layer, drawn, measure(as_floats(maps)), single, drawings={VIEW: content})
         results.layers.append(batch)
+
+    def _elsewhere(self, switch: Switch) -> Elsewhere | None:
+        """Return what a layer returns for the images that the user names; None if there are none."""
+        changes, known, name = self._plan.changes, self._observation.elsewhere, switch.feature_map.name
+        if not isinstance(changes, OffImages):
+            return None
+        if name not in known:
+            images = (image.to(self._images) for image in changes.read())
+            known[name] = self._passes.look_up(switch, images, averaged=changes.averaged)
+        return known[name]
 
     def _effects(self, current: ClassPass, switch: Switch, image: int, index: Index, *, channels: int) -> Effects:
         assert current.scores
@@ -212,13 +227,21 @@ def _maps_of(point: GraphPoint, images: int) -> tuple[Tensor, bool]:
     return (frames[0][:, :, None, None] if is_vector else torch.cat(frames, -1)), is_vector
 
 
-def _why_none(found: Effects, off: Off) -> str:
+def _why_none(found: Effects, off: str) -> str:
     """Return why there is nothing to draw; empty if there is something."""
     if all(abs(value) <= found.rounding for value in found.values):
-        return _ROUNDING if any(found.values) or off == "mean" else _NO_EFFECT
+        return _ROUNDING if any(found.values) or off != "zero" else _NO_EFFECT
     if found.lost or any(map(isfinite, found.values)):
         return ""
     return f"{NOT_FINITE} when a channel is switched off"
+
+
+def _named(changes: Changes) -> str:
+    """Return what replaces channels: `zero`, `mean`, or an image or a folder without its path."""
+    if not isinstance(changes, OffImages):
+        return changes.off
+    name = printable(changes.off.rstrip("/").rpartition("/")[2])
+    return f"mean over {counted(len(changes.images), 'image')} in {name}" if changes.averaged else f"values in {name}"
 
 
 def _notices(found: Effects, of: str) -> Iterator[str]:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from fmapviz.core.layout import LayoutError
 from fmapviz.errors import FmapvizError, RequestError
-from fmapviz.features.trust.switching import NONE, NotExpandedError
+from fmapviz.features.trust.switching import NOISE, NONE, Elsewhere, NotExpandedError
 from fmapviz.observe.class_scores import Head
 from fmapviz.observe.forward_record import ForwardRecord
 from fmapviz.observe.gradients import is_out_of_memory
@@ -23,7 +24,7 @@ from fmapviz.observe.score_reader import OtherEndingError, ScoreReader
 from fmapviz.run.forward_pass import ForwardError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from torch import Tensor
 
@@ -111,13 +112,15 @@ class SwitchedPasses:
         self._head = Head.of(model, plan.scores, confidence=0.0)  # a box is followed however weak it becomes
         self._lasting = LastingState(model.module)
         self._reader = ScoreReader()
+        self._mixes: dict[tuple[str, Computed], bool] = {}  # by the layer's name
 
     def effects(self, copied: Copied, channels: int, *, score: float) -> Effects:
         """Switch off each channel.
 
         The outputs before the layer are computed once where the network allows it: its first output is expanded to copies.
-        An unchanged copy in each pass must have the score of the image; else, or if the network fails, the image is passed
-        through all of it in several copies, or if that fails too, in one.
+        An unchanged copy in each pass must have the score of the image, and once also beside copies of noise: a network may
+        mix the images of a batch. Else, or if the network fails, the image is passed through all of it in several copies,
+        or if that fails too, in one.
 
         Args:
             copied: The image.
@@ -134,10 +137,59 @@ class SwitchedPasses:
             with copied.switch.attached():
                 for computed in ways:
                     with suppress(_DiffersError):
+                        self._learn(copied, together, computed, score)
                         return self._measure(copied, _chunks(channels, together), computed, score)
                 return self._measure(copied, _chunks(channels, 1), Computed.ALONE, None)
         finally:
             self._lasting.restore()
+
+    def look_up(self, switch: Switch, images: Iterable[Tensor], *, averaged: bool) -> Elsewhere:
+        """Return what the layer of a switch returns for other images, each in a pass of its own.
+
+        Args:
+            switch: Of a layer.
+            images: Prepared, `(1, ...)` each.
+            averaged: Whether the mean is requested, not the values.
+
+        Raises:
+            NotAMapError: The layer does not run for one of them, or its output has another layout.
+            ForwardError: The network failed.
+        """
+        sums, count = torch.zeros(()), 0
+        try:
+            with switch.attached():
+                for image in images:
+                    self.check()
+                    given, unchanged = image.clone(), all_undisturbed(image.device)
+                    switch.begin((), expands=False)
+                    alone, lasting = unobserved(self._model.module), self._lasting.one_pass(given)
+                    with torch.inference_mode(mode=False), torch.no_grad(), alone, lasting, unchanged:
+                        self._forward(given, Computed.ALONE)
+                    if switch.seen is None:
+                        raise NotAMapError("it does not return such a tensor for the other images")
+                    if not averaged:
+                        return Elsewhere(switch.seen)
+                    more, values = switch.sums()
+                    sums, count = sums.to(more) + more, count + values
+        except LayoutError as error:
+            raise NotAMapError(f"for the other images: {error}") from error
+        finally:
+            self._lasting.restore()
+        return Elsewhere(None, sums / count)
+
+    def _learn(self, copied: Copied, together: int, computed: Computed, score: float) -> None:
+        """Find out once for a layer whether other copies change the score of an unchanged one.
+
+        Raises:
+            _DiffersError: They do, or the network fails.
+        """
+        known = copied.switch.feature_map.name, computed
+        if known not in self._mixes:
+            scores = self._run(copied, (*[NOISE] * (together - 1), NONE), computed)
+            found = float(copied.target.scores_in(scores).detach()[-1])
+            self._mixes[known] = not _near(found, score, scores.values[-1:])
+        if self._mixes[known]:
+            raise _DiffersError
 
     def _measure(
         self, copied: Copied, chunks: Sequence[tuple[int, ...]], computed: Computed, score: float | None
@@ -210,7 +262,7 @@ class SwitchedPasses:
         try:
             return self._model.forward(self._model.module, given)
         except (Exception, SystemExit) as error:
-            if is_out_of_memory(error):
+            if is_out_of_memory(error) or isinstance(error, NotAMapError):
                 raise
             if computed is not Computed.ALONE:
                 raise _DiffersError from error

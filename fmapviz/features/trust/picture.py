@@ -51,7 +51,7 @@ class EffectsDrawn(CustomContent):
         tiles: Position of the maps; None of a vector.
         order: The channels.
         found: The effects.
-        off: What replaces the values of a channel.
+        off: What replaces the values of a channel: `zero`, `mean`, or in words.
     """
 
     pixels: NDArray[np.uint8]
@@ -97,7 +97,7 @@ class EffectsDrawn(CustomContent):
             )
         facts = {
             "Unchanged": f"score {number(found.score)}; repeat spread {number(found.spread)}",
-            "Switched off": f"each channel, {_SWITCHED[self.off]}; {found.computed}",
+            "Switched off": f"each channel, {_switched(self.off)}; {found.computed}",
             "Effects": ", ".join(shown) + (f", and {more} more" if more > 0 else ""),
         }
         return channel_facts(layer, scaling=scaling, nonfinite="drawn as a checkerboard", more=facts, channels=self.order)
@@ -171,7 +171,7 @@ def _heading(drawn: EffectsDrawn, layer: LayerResult) -> Iterator[tuple[str, Typ
     of = f": what each channel does for {layer.target.title}" if layer.target else ""
     yield f"{layer.layer}  {layer.type}{of}", _STRONG
     score = number(drawn.found.score)
-    yield f"unchanged score {score}; a bar is the score with the channel {_SWITCHED[drawn.off]}, minus {score}", _TEXT
+    yield f"unchanged score {score}; a bar is the score with the channel {_switched(drawn.off)}, minus {score}", _TEXT
 
 
 def _remarks(drawn: EffectsDrawn, count: int) -> Iterator[str]:
@@ -183,6 +183,10 @@ def _remarks(drawn: EffectsDrawn, count: int) -> Iterator[str]:
     if drawn.tiles:
         yield "maps: all channels in the same order, row by row"
     yield f"{found.computed}; repeat spread {number(found.spread)}, rounding below {found.rounding:.1g}"
+
+
+def _switched(off: str) -> str:
+    return _SWITCHED.get(off, f"replaced by its {off}")
 
 
 def _entry(colour: tuple[int, int, int], text: str, width: int) -> Box:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fmapviz.core.layout import LayoutError
+from fmapviz.core.words import counted
 from fmapviz.observe.hooks import exchange
 from fmapviz.observe.layouts.find import usual_layout
 from fmapviz.observe.reshape import NotAMapError
@@ -18,15 +19,29 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
-    from fmapviz.config.changes import Off
     from fmapviz.core.layout import Layout
     from fmapviz.data import FeatureMap
 
-NONE = -1  # in place of a channel: the copy is unchanged
+# In place of a channel.
+NONE = -1  # the copy is unchanged
+NOISE = -2  # all channels are noise of a larger range
 
 
 class NotExpandedError(Exception):
     """What a layer returned for one image cannot be expanded to copies; the message is the reason."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Elsewhere:
+    """What a layer returns for other images.
+
+    Attributes:
+        values: For the only one, `(1, ...)` where the first axis is that of the images; None: `means` is used.
+        means: The mean of each channel over all of them, float64 `(C,)`.
+    """
+
+    values: Tensor | None
+    means: Tensor | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -35,19 +50,23 @@ class Switch:
 
     Attributes:
         feature_map: The output, of a pass of the unchanged image.
-        off: What replaces the values of a channel.
+        off: What replaces the values of a channel, `zero` or `mean`, unless `elsewhere` does.
+        elsewhere: What it is in other images.
         layout: The axes of the output.
-        copies: The channel that is switched off in each of M copies.
+        copies: The channel that is switched off in each of M copies, or `NONE`; or of each `NOISE` or `NONE`.
         expands: Whether the layer returns the output for one image, which becomes that of M copies.
         reached: Whether the output was found in the last pass.
+        seen: The output of the last pass, if it was only to be seen.
     """
 
     feature_map: FeatureMap
-    off: Off
+    off: str
+    elsewhere: Elsewhere | None = None
     layout: Layout = field(init=False)
     copies: Sequence[int] = ()
     expands: bool = False
     reached: bool = False
+    seen: Tensor | None = None
     _calls: int = 0
 
     def __post_init__(self) -> None:
@@ -70,8 +89,8 @@ class Switch:
             handle.remove()
 
     def begin(self, copies: Sequence[int], *, expands: bool) -> None:
-        """Begin a pass."""
-        self.copies, self.expands, self.reached, self._calls = copies, expands, False, 0
+        """Begin a pass; without copies, the output is only seen."""
+        self.copies, self.expands, self.reached, self.seen, self._calls = copies, expands, False, None, 0
 
     def _hook(self, _module: nn.Module, _given: object, returned: Any) -> Any:  # Any: a module may return anything
         self._calls += 1
@@ -84,6 +103,9 @@ class Switch:
             if f"{prefix}{part}" != own.name:
                 return values
             self.reached = True
+            if not self.copies:
+                self.seen = values.detach().clone()
+                return values
             return self.switched(values)
 
         return exchange(returned, change)
@@ -108,10 +130,19 @@ class Switch:
         if int(images[(-1,) * images.ndim]) + 1 != len(self.copies):
             raise NotExpandedError("it does not have one output for each copy")
         chosen = torch.tensor(self.copies, device=values.device)[images]
+        if NOISE in self.copies:
+            return torch.where(chosen == NOISE, _noise_like(values), values)
         return torch.where(channels == chosen, self._replacement(values, images, channels), values)
 
     def _replacement(self, values: Tensor, images: Tensor, channels: Tensor) -> Tensor:
-        """Return 0, or for each value the mean of its channel in its copy."""
+        """Return what each value is replaced by."""
+        other = self.elsewhere or Elsewhere(None)
+        if other.values is not None:
+            return self._laid_over(other.values, values)
+        if other.means is not None:
+            if len(other.means) != int(channels.max()) + 1:
+                raise NotAMapError(f"it has {counted(len(other.means), 'channel')} in the other images")
+            return other.means[channels].to(values.dtype)
         if self.off == "zero":
             return values.new_zeros(())
         count = int(channels.max()) + 1
@@ -119,6 +150,41 @@ class Switch:
         sums = torch.zeros(len(self.copies) * count, dtype=torch.float64, device=values.device)
         sums = sums.index_add(0, cells, values.double().flatten())
         return (sums / torch.bincount(cells, minlength=len(sums)))[cells].view(values.shape).to(values.dtype)
+
+    def _laid_over(self, other: Tensor, values: Tensor) -> Tensor:
+        """Return the output for another image, of the shape of that for each copy.
+
+        Raises:
+            NotAMapError: It has another shape.
+            NotExpandedError: There are several copies, not along the first axis.
+        """
+        if other.shape == values.shape:
+            return other
+        if other.shape[1:] == values.shape[1:] and self.layout.dims[:1] == ((0,),) and len(other) == 1:
+            return other.expand_as(values)
+        if len(self.copies) > 1:
+            raise NotExpandedError("its first axis is not that of the images")
+        shapes = " and ".join(" x ".join(map(str, each.shape[1:])) for each in (other, values))
+        raise NotAMapError(f"it has another shape in the other image: {shapes}; size= gives all images one size")
+
+    def sums(self) -> tuple[Tensor, int]:
+        """Return the sums over each channel of what was seen, float64 `(C,)`, and the number of values of a channel.
+
+        Raises:
+            LayoutError: It has another layout.
+        """
+        assert self.seen is not None
+        usual = usual_layout(self.feature_map.layer.module, self.seen)  # that of the image may be of its size only
+        _, channels = numbers_of(self.layout if usual.refused or usual.assumed else usual, self.seen)
+        cells = channels.expand(self.seen.shape).flatten()
+        count = int(channels.max()) + 1
+        sums = torch.zeros(count, dtype=torch.float64, device=cells.device)
+        return sums.index_add(0, cells, self.seen.double().flatten()), len(cells) // count
+
+
+def _noise_like(values: Tensor) -> Tensor:
+    noise = torch.randn(values.shape, generator=torch.Generator().manual_seed(0)).to(values)
+    return noise * 4 * values.nan_to_num(0, 0, 0).abs().amax().clamp(min=1)
 
 
 def numbers_of(layout: Layout, values: Tensor) -> tuple[Tensor, Tensor]:

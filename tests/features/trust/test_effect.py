@@ -16,6 +16,7 @@ from torchvision import models
 
 import fmapviz
 from fmapviz.config import InputOptions
+from fmapviz.errors import RequestError
 from fmapviz.events import Outcome
 
 AS_IT_IS = InputOptions(fit="none", mean=(0, 0, 0), std=(1, 1, 1))
@@ -193,6 +194,92 @@ def test_a_channel_may_be_replaced_by_its_mean_in_the_image(drawn):
     assert close(values["effect/0.class1"], expected)
     assert not close(values["effect/0.class1"], by_hand(network, "0", image, lambda scores: scores[0, 1]))
     assert record["layers"][0]["effect"]["off"] == "mean"
+
+
+def saved_pictures(folder, count=3):
+    """Save pictures, and return their paths and prepared pixels."""
+    rng = np.random.default_rng(2)
+    pixels = [rng.integers(0, 255, (24, 24, 3), dtype=np.uint8) for _ in range(count)]
+    paths = [save_pixels(folder / f"{at}.png", each) for at, each in enumerate(pixels)]
+    return paths, torch.stack([torch.from_numpy(each) for each in pixels]).permute(0, 3, 1, 2) / 255
+
+
+def replaced(network, layer, image, replacement):
+    """Return the effects of replacing each channel of a layer by that of another tensor, by a plain hook."""
+    module, score = network.get_submodule(layer), []
+
+    def scored(channel):
+        def hook(_module, _given, returned):
+            values = returned.clone()
+            if channel is not None:
+                values[:, channel] = replacement[:, channel]
+            return values
+
+        handle = module.register_forward_hook(hook)
+        with torch.no_grad():
+            score.append(float(network(image)[0, 1]))
+        handle.remove()
+        return score[-1]
+
+    unchanged = scored(None)
+    return np.array([scored(channel) - unchanged for channel in range(replacement.shape[1])])
+
+
+def output_of(network, layer, batch):
+    seen = []
+    handle = network.get_submodule(layer).register_forward_hook(lambda _module, _given, out: seen.append(out.detach()))
+    with torch.no_grad():
+        network(batch)
+    handle.remove()
+    return seen[0]
+
+
+@pytest.mark.parametrize("build", [net, *thorough(Mixes, Joins)])
+def test_a_channel_may_have_its_values_in_another_image_or_its_mean_over_several(drawn, tmp_path, build):
+    torch.manual_seed(0)
+    network, layer = build().eval(), {net: "1", Mixes: "maps.1", Joins: "first"}[build]
+    paths, others = saved_pictures(tmp_path / "others")
+    image, options = images(), {"layers": layer, "preprocessing": AS_IT_IS}
+    _, (record,), (values,), _ = drawn(network, image, off=str(paths[1]), out="one", **options)
+    (name,) = (name for name in values if name.endswith("class1"))
+    alone = torch.cat([output_of(network, layer, each[None]) for each in others])
+    assert close(values[name], replaced(network, layer, image, alone[1:2]))
+    assert record["layers"][0]["effect"]["off"] == "values in 1.png"
+    _, (record,), (values,), _ = drawn(network, image, off=str(paths[0].parent), out="all", **options)
+    means = alone.double().mean((0, 2, 3), keepdim=True).float()
+    assert close(values[name], replaced(network, layer, image, means.expand_as(alone[:1])))
+    assert record["layers"][0]["effect"]["off"] == "mean over 3 images in others"
+
+
+def test_an_image_replaced_by_itself_has_no_effect_and_another_size_is_refused(drawn, tmp_path):
+    (path, *_), _ = saved_pictures(tmp_path / "others")
+    network, options = net(), {"layers": "1", "preprocessing": AS_IT_IS, "to": "npz"}
+    summary, *_ = drawn(network, [path], off=str(path), **options)
+    assert "by no more than rounding" in summary.failures[0].message
+    _, (record,), _, _ = drawn(network, images(side=20), off=str(path.parent), out="mean", **options)
+    assert record["layers"][0]["effect"]["off"] == "mean over 3 images in others"
+    summary, *_ = drawn(network, images(side=20), off=str(path), out="size", **options)
+    assert "another shape in the other image: 5 x 22 x 22 and 5 x 18 x 18" in summary.failures[0].message
+
+
+def test_a_run_is_another_one_if_the_other_image_has_changed(drawn, tmp_path):
+    (path, *_), _ = saved_pictures(tmp_path / "others")
+    options = {"layers": "1", "preprocessing": AS_IT_IS, "off": str(path)}
+    first, *_ = drawn(net(), images(), **options)
+    again, *_ = drawn(net(), images(), **options)
+    assert again.directory == first.directory
+    save_pixels(path, np.zeros((24, 24, 3), np.uint8))
+    assert drawn(net(), images(), **options)[0].directory != first.directory
+
+
+@pytest.mark.parametrize(
+    ("off", "said"), [("zeor", "no such off: 'zeor'"), ("{empty}", "no image in"), ("", "no such off: ''")]
+)
+def test_off_that_is_neither_a_word_nor_an_image_is_refused(drawn, tmp_path, off, said):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(RequestError, match=said) as caught:
+        drawn(net(), images(), off=off.format(empty=tmp_path / "empty"))
+    assert "zero, mean" in caught.value.hint
 
 
 def test_differences_that_are_rounding_are_no_effects(drawn):
