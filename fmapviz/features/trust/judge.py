@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from fmapviz.run.changed_passes import ImagePasses
     from fmapviz.run.plan import Observation, Plan
 
+COMPUTED = 3  # times that maps are computed: by the network, and with random weights in its last and in all layers
 # Streams of random numbers of an image; the first ones are the random orders.
 _TIES, _LAST, _ALL = CHANCE, CHANCE + 1, CHANCE + 2
 

@@ -83,10 +83,15 @@ class MapMaker:
 
     Attributes:
         check: Called in each pass; its exception ends the run.
+        count: Called with the number of passes that are done.
+        expect: Called with the number of passes that the maps of an image take, as far as it is known.
     """
 
     def __init__(self, model: Model, plan: Plan, views: Sequence[str]) -> None:
         self.check: Callable[[], object] = bool
+        self.count: Callable[[int], object] = abs  # ignored
+        self.expect: Callable[[int], object] = abs
+        self._needs = dict[tuple[str, ...], int]()
         self.views = [registry.view(name) for name in views]
         self._plan = plan
         self._passes = ObservedPasses(model)
@@ -127,12 +132,26 @@ class MapMaker:
         self._passes.check = self.check
         for observation in observations:
             plan = self._inner(observation, followed.choice)
+            self._passes.report = self._counting(observation.views)
             results = self._passes.observe(followed.image, plan, layers, places=followed.places, find=find)
             missing |= results.missing[0] | results.undrawn
             for found in _read(results.layers, followed.image, automatic=self._plan.automatic):
                 maps[found.key] = found
         order = [view.name for view in self.views]
         return sorted(maps.values(), key=lambda each: order.index(each.view)), missing
+
+    def _counting(self, views: Collection[str]) -> Callable[[int, int], object]:
+        """Return a function that counts the passes that an observer reports."""
+        before = 0
+
+        def report(done: int, total: int) -> None:
+            nonlocal before
+            self._needs[(*views,)] = total
+            self.expect(sum(self._needs.values()))
+            self.count(done - before)
+            before = done
+
+        return report
 
     def _inner(self, observation: Observation, choice: TargetChoice) -> Plan:
         return Plan(

@@ -45,10 +45,12 @@ class ObservedPasses:
 
     Attributes:
         check: Called at each layer; its exception ends the run.
+        report: See `RunningPass`.
     """
 
     def __init__(self, model: Model) -> None:
         self.check: Callable[[], object] = bool
+        self.report: Callable[[int, int], object] = max
         self._model = model
         self._layouts = LayoutCache()
 
@@ -115,7 +117,7 @@ class ObservedPasses:
                 record.places, record.files = places, files
                 hooks.close()
                 finder = self._attach(hooks, record, results, layers)
-                observer.begin(RunningPass(record, results, finder, self.check, self._model.name))
+                observer.begin(RunningPass(record, results, finder, self.check, self._model.name, self.report))
                 record.endings = None if reader.in_graph else Endings()
                 with (
                     lasting.one_pass(given),

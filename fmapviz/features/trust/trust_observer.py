@@ -9,7 +9,7 @@ import torch
 
 from fmapviz.core import registry
 from fmapviz.data import LayerResult
-from fmapviz.features.trust.judge import Judge
+from fmapviz.features.trust.judge import COMPUTED, Judge
 from fmapviz.features.trust.judged_maps import Followed
 from fmapviz.features.trust.trust_sheet import TrustDrawn
 from fmapviz.observe.gradients import BackwardError
@@ -93,30 +93,37 @@ class TrustObserver(PassObserver):
         self._observation, self._plan = observation, plan
         self._judge = Judge(model, plan, observation.judged or judged_views(plan))
         self._report: Callable[[int, int], object] = max
-        self._done = self._total = 0
+        self._done = self._judged = self._own = 0
+        self._maps = 0  # passes that compute the maps of an image and class once, as far as known
 
     def begin(self, current: RunningPass) -> None:
         """Connect passes to the end of the run and to its progress."""
         self._judge.maps.check = self._judge.changed.check = current.check
-        self._judge.changed.count, self._report = self._count, current.report
+        self._judge.changed.count = self._judge.maps.count = self._count
+        self._judge.maps.expect, self._report = self._expect, current.report
 
     def end(self) -> None:
         """Release what belongs to the run."""
         self._judge.maps.check = self._judge.changed.check = bool
-        self._judge.changed.count, self._report = abs, max
+        self._judge.changed.count = self._judge.maps.count = self._judge.maps.expect = abs
+        self._report = max
+
+    def _expect(self, passes: int) -> None:
+        self._maps = passes
 
     def _count(self, passes: int) -> None:
-        self._done = min(self._done + passes, self._total)
-        self._report(self._done, self._total)
+        total = self._judged * (self._own + COMPUTED * self._maps)
+        self._done = min(self._done + passes, total)
+        self._report(self._done, total)
 
     def draw(self, current: ClassPass) -> None:
         """Count the passes of all classes and images."""
         size, wanted = picture_size(current.record.pixels), set(self._observation.targets)
-        judged = sum(
+        self._judged = sum(
             len(wanted.intersection(alike)) * sum(index is not None for index in indices)
             for indices, alike in current.classes.items()
         )
-        self._done, self._total = 0, judged * self._judge.count(size) if size else 0
+        self._done, self._own = 0, self._judge.count(size) if size else 0
 
     def draw_class(self, current: ClassPass, choice: TargetChoice, targets: Sequence[Target | None]) -> None:
         """Judge the maps of a class of each image.

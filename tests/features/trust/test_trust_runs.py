@@ -14,8 +14,9 @@ from spot_detector import SpotDetector
 from torch import nn
 
 import fmapviz
-from fmapviz.events import Outcome
+from fmapviz.events import Advanced, Outcome
 from fmapviz.features.trust.ranking import LEAST, MethodSamples, rank, resampled_means, summary_of
+from fmapviz.run.pipeline import batch_runner
 
 pytest_plugins = ["browser"]  # its fixtures
 
@@ -110,6 +111,22 @@ def test_each_class_is_judged_by_itself_and_a_lone_view_judges_the_usual_ones(tm
 def test_chosen_layers_are_judged_each(tmp_path):
     rows = table_of(draw(Small(), pixels(), tmp_path, views="gradcam,trust", layers="conv,norm"))
     assert sorted(row["layer"] for row in rows) == ["conv", "norm"]
+
+
+def test_passes_that_compute_maps_are_part_of_the_progress(tmp_path, monkeypatch):
+    monkeypatch.setattr(batch_runner, "_REPORT_SECONDS", 0)
+    events, seen = [], []
+    network = Small().eval()
+    network.register_forward_pre_hook(lambda _module, given: seen.append(len(given[0])))
+    draw(network, pixels(), tmp_path, on_event=events.append, to="trust", views="rise,trust", samples=200)
+    advanced = [event for event in events if isinstance(event, Advanced)]
+    alone = advanced[0].total
+    own = [event for event in advanced if event.total > 3 * alone]
+    assert [event.done for event in own] == sorted(event.done for event in own)
+    assert own[-1].done == own[-1].total
+    assert alone + own[-1].total == pytest.approx(
+        sum(seen), rel=0.1
+    )  # it does not count the pass of the run, and few others
 
 
 def test_raw_values_are_the_curves(tmp_path):
