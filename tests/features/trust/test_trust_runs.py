@@ -120,13 +120,11 @@ def test_passes_that_compute_maps_are_part_of_the_progress(tmp_path, monkeypatch
     network.register_forward_pre_hook(lambda _module, given: seen.append(len(given[0])))
     draw(network, pixels(), tmp_path, on_event=events.append, to="trust", views="rise,trust", samples=200)
     advanced = [event for event in events if isinstance(event, Advanced)]
-    alone = advanced[0].total
-    own = [event for event in advanced if event.total > 3 * alone]
-    assert [event.done for event in own] == sorted(event.done for event in own)
-    assert own[-1].done == own[-1].total
-    assert alone + own[-1].total == pytest.approx(
-        sum(seen), rel=0.1
-    )  # it does not count the pass of the run, and few others
+    (total,) = {event.total for event in advanced}
+    assert [event.done for event in advanced] == sorted(event.done for event in advanced)
+    assert advanced[-1].done == total
+    assert total > 3 * 200
+    assert total == pytest.approx(sum(seen), rel=0.05)  # some find out which layer is the last one, and how a batch may pass
 
 
 def test_raw_values_are_the_curves(tmp_path):
