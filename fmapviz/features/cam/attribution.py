@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING
@@ -19,43 +18,32 @@ from fmapviz.config.checks import check_confidence
 from fmapviz.core import registry
 from fmapviz.core.members import load
 from fmapviz.core.words import counted
-from fmapviz.data import Layer, Model
 from fmapviz.draw.colormaps import HEAT_COLORMAP
 from fmapviz.draw.heatmap import gray_of, overlay
 from fmapviz.draw.png import encode
-from fmapviz.errors import FmapvizError, RequestError, first_few, quote, suggest
+from fmapviz.errors import RequestError, first_few, quote
 from fmapviz.features.cam import CamView
 from fmapviz.features.cam.method import Method
 from fmapviz.features.cam.observer import CamObservation
 from fmapviz.images.seen import Seen
 from fmapviz.models.network import with_axes
 from fmapviz.observe.detectors import HEAD, feeds_of
-from fmapviz.observe.endings import Endings
-from fmapviz.observe.gradients import frozen, is_out_of_memory, recording
-from fmapviz.observe.hooks import describe_training, observe, undisturbed
-from fmapviz.observe.lasting_state import LastingState
 from fmapviz.observe.layers import unwrap
-from fmapviz.observe.layouts.find import LayoutFinder, MissingLayoutError
 from fmapviz.observe.places import Places
 from fmapviz.observe.score_reader import ScoreReader
 from fmapviz.observe.target_scores import NOT_FINITE
 from fmapviz.observe.targets import INDEX, TargetChoice, parse
 from fmapviz.run.batch import make_batch
-from fmapviz.run.class_gradients import ClassGradients
 from fmapviz.run.findings import findings_of
+from fmapviz.run.observed_passes import ObservedPasses, Wanted
 from fmapviz.run.places import PlaceCache
 from fmapviz.run.plan import Plan
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-
     from numpy.typing import NDArray
 
     from fmapviz.core.members import View
-    from fmapviz.core.placement import InFile
-    from fmapviz.data import FeatureMap, Inputs, Preparation
-    from fmapviz.observe.forward_record import ForwardRecord
-    from fmapviz.observe.layouts.find import LayoutCache
+    from fmapviz.data import Inputs, Model, Preparation
     from fmapviz.run.batch_results import BatchResults
     from fmapviz.run.findings import Findings
 
@@ -225,11 +213,12 @@ def cam(
     places = None if of_input and not plan.located else _places(model, shown, tuple(batch.shape[1:]))
     files = made.files() if plan.located else ()
     learnt = plan.automatic and batch.shape[1:] in chosen
-    request = _Request(model, batch, plan, layer, reader, shown.layouts, places, files)
-    found = _differentiate(request)
+    passes = ObservedPasses(model, shown.layouts, reader)
+    wanted = Wanted(plan, () if layer == _AUTO else {layer}, places, files)
+    found = passes.observe(batch, wanted)
     if learnt and not found.layers:  # another class may depend on other layers
         chosen.pop(batch.shape[1:], None)
-        found = _differentiate(request)
+        found = passes.observe(batch, wanted)
     if not found.layers:
         if all(found.missing):
             raise _missing(found, 0, choice)
@@ -293,109 +282,11 @@ def _all_of(numbers: Sequence[float | None], device: torch.device) -> Tensor | N
     return torch.tensor(known, device=device) if known else None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Request:
-    """The maps of one call.
-
-    Attributes:
-        model: The network.
-        batch: Prepared images.
-        plan: Of the method and the target.
-        layer: Name of the feature map, or `auto`.
-        reader: Remembers how the network ends.
-        layouts: Those of earlier calls.
-        places: Where the maps lie in the images; None: not needed.
-        files: See `ForwardRecord`.
-    """
-
-    model: Model
-    batch: Tensor
-    plan: Plan
-    layer: str
-    reader: ScoreReader
-    layouts: LayoutCache
-    places: Places | None
-    files: Sequence[InFile | None]
-
-
-def _differentiate(request: _Request) -> BatchResults:
-    """Run the network under hooks, and draw."""
-    layouts = request.layouts
-    again: AbstractContextManager[object] = nullcontext()
-    try:
-        return _attempt(request)
-    except MissingLayoutError:  # another image took another way through the network
-        layouts.known.clear()
-    except FmapvizError:
-        raise
-    except Exception as error:
-        if layouts.broken or is_out_of_memory(error):
-            raise
-        again = layouts.giving_up()
-    with again:
-        return _attempt(request)
-
-
-def _attempt(request: _Request) -> BatchResults:
-    model, plan, layer, reader, layouts = request.model, request.plan, request.layer, request.reader, request.layouts
-    network = model.module
-    modules = dict(network.named_modules())  # once: listing them takes as long as some layers
-    (observation,) = plan.observations
-    observer = observation.start(model, plan, _PLAIN)
-    gradients = ClassGradients(model, plan, _PLAIN, [observer], reader)
-    with LastingState(network) as lasting, frozen(network), recording(), ExitStack() as hooks:
-        for record, given, results in gradients.passes(request.batch):
-            record.places, record.files = request.places, request.files
-
-            def receive(feature_map: FeatureMap, record: ForwardRecord = record) -> None:
-                if record.over:
-                    return
-                if feature_map.name == layer:
-                    record.outputs.append(record.point(feature_map, copied=True))
-                record.keep(feature_map)
-
-            def refuse(
-                feature_map: FeatureMap, reason: str, record: ForwardRecord = record, results: BatchResults = results
-            ) -> None:
-                if not record.over and feature_map.name == layer:
-                    results.undrawn[layer] = reason
-
-            hooks.close()  # those of an earlier pass; the last ones stay for the backward passes, which may run layers again
-            names = record.names if layer == _AUTO else {layer}
-            layers = _layers(modules, names, heads=observer.keeps_heads)
-            finder = LayoutFinder(network, layers, layouts, given=model.layout)
-            hooks.enter_context(observe(network, layers, receive, refuse=refuse, attached=True, layouts=finder))
-            left = describe_training(network)
-            # What the forward does may be switched in between.
-            record.endings = None if reader.in_graph else Endings()
-            kept = lasting.one_pass(given)
-            capturing = record.capturing(gradients.head)
-            with kept, undisturbed(given.device), record.endings or nullcontext(), finder.following(given), capturing:
-                record.output = model.forward(network, given)
-                gradients.note_layout(record, finder, needed=True)
-            record.over = True
-    results.remarks += [left] if left else []
-    return results
-
-
 def _places(model: Model, shown: Findings, shape: tuple[int, ...]) -> Places | None:
     """Return where the maps of a network lie in inputs of a shape; the first call computes it."""
     if shape in shown.fields:
         return Places(lambda: shown.fields[shape], (shape[-2], shape[-1]))
     return PlaceCache(model, shown.fields).at(shape)
-
-
-def _layers(modules: Mapping[str, nn.Module], names: Collection[str] | None, *, heads: bool) -> list[Layer]:
-    """Return the layers to hook: those of some feature maps, or all."""
-    found = [Layer(own, type(module).__name__, module) for own, module in modules.items() if own]
-    if names is None:
-        return found
-    known = {layer.name for layer in found}
-    chosen = {name if name in known else name.partition("#")[0].partition("[")[0] for name in names}
-    for name in chosen - known:
-        hint = suggest(name, known) or f"there are: {', '.join(sorted(known)[:20])}"
-        raise RequestError(f"no such layer: {quote(name)}", hint=hint)
-    return found if heads else [layer for layer in found if layer.name in chosen]
 
 
 @cache

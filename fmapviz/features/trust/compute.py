@@ -15,8 +15,8 @@ from fmapviz.core import registry
 from fmapviz.core.words import counted
 from fmapviz.draw.png import encode
 from fmapviz.errors import RequestError, quote
+from fmapviz.features.trust.judged_maps import passes_of
 from fmapviz.features.trust.judgement import remarks, verdict
-from fmapviz.features.trust.observed_passes import ObservedPasses
 from fmapviz.features.trust.trust_observer import VIEW, TrustObservation, usual_views
 from fmapviz.features.trust.trust_sheet import TrustDrawn, draw_trust
 from fmapviz.images.seen import Seen
@@ -25,6 +25,7 @@ from fmapviz.observe.layers import find_layers, unwrap
 from fmapviz.observe.targets import parse
 from fmapviz.run.batch import make_batch
 from fmapviz.run.findings import findings_of
+from fmapviz.run.observed_passes import Wanted
 from fmapviz.run.places import PlaceCache
 from fmapviz.run.plan import Plan
 
@@ -179,7 +180,7 @@ def trust(
     )
     places = PlaceCache(model, findings_of(model).fields).at(tuple(made.values.shape[1:]))
     files = made.files() if plan.located else ()
-    results = ObservedPasses(model).observe(made.values, plan, layers, places=places, files=files)
+    results = passes_of(model).observe(made.values, Wanted(plan, layers, places, files))
     if not results.layers:
         reasons = [*results.missing[0].values(), *results.undrawn.values(), "nothing was computed"]
         raise RequestError(f"nothing is judged for {choice.label}: {reasons[0]}", hint="another target=, or other methods=")

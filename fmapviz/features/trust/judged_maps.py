@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from fmapviz.core import registry
 from fmapviz.core.members import load
 from fmapviz.draw.heatmap import enlarge
-from fmapviz.features.trust.observed_passes import ObservedPasses
+from fmapviz.errors import FmapvizError
+from fmapviz.observe.gradients import is_out_of_memory
+from fmapviz.observe.layouts.find import MissingLayoutError
 from fmapviz.observe.reshape import picture_size
+from fmapviz.run.forward_pass import ForwardError
+from fmapviz.run.observed_passes import ObservedPasses, Wanted
 from fmapviz.run.plan import Plan
 
 if TYPE_CHECKING:
@@ -17,7 +21,7 @@ if TYPE_CHECKING:
 
     import numpy as np
     from numpy.typing import NDArray
-    from torch import Tensor
+    from torch import Tensor, nn
 
     from fmapviz.core.members import View
     from fmapviz.data import Model
@@ -94,7 +98,7 @@ class MapMaker:
         self._needs = dict[tuple[str, ...], int]()
         self.views = [registry.view(name) for name in views]
         self._plan = plan
-        self._passes = ObservedPasses(model)
+        self._passes = passes_of(model)
 
     def observations(self, choice: TargetChoice) -> tuple[Observation, ...]:
         """Return the observations of one image; the layers that they choose are those of all its passes."""
@@ -133,7 +137,7 @@ class MapMaker:
         for observation in observations:
             plan = self._inner(observation, followed.choice)
             self._passes.report = self._counting(observation.views)
-            results = self._passes.observe(followed.image, plan, layers, places=followed.places, find=find)
+            results = self._passes.observe(followed.image, Wanted(plan, layers, followed.places, find=find))
             missing |= results.missing[0] | results.undrawn
             for found in _read(results.layers, followed.image, automatic=self._plan.automatic):
                 maps[found.key] = found
@@ -164,6 +168,20 @@ class MapMaker:
             automatic=self._plan.automatic,
             placed=frozenset(observation.views),
         )
+
+
+def passes_of(model: Model) -> ObservedPasses:
+    """Return passes of a network that its other hooks do not see; an exception of the network is a `ForwardError`."""
+
+    def forward(network: nn.Module, given: Tensor) -> object:
+        try:
+            return model.forward(network, given)
+        except (Exception, SystemExit) as error:
+            if isinstance(error, FmapvizError | MissingLayoutError) or is_out_of_memory(error):
+                raise
+            raise ForwardError.after("", error, given=given.shape) from error
+
+    return ObservedPasses(replace(model, forward=forward), seen=False)
 
 
 def _read(batches: Iterable[LayerBatch], image: Tensor, *, automatic: bool) -> Iterable[JudgedMap]:

@@ -170,6 +170,8 @@ class SwitchedPasses:
                     if not averaged:
                         return Elsewhere(switch.seen)
                     more, values = switch.sums()
+                    if count and len(more) != len(sums):
+                        raise NotAMapError("its number of channels changes from image to image")
                     sums, count = sums.to(more) + more, count + values
         except LayoutError as error:
             raise NotAMapError(f"for the other images: {error}") from error

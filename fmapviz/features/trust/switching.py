@@ -174,9 +174,13 @@ class Switch:
             LayoutError: It has another layout.
         """
         assert self.seen is not None
-        usual = usual_layout(self.feature_map.layer.module, self.seen)  # that of the image may be of its size only
-        _, channels = numbers_of(self.layout if usual.refused or usual.assumed else usual, self.seen)
-        cells = channels.expand(self.seen.shape).flatten()
+        layout, shape = self.layout, self.seen.shape
+        if len(layout.dims) == len(shape) and all(len(dim) == 1 for dim in layout.dims):  # axes of any length
+            of_images, of_channels = layout.counts
+            channels = _number(shape, layout.order[of_images : of_images + of_channels], self.seen.device)
+        else:
+            _, channels = numbers_of(layout, self.seen)
+        cells = channels.expand(shape).flatten()
         count = int(channels.max()) + 1
         sums = torch.zeros(count, dtype=torch.float64, device=cells.device)
         return sums.index_add(0, cells, self.seen.double().flatten()), len(cells) // count

@@ -18,10 +18,10 @@ from train_shapesnet import prepare
 
 import fmapviz
 from fmapviz.errors import RequestError
-from fmapviz.features.cam import attribution
 from fmapviz.models.shapesnet.network import CLASSES as SHAPES
 from fmapviz.models.shapesnet.network import ShapesNet
 from fmapviz.observe.endings import Endings
+from fmapviz.run import observed_passes
 
 CLASSES = [3, 717]
 GRAD_CAM = {
@@ -414,7 +414,7 @@ class Ends(nn.Module):
 def test_operations_are_recorded_only_where_the_graph_does_not_show_the_ending(end, recorded, monkeypatch):
     network, passes, started = Ends(end).eval(), [], []
     network.register_forward_pre_hook(lambda *_: passes.append(None))
-    monkeypatch.setattr(attribution, "Endings", lambda: started.append(None) or Endings())
+    monkeypatch.setattr(observed_passes, "Endings", lambda: started.append(None) or Endings())
     for _ in range(3):
         fmapviz.cam(network, torch.rand(1, 3, 9, 9), target=1, layer="body")
     assert (len(passes), len(started)) == (3, recorded)
