@@ -312,6 +312,17 @@ def command_line_alone(warm, tmp_path):
     return running(f"{warm}.cli", tmp_path)
 
 
+@pytest.fixture
+def run_python(command_line_alone):
+    """Run a program in such a process; return its exit code, -9 if it was killed, and its output as text."""
+
+    def run(program, *args):
+        done = command_line_alone(program, *args)
+        return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
+
+    return run
+
+
 def running(server, directory):
     """Return a function that runs programs with a server of `warm.py`."""
 

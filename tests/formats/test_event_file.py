@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import errno
 import struct
-import subprocess
 import sys
 from pathlib import Path
 
@@ -175,9 +174,9 @@ def test_a_full_disk_is_detected_at_writing_and_closing(tmp_path, limit, size, p
     assert list(tmp_path.iterdir()) == [tmp_path / "events.partial"]
 
 
-def test_writing_events_loads_neither_torch_nor_tensorflow():
+def test_writing_events_loads_neither_torch_nor_tensorflow(run_python):
     code = "import sys, fmapviz.formats.tensorboard; print([m for m in ('torch', 'tensorflow') if m in sys.modules])"
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    result = run_python(code)
     assert result.stdout == "[]\n"
     assert result.stderr == ""
 

@@ -3,13 +3,16 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
+import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from races import EIGHT_AT_ONCE, run_python
+from races import EIGHT_AT_ONCE
 from run_infos import changed, run_info
+from waiting import PATIENCE
 
 from fmapviz.config import Style
 from fmapviz.core.checksummed_json import dumps
@@ -371,7 +374,7 @@ for step in (lambda: check_output(out / "sealed"), lambda: open_run(out / "seale
 
 
 @pytest.mark.thorough
-def test_permissions_are_checked():
+def test_permissions_are_checked(run_python):
     """A place that is read-only, and one where a directory of that name cannot be looked into."""
     with tempfile.TemporaryDirectory() as folder:  # pytest's own cannot be entered by other users
         out = Path(folder)
@@ -425,9 +428,10 @@ except OutputError as error:
 
 @pytest.mark.parametrize("room", [0, 50])
 def test_a_failure_that_cannot_be_recorded_is_an_output_error(room, tmp_path):
-    """A limit on the size of a file stands for the full disk."""
+    """A limit on the size of a file stands for the full disk; it holds for files of standard streams, too."""
     (tmp_path / "failures.jsonl").write_text("{}\n")
-    result = run_python(FULL, tmp_path, room + 3)
+    command = [sys.executable, "-c", FULL, tmp_path, str(room + 3)]
+    result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE)
     assert result.stderr == ""
     assert result.stdout.startswith(f"cannot write to '{tmp_path}")
 
@@ -463,7 +467,7 @@ def work(process):
 @pytest.mark.thorough
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("task", ["same", "others"])
-def test_eight_processes_begin_a_run_concurrently(task, tmp_path):
+def test_eight_processes_begin_a_run_concurrently(task, tmp_path, run_python):
     result = run_python(MANY + EIGHT_AT_ONCE, tmp_path / "out", task)
     assert (result.stdout, result.stderr) == ("", "")
     chosen = sorted((tmp_path / str(process)).read_text() for process in range(8))
@@ -488,7 +492,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def test_staged_files_of_killed_processes_are_removed(tmp_path):
+def test_staged_files_of_killed_processes_are_removed(tmp_path, run_python):
     directory = open_run(tmp_path, INFO)
     run_python(KILLED, tmp_path, directory)
     assert len([path for path in tmp_path.rglob("*") if path.name.startswith(".fmapviz-")]) == 2

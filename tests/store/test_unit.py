@@ -15,7 +15,7 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
-from races import EIGHT_AT_ONCE, run_python
+from races import EIGHT_AT_ONCE
 
 from fmapviz.core import files
 from fmapviz.core.checksummed_json import dumps
@@ -309,7 +309,7 @@ with staging_folder(run) as staging:
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("damage", ["a damaged record", "no record"])
-def test_force_replaces_a_unit_without_a_record(damage, run):
+def test_force_replaces_a_unit_without_a_record(damage, run, run_python):
     directory = finish(run, source(), "old")
     if damage == "no record":
         (directory / "unit.json").unlink()
@@ -403,7 +403,7 @@ with staging_folder(run) as staging:
 """
 
 
-def test_a_foreign_file_added_during_a_replacement_is_kept(run):
+def test_a_foreign_file_added_during_a_replacement_is_kept(run, run_python):
     directory = finish(run, source(), "old")
     before = tree(directory)
     result = run_python(LATE, run)
@@ -454,6 +454,7 @@ def test_a_unit_named_like_an_existing_folder_has_another_directory(run):
     assert problems(run) == []
 
 
+@pytest.mark.thorough
 def test_units_and_folders_of_one_name_are_created_concurrently(run):
     """The folder is made, the unit takes its name while it is empty, and the other unit would come to lie inside."""
 
@@ -550,13 +551,19 @@ with staging_folder(run) as staging:
 """
 
 
-def kill(run, moment, file):
-    result = run_python(KILLED, run, moment, file.name, file.path)
-    assert result.returncode == -signal.SIGKILL, result.stderr
+@pytest.fixture
+def kill(run, run_python):
+    """Return a function that starts a process which is killed at a moment of its work on a unit."""
+
+    def killed(moment, file):
+        result = run_python(KILLED, run, moment, file.name, file.path)
+        assert result.returncode == -signal.SIGKILL, result.stderr
+
+    return killed
 
 
-def test_staged_files_of_a_killed_process_are_removed(run):
-    kill(run, "writing", source())
+def test_staged_files_of_a_killed_process_are_removed(run, kill):
+    kill("writing", source())
     assert len(hidden(run)) == 1
     sweep(run)
     assert tree(run) == {}
@@ -576,10 +583,10 @@ def test_staged_files_of_running_processes_and_other_hosts_are_kept(run):
         assert tree(run) == before
 
 
-def test_a_unit_moved_aside_by_a_killed_process_is_restored(run):
+def test_a_unit_moved_aside_by_a_killed_process_is_restored(run, kill):
     directory = finish(run, source(), "old")
     before = tree(directory)
-    kill(run, "os.rename 3", source())  # the first finds the name taken, the second moves the old one aside
+    kill("os.rename 3", source())  # the first finds the name taken, the second moves the old one aside
     assert not directory.exists()
     sweep(run)
     assert tree(directory) == before
@@ -587,31 +594,31 @@ def test_a_unit_moved_aside_by_a_killed_process_is_restored(run):
     assert [path.name for path in run.iterdir()] == ["lena.png"]
 
 
-def test_a_unit_moved_aside_is_restored_under_its_name(run):
+def test_a_unit_moved_aside_is_restored_under_its_name(run, kill):
     """The name without a hash is another image's."""
     finish(run, source("/a/lena.png"), "a")
     second = source("/b/lena.png")
     directory = finish(run, second, "b")
     before = tree(directory)
-    kill(run, "os.rename 3", second)
+    kill("os.rename 3", second)
     assert not directory.exists()
     sweep(run)
     assert tree(directory) == before
     assert hidden(run) == []
 
 
-def test_a_unit_in_a_folder_is_restored(run):
+def test_a_unit_in_a_folder_is_restored(run, kill):
     file = source("/photos/cats/lena.png", "cats/lena.png")
     directory = finish(run, file)
-    kill(run, "os.rename 3", file)
+    kill("os.rename 3", file)
     sweep(run)
     assert find_done(run, file) == directory
     assert hidden(run) == []
 
 
-def test_a_unit_moved_aside_and_replaced_is_removed(run):
+def test_a_unit_moved_aside_and_replaced_is_removed(run, kill):
     directory = finish(run, source(), "old")
-    kill(run, "os.rename 4", source())  # the new one is in its place
+    kill("os.rename 4", source())  # the new one is in its place
     assert (directory / "input.png").read_text() == "new"
     assert len(hidden(run)) == 1
     sweep(run)
@@ -619,36 +626,36 @@ def test_a_unit_moved_aside_and_replaced_is_removed(run):
     assert [path.name for path in run.iterdir()] == ["lena.png"]
 
 
-def test_a_foreign_file_in_a_unit_moved_aside_is_kept(run):
+def test_a_foreign_file_in_a_unit_moved_aside_is_kept(run, kill):
     """Earlier versions moved such units aside."""
     finish(run, source(), "old")
-    kill(run, "os.rename 4", source())
+    kill("os.rename 4", source())
     (left,) = run.glob(".fmapviz-*")
     (left / "notes.txt").write_text("mine")
     sweep(run)
     assert (left / "notes.txt").read_text() == "mine"
 
 
-def test_a_unit_moved_aside_does_not_replace_a_newer_one(run):
+def test_a_unit_moved_aside_does_not_replace_a_newer_one(run, kill):
     finish(run, source(), "old")
-    kill(run, "os.rename 3", source())
+    kill("os.rename 3", source())
     directory = finish(run, source(mtime_ns=7), "newer")
     sweep(run)
     assert (directory / "input.png").read_text() == "newer"
     assert [path.name for path in run.iterdir()] == ["lena.png"]
 
 
-def test_a_partly_removed_unit_is_not_restored(run):
+def test_a_partly_removed_unit_is_not_restored(run, kill):
     directory = finish(run, source(), "old")
-    kill(run, "os.remove 2", source())
+    kill("os.remove 2", source())
     shutil.rmtree(directory)
     sweep(run)
     assert tree(run) == {}
 
 
-def test_a_unit_that_cannot_be_restored_is_kept(run):
+def test_a_unit_that_cannot_be_restored_is_kept(run, kill):
     finish(run, source(), "old")
-    kill(run, "os.rename 3", source())
+    kill("os.rename 3", source())
     for name in ("lena.png", f"lena.png~{path_hash('/photos/lena.png')}"):
         (run / name).write_text("mine")
     sweep(run)
@@ -695,7 +702,7 @@ print(write("lena.png", "ours", 999).name)
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize(("what", "content"), [("nothing yet", "ours"), ("the same", "theirs"), ("another", "ours")])
-def test_a_unit_replaced_at_the_same_moment_is_found(what, content, run):
+def test_a_unit_replaced_at_the_same_moment_is_found(what, content, run, run_python):
     finish(run, source(), "old")
     result = run_python(REPLACED, run, what)
     assert (result.stdout, result.stderr) == ("lena.png\n", "")
@@ -731,7 +738,7 @@ def work(process):
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("task", ["same", "force", "newer", "names"])
-def test_eight_processes_finish_units_concurrently(task, run):
+def test_eight_processes_finish_units_concurrently(task, run, run_python):
     finish(run, source("/a/lena.png"), "old")
     result = run_python(MANY + EIGHT_AT_ONCE, run, task, 20)
     assert (result.stdout, result.stderr) == ("", "")
@@ -745,13 +752,13 @@ def test_eight_processes_finish_units_concurrently(task, run):
 
 
 @pytest.mark.thorough
-def test_eight_processes_remove_staged_files_concurrently(run):
+def test_eight_processes_remove_staged_files_concurrently(run, kill, run_python):
     files = [source(f"/photos/{n}.png") for n in range(6)]
     for file in files[:3]:
-        kill(run, "writing", file)
+        kill("writing", file)
     for file in files[3:]:
         finish(run, file, "old")
-        kill(run, "os.rename 3" if file is not files[5] else "os.rename 4", file)
+        kill("os.rename 3" if file is not files[5] else "os.rename 4", file)
     result = run_python(MANY + EIGHT_AT_ONCE, run, "sweep", 1)
     assert (result.stdout, result.stderr) == ("", "")
     assert sorted(path.name for path in run.iterdir()) == ["3.png", "4.png", "5.png"]
@@ -764,8 +771,8 @@ def test_a_directory_that_cannot_be_written_to_is_reported():
         files.make_folders(Path("/proc/nothing/here"))
 
 
-def test_units_does_not_load_torch():
-    assert run_python("import sys, fmapviz.store.unit; sys.exit('torch' in sys.modules)").returncode == 0
+def test_units_does_not_load_torch(run_python):
+    assert run_python("import sys, fmapviz.store.unit; print('torch' in sys.modules)").stdout == "False\n"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems do not report it")

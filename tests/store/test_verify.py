@@ -3,8 +3,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
-import sys
 import tempfile
 from dataclasses import replace
 from functools import partial
@@ -18,7 +16,6 @@ from image_files import paint
 from made_units import make_unit
 from run_infos import run_info
 from tiny_runs import AS_IT_IS, runner
-from waiting import PATIENCE
 
 from fmapviz.core import checksummed_json, files, registry
 from fmapviz.core.checksummed_json import dumps
@@ -416,7 +413,7 @@ for place in verify(Path(sys.argv[1])):
 """
 
 
-def test_unreadable_directories_are_named():
+def test_unreadable_directories_are_named(run_python):
     with tempfile.TemporaryDirectory() as folder:  # pytest's own cannot be entered by other users
         out = Path(folder)
         run = open_run(out, INFO)
@@ -424,8 +421,7 @@ def test_unreadable_directories_are_named():
         out.chmod(0o755)
         for path in closed:
             path.chmod(0)
-        command = [sys.executable, "-c", UNPRIVILEGED, folder]
-        result = subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE)
+        result = run_python(UNPRIVILEGED, folder)
         for path in closed:
             path.chmod(0o700)
     assert sorted(result.stdout.splitlines()) == [

@@ -1,16 +1,4 @@
-"""Programs in processes of their own: one, or the same function in eight at once."""
-
-import subprocess
-import sys
-
-from waiting import PATIENCE
-
-
-def run_python(code, *arguments, options=()):
-    """Run a program with an ordinary interpreter; return its exit code and its output as text."""
-    command = [sys.executable, *options, "-c", code, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE)
-
+"""The same function in eight processes at once."""
 
 # The end of a program that imports os and defines `work(process)`; exceptions are printed.
 EIGHT_AT_ONCE = """

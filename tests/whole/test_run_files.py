@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from html.parser import HTMLParser
 from itertools import product
@@ -16,12 +14,12 @@ from urllib.parse import unquote_to_bytes
 import pytest
 import torch
 from cases import each_once, often
+from conftest import captured
 from image_files import paint
 from PIL import Image
 from tiny_runs import AS_IT_IS, runner
 from torch import nn
 from trees import stamps
-from waiting import PATIENCE
 from warm import ask
 
 from fmapviz.config import Style
@@ -477,7 +475,7 @@ def test_the_path_of_the_page_is_printed_without_a_display(picture, tmp_path, wa
         ({"DISPLAY": ":99", "BROWSER": "{place}/links2"}, False),
     ],
 )
-def test_a_browser_opens_the_page(variables, opens, tmp_path):
+def test_a_browser_opens_the_page(variables, opens, tmp_path, warm):
     """The browser is a program of this test that records its arguments; one in the terminal is not started."""
     for name in ("browser.sh", "lynx", "w3m", "links2"):
         browser = tmp_path / name
@@ -485,12 +483,9 @@ def test_a_browser_opens_the_page(variables, opens, tmp_path):
         browser.chmod(0o755)
     environment = {name: text for name, text in os.environ.items() if name not in {"DISPLAY", "WAYLAND_DISPLAY", "BROWSER"}}
     environment |= {name: text.format(place=tmp_path) for name, text in variables.items()}
-    program = (
-        "import pathlib, sys; from fmapviz.cli.run import open_page; sys.exit(not open_page(pathlib.Path(sys.argv[1])))"
-    )
-    command = [sys.executable, "-c", program, "a b/index.html"]
-    done = subprocess.run(command, env=environment, cwd=tmp_path, check=False, timeout=PATIENCE)
-    assert done.returncode == (0 if opens else 1)
+    program = "import pathlib, sys; from fmapviz.cli.run import open_page; print(open_page(pathlib.Path(sys.argv[1])))"
+    done = captured(f"{warm}.cli", ["-c", program, "a b/index.html"], environment=environment, directory=tmp_path)
+    assert (done.stdout.decode(), done.stderr.decode()) == (f"{opens}\n", "")
     if opens:
         assert (tmp_path / "asked").read_text().strip() == (tmp_path / "a b/index.html").as_uri()
     assert (tmp_path / "asked").exists() is opens
