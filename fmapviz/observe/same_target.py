@@ -135,6 +135,23 @@ class SameTarget:
         weights = _weights(self._at_pixels(scores))
         return weights[:, self.index].view(-1, len(self.pixels)).mean(1)
 
+    def compared_in(self, scores: ClassScores) -> Tensor:
+        """Return the target's score in each of N copies, to be compared with that of the unchanged image.
+
+        Of boxes it is the product of `weights_in`, which falls if the followed box is another one; its logit may rise. Of
+        other targets it is the score of `scores_in`.
+
+        Returns:
+            `(N)`, outside the graph.
+
+        Example:
+            >>> from fmapviz.observe.class_scores import class_scores
+            >>> of = class_scores(torch.tensor([[1.0, 2.0]]), key=None, images=1)
+            >>> SameTarget.of(of, 0, 1).compared_in(of)
+            tensor([2.])
+        """
+        return self.weights_in(scores) if self.is_box else self.scores_in(scores).detach()
+
     def is_in(self, scores: ClassScores) -> bool:
         """Return True if each of the copies has the target; a copy may have no box of the class that overlaps it."""
         return not self.is_box or all(place is not None for each in scores.boxes for place, _ in self.follow(each))

@@ -177,7 +177,7 @@ class ImagePasses:
             AbsentError: A score is not finite.
             ForwardError: The network raised an exception.
         """
-        return self._read(copies, self._value)
+        return self._read(copies, self.target.compared_in)
 
     def weights(self, copies: Iterable[Tensor]) -> Iterator[float]:
         """Yield the target's probability in each copy, or its score where there is no probability; see `scores`."""
@@ -219,10 +219,7 @@ class ImagePasses:
 
     def _alone(self, *, alike: bool = True) -> float:
         found, _ = self.passes.run(self.image, self.layout, alike=alike)
-        return _finite(self._value(found))[0]
-
-    def _value(self, found: ClassScores) -> Tensor:
-        return self.target.weights_in(found) if self.target.is_box else self.target.scores_in(found).detach()
+        return _finite(self.target.compared_in(found))[0]
 
     def _read(self, copies: Iterable[Tensor], read: Callable[[ClassScores], Tensor]) -> Iterator[float]:
         self.passes.learn(self.image, self.target, self.layout)

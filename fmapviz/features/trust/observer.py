@@ -209,7 +209,7 @@ class EffectObserver(PassObserver):
     def _effects(self, current: ClassPass, switch: Switch, image: int, index: Index, *, channels: int) -> Effects:
         assert current.scores
         target = SameTarget.of(current.scores, image, index)
-        score = float(target.scores_in(current.scores).detach()[image])
+        score = float(target.compared_in(current.scores)[image])
         copied = Copied(self._images[image : image + 1], switch, target, current.record.score_layout)
         return self._passes.effects(copied, channels, score=score)
 

@@ -210,13 +210,15 @@ class SwitchedPasses:
         found, controls, lost, rounding = dict[int, float](), list[float](), list[int](), 0.0
         for chunk in chunks:
             scores = self._run(copied, chunk, computed)
-            values = copied.target.scores_in(scores).detach().double().tolist()
+            compared = copied.target.compared_in(scores)
+            values = compared.double().tolist()
             if chunk[-1] == NONE:
                 controls.append(values[-1])
                 rounding = max(
                     rounding, _ROUNDED * torch.finfo(scores.values.dtype).eps * _largest(values[-1], scores.values)
                 )
-                if score is not None and not _near(values[-1], score, scores.values):
+                beside = compared if copied.target.is_box else scores.values  # these are logits of boxes
+                if score is not None and not _near(values[-1], score, beside):
                     raise _DiffersError
             for at, channel in enumerate(chunk):
                 if channel != NONE:
