@@ -13,6 +13,7 @@ from torch import nn
 from fmapviz.config import check_type, explain_arguments
 from fmapviz.data import FeatureMap, Model
 from fmapviz.errors import LayerKeyError, RequestError, first_few, quote, suggest
+from fmapviz.observe.detectors import with_feeds
 from fmapviz.observe.gradients import begin_graph, edge_of, gradients_at
 from fmapviz.observe.hooks import exchange, observe
 from fmapviz.observe.layers import find_layers, select_layers, unwrap
@@ -70,7 +71,8 @@ def capture(
     """
     check_type("gradients", gradients, bool, hint="True if Captured.backward will be called")
     model, given = (model.module, model.layout) if isinstance(model, Model) else (model, None)
-    chosen = select_layers(find_layers(unwrap(model)), types=types, include=layers, exclude=exclude)
+    include = with_feeds(layers, unwrap(model))
+    chosen = select_layers(find_layers(unwrap(model)), types=types, include=include, exclude=exclude)
     maps, is_training = Captured(gradients=gradients), any(module.training for module in unwrap(model).modules())
     with ExitStack() as stack:
         if gradients:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from fmapviz.config import check_type, split
 from fmapviz.core import registry
 from fmapviz.core.members import load
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from torch import nn
 
     from fmapviz.core.members import Detector
@@ -37,8 +37,9 @@ def feeds_of(network: nn.Module) -> tuple[str, ...]:
     return tuple(load(family.feeds)(network)) if family and family.feeds else ()
 
 
-def with_feeds(layers: Sequence[str], network: nn.Module) -> tuple[str, ...]:
+def with_feeds(layers: str | Iterable[str], network: nn.Module) -> tuple[str, ...]:
     """Return patterns of layers with `head` replaced by the layers that feed the head of a detector."""
+    layers = split(check_type("layers", layers, Sequence[str], hint="names or globs, such as 'layer4.*'"))
     feeds = feeds_of(network) if HEAD in layers else ()
     return tuple(each for layer in layers for each in (feeds if feeds and layer == HEAD else (layer,)))
 

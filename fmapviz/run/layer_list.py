@@ -21,7 +21,7 @@ from fmapviz.models.known_layers import remember
 from fmapviz.models.load import load_model, outline_model
 from fmapviz.models.network import describe_network
 from fmapviz.models.weights.fit import LoadedWeights
-from fmapviz.observe.detectors import is_detection
+from fmapviz.observe.detectors import is_detection, with_feeds
 from fmapviz.observe.hooks import observe
 from fmapviz.observe.layers import find_layers, select_layers, unwrap
 from fmapviz.observe.layouts.find import LayoutFinder
@@ -147,7 +147,8 @@ def _list(
     model: Model, types: str | Sequence[str], *, layers: str | Sequence[str], exclude: str | Sequence[str]
 ) -> LayerList:
     found = find_layers(unwrap(model.module))
-    chosen = select_layers(found, types=types, include=layers, exclude=exclude)
+    include = with_feeds(layers, unwrap(model.module))
+    chosen = select_layers(found, types=types, include=include, exclude=exclude)
     rows = {layer.name: _row(layer) for layer in chosen}
     last = ""
 

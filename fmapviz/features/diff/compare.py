@@ -22,6 +22,7 @@ from fmapviz.images.find import find_images
 from fmapviz.images.load import read_input
 from fmapviz.images.memory.inputs import is_all_prepared, resolve_inputs
 from fmapviz.models.load import load_model
+from fmapviz.observe.detectors import with_feeds
 from fmapviz.observe.layers import default_types, find_layers, select_layers, unwrap
 from fmapviz.run.batch import describe_given
 from fmapviz.run.plan import Plan
@@ -154,7 +155,8 @@ def diff(
         for name, value in {"types": types, "layers": layers, "exclude": exclude}.items()
     )
     kinds = types or default_types(existing)
-    own = select_layers(existing, types=kinds, include=layers, exclude=exclude, any_type=not types)
+    include = with_feeds(layers, compared.first.module)
+    own = select_layers(existing, types=kinds, include=include, exclude=exclude, any_type=not types)
     theirs = choose_layers(compared, types=kinds, include=layers, exclude=exclude)
     drawer = PairDrawer(compared, (own, theirs), Plan(), Style())
     powers: dict[str, Powers] = {}

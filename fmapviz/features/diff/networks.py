@@ -22,6 +22,7 @@ from fmapviz.errors import RequestError, WeightsError, first_few, quote
 from fmapviz.models.initialization import read_seed
 from fmapviz.models.load import check_name, is_model, load_model
 from fmapviz.models.weights.fit import load_weights
+from fmapviz.observe.detectors import with_feeds
 from fmapviz.observe.layers import default_types, find_layers, has_weights, is_in, select_layers, unwrap
 from fmapviz.observe.layouts.find import LayoutCache
 from fmapviz.run.batch import describe_given
@@ -164,6 +165,7 @@ def choose_layers(
     known = {layer.type for layer in existing} | {base.__name__ for each in existing for base in type(each.module).__mro__}
     kinds = tuple(each for each in types if each in known) or default_types(existing)
     try:
+        include = with_feeds(include, compared.second.module)
         return select_layers(existing, types=kinds, include=include, exclude=exclude, any_type=not types)
     except RequestError:  # no layer of these names
         return []

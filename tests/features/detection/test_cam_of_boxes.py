@@ -92,7 +92,7 @@ def heat_maps_in(directory):
 
 
 @pytest.mark.thorough
-def test_scales_of_an_image_do_not_depend_on_those_of_others_in_its_batch(network, tmp_path):
+def test_scales_of_an_image_do_not_depend_on_those_ofothers_in_its_batch(network, tmp_path):
     photos = [np.random.default_rng(0).integers(0, 255, (96, 96, 3), dtype=np.uint8), np.full((112, 96, 3), 128, np.uint8)]
     for number, pixels in enumerate(photos):
         Image.fromarray(pixels).save(tmp_path / f"{number}.png")
@@ -108,7 +108,7 @@ def test_scales_of_an_image_do_not_depend_on_those_of_others_in_its_batch(networ
 
 
 @pytest.mark.thorough
-def test_the_layers_of_a_view_do_not_depend_on_other_views(network, photo, tmp_path):
+def test_the_layers_of_a_view_do_not_depend_onother_views(network, photo, tmp_path):
     options = {"targets": "box1", "to": "png", "workers": 1}
     alone = fmapviz.visualize(str(network), photo, out=tmp_path / "alone", views="gradcam", **options)
     beside = fmapviz.visualize(str(network), photo, out=tmp_path / "beside", views="gradcam,sheet", **options)
@@ -126,6 +126,13 @@ def test_the_layers_that_feed_the_head_are_chosen_by_one_word(network, photo, tm
     assert any("fused" in name for name in heats)
     with pytest.raises(RequestError, match="'head'"):
         fmapviz.visualize("shapesnet", photo, out=tmp_path / "other", layers="head")
+    model = load_model(str(network))
+    assert {each.name for each in fmapviz.list_layers(model, layers="head")} == {*SCALES}
+    with fmapviz.capture(model, layers=["head"]) as captured:
+        model.module(fmapviz.load_image(photo, model))
+    assert {*captured} == {*SCALES}
+    other = fmapviz.load_model(str(network))
+    assert {each.layer for each in fmapviz.diff(model, other, photo, layers="head")} == {*SCALES}
 
 
 def test_five_boxes_take_one_forward_pass_and_five_backward_passes(network, photo, monkeypatch, tmp_path):
