@@ -126,8 +126,8 @@ def only_cluster():
 
 
 @pytest.fixture(scope="module")
-def cluster(interpreter, _store, patience, only_cluster):
-    """Two nodes; nothing is left of them in the end."""
+def small_cluster(interpreter, _store, patience, only_cluster):
+    """One node; nothing is left of it and of further ones in the end."""
     require("pyarrow", "scale")
     reachable = {**stores.ENVIRONMENT, "AWS_ENDPOINT_URL": _store.url}
     os.environ["RAY_AUTH_MODE"] = "disabled"
@@ -152,16 +152,26 @@ def cluster(interpreter, _store, patience, only_cluster):
     os.environ["RAY_TMPDIR"] = directory  # where a cluster notes its address, in a directory that it does not make
     (Path(directory) / "ray").mkdir()
     cluster = Nodes(initialize_head=True, head_node_args={"num_cpus": 1, "temp_dir": directory, "_system_config": settings})
-    cluster.second = cluster.add_node(num_cpus=1)
-    cluster.wait_for_nodes()
     os.environ.clear()
     os.environ.update(before)
+    cluster.reachable = reachable
     try:
         yield cluster
     finally:
         cluster.shutdown()
         shutil.rmtree(directory, ignore_errors=True)
         del os.environ["RAY_AUTH_MODE"]
+
+
+@pytest.fixture(scope="module")
+def cluster(small_cluster):
+    """Two nodes."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in small_cluster.reachable.items():
+            patch.setenv(name, value)
+        small_cluster.second = small_cluster.add_node(num_cpus=1)
+    small_cluster.wait_for_nodes()
+    return small_cluster
 
 
 @pytest.fixture
@@ -197,10 +207,10 @@ SINGLE = {"to": ["png", "html", "stats", "tensorboard"], "shard": None}
 
 
 @pytest.mark.parametrize("options", [{}, *thorough(SINGLE)], ids=["shards", "single"])
-def test_a_ray_run_has_the_tree_events_and_summary_of_a_local_run(cluster, place, options):
+def test_a_ray_run_has_the_tree_events_and_summary_of_a_local_run(small_cluster, place, options):
     reported = {"local": [], "ray": []}
     local = draw(place, "local", on_event=reported["local"].append, **options)
-    there = draw(place, "ray", on(cluster), on_event=reported["ray"].append, **options)
+    there = draw(place, "ray", on(small_cluster), on_event=reported["ray"].append, **options)
     assert difference(snapshot(place / "ray"), snapshot(place / "local")) == []
     for name in ("found", "done", "skipped", "failed", "pictures", "layers", "not_executed", "undrawn", "failures", "dead"):
         assert getattr(there, name) == getattr(local, name), name
@@ -313,6 +323,7 @@ def test_a_run_continues_after_the_loss_of_a_node(cluster, place):
     cluster.wait_for_nodes()  # and until it is known that the other is gone
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("requested", "there"),
     [
@@ -325,6 +336,12 @@ def test_a_run_continues_after_the_loss_of_a_node(cluster, place):
 def test_resources_that_no_node_has_are_reported(cluster, place, requested, there):
     with pytest.raises(RequestError, match=f"each worker needs {there}"):
         draw(place, "ray", on(cluster, **requested))
+    assert not (place / "ray").exists()
+
+
+def test_more_cores_than_a_node_has_are_reported(small_cluster, place):
+    with pytest.raises(RequestError, match="each worker needs 3 cores and 0 GPUs, Ray has"):
+        draw(place, "ray", on(small_cluster, cpus=3))
     assert not (place / "ray").exists()
 
 
