@@ -55,6 +55,7 @@ def test_a_portable_name_is_accepted_by_windows_and_stays_as_it_is(name):
         assert not ntpath.isreserved(safe)
 
 
+@settings(max_examples=40)
 @given(st.lists(paths, min_size=2, max_size=6, unique=True))
 def test_each_path_has_a_unit_of_its_own_that_windows_accepts(found):
     units = [unit_name(path, f"/photos/{path}") for path in found]

@@ -311,7 +311,7 @@ def test_a_detector_takes_the_picture_in_its_own_size_from_0_to_1(size):
     assert unscaled(InputOptions(fit="pad")).apply(noise(*size)).shape == (3, 224, 224)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.integers(1, 2000), st.integers(1, 2000))
 def test_sides_for_optical_flow_are_multiples_of_8_within_limits(width, height):
     prepared = in_steps(InputOptions(), step=8, least=128, box=(520, 960)).apply(Image.new("RGB", (width, height)))

@@ -280,7 +280,7 @@ print(json.dumps(codes))
 def test_no_damaged_picture_needs_much_time_or_memory(tmp_path):
     """In a process of its own, which would not survive what the others of this file could."""
     names, chance = sorted(image_files()), random.Random(0)
-    for number in range(900):
+    for number in range(600):
         content = damaged_image(chance.choice(names), some_edits(chance), chance.choice(names), chance.random() < 0.5)
         (tmp_path / f"{number:04}").write_bytes(content)
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}

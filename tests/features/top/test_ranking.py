@@ -63,7 +63,7 @@ def test_a_ranking_is_that_of_a_sort(images, table, by, k, block):
     assert entries(rank(images, table, by, k, block=block)) == expected(images, table, by, k)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 @given(images=IMAGES, table=TABLE, cuts=st.lists(st.integers(0, 2), min_size=12, max_size=12), k=st.integers(1, 4))
 def test_merges_are_associative_commutative_and_idempotent(images, table, cuts, k):
     parts = [rank([each for each, cut in zip(images, cuts, strict=False) if cut == part], table, k=k) for part in range(3)]

@@ -6,7 +6,7 @@ from tempfile import TemporaryDirectory
 from unicodedata import normalize
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from image_files import paint
 
@@ -31,6 +31,7 @@ def spellings(names):
     return {key: each for key, each in found.items() if len(each) > 1}
 
 
+@settings(max_examples=40)
 @given(st.lists(units, min_size=1, max_size=9, unique=True), st.integers(0, 3))
 def test_no_two_directories_of_a_run_differ_in_case_or_normalization_alone(found, kept):
     with TemporaryDirectory() as directory:
@@ -72,6 +73,7 @@ def draw(folder, out):
     return package.visualize("squeezenet1_1", folder, **options)
 
 
+@pytest.mark.thorough
 def test_images_whose_names_differ_in_case_alone_have_their_own_directories(photos, tmp_path):
     folder, names = photos
     first = draw(folder, tmp_path / "runs")
