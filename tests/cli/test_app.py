@@ -142,7 +142,7 @@ class TestAnswersWithoutTorch:
         code = "import sys; from fmapviz.cli import app; print('torch' in sys.modules)"
         assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout == b"False\n"
 
-    @pytest.mark.sampled(12)
+    @pytest.mark.sampled(6)
     @pytest.mark.parametrize(("args", "error", "hint"), [*WRONG, *thorough(*WRONG_VALUES)])
     def test_a_wrong_word_is_exit_2_with_the_word_and_its_nearest_matches(self, answer, args, error, hint):
         result = answer(*args)
@@ -270,6 +270,7 @@ class TestRun:
         assert damaged.returncode == 3
         assert str(picture.relative_to(tmp_path)) in damaged.stdout.decode()
 
+    @pytest.mark.thorough
     def test_settings_never_mix_and_a_name_in_use_is_refused(self, fmapviz, picture, tmp_path):
         run = ("squeezenet1_1", picture, *SMALL, "--layers", "features.0", "--to", "png", "--out", "r")
         assert fmapviz(*run).returncode == 0
@@ -392,6 +393,7 @@ class TestStreams:
         result = subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, check=True)
         assert lines(result.stdout) == ["alexnet", "alexnet"]
 
+    @pytest.mark.thorough
     def test_help_ends_quietly_with_a_closed_pipe(self):
         script = f"{sys.executable} -m fmapviz run --help | head -1; exit ${{PIPESTATUS[0]}}"
         assert subprocess.run(["bash", "-c", script], capture_output=True, check=False).returncode == 0
@@ -467,6 +469,7 @@ class TestStreams:
             f"{ERASE if status else ''}error: PyTorch and torchvision cannot be"
         )
 
+    @pytest.mark.thorough
     @pytest.mark.usefixtures("picture")
     def test_a_status_line_is_replaced_by_the_next_output(self, fmapviz, warm, tmp_path):
         assert fmapviz("shapesnet", "picture.png", "--to", "png").returncode == 0

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from cases import thorough
 from typer.core import TyperOption
 from typer.main import get_command
 from warm import start_process
@@ -165,6 +166,7 @@ def test_a_page_is_printed_without_a_pager(terminal, environment):
     assert "# Weights" not in shown
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(shutil.which("less") is None, reason="less is not installed")
 def test_less_exits_if_the_page_fits(terminal):
     shown = terminal("guide", "weights", LINES="999")
@@ -181,6 +183,7 @@ def test_no_color_means_no_colour(terminal):
     assert not colours.search(plain)
 
 
+@pytest.mark.thorough
 def test_ctrl_c_is_left_to_the_pager(terminal, tmp_path):
     program = f"import os, sys\nos.kill(os.getppid(), {int(signal.SIGINT)})\nprint(sys.stdin.read()[:0] + 'shown')"
     (tmp_path / "pager.py").write_text(program)
@@ -194,7 +197,7 @@ def rows_of(page):
 CODES = [code for row in rows_of("exit-codes") for code in re.findall(r"\bE_\w+|\b\d+\b", row.split("|")[1])]
 
 
-@pytest.mark.parametrize("command", ["guide", "help"])
+@pytest.mark.parametrize("command", ["guide", *thorough("help")])
 def test_the_row_of_each_code_is_printed(command, group):
     assert len(CODES) > 25
     for code in CODES:
@@ -241,7 +244,7 @@ def test_each_option_is_found_with_its_help_its_commands_and_pages(group):
 
 
 @pytest.mark.skipif(shutil.which("less") is None, reason="less is not installed")
-@pytest.mark.parametrize("code", ["E_WORKER", "6"])
+@pytest.mark.parametrize("code", ["E_WORKER", *thorough("6")])
 def test_the_pager_begins_at_the_row_of_a_code(terminal, pager, code):
     shown = terminal("guide", code, PAGER=pager)
     lines = re.sub(r"\x1b\[[0-9;]*m", "", shown).splitlines()

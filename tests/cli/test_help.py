@@ -209,10 +209,17 @@ def test_marks_are_for_terminals():
     "words",
     [
         ["-h"],
-        ["help", "run"],
         ["models"],
         *thorough(
-            ["run", "--help"], ["--help"], ["help"], ["guide"], ["completion", "zsh"], ["diff", "-h"], ["alexnet", "-h"], []
+            ["help", "run"],
+            ["run", "--help"],
+            ["--help"],
+            ["help"],
+            ["guide"],
+            ["completion", "zsh"],
+            ["diff", "-h"],
+            ["alexnet", "-h"],
+            [],
         ),
     ],
 )

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from itertools import pairwise
 
 import pytest
+from cases import thorough
 from markdown_it import MarkdownIt
 
 from fmapviz.cli.layer_tables import TABLES
@@ -194,9 +195,9 @@ def test_the_whole_model_is_summed_up(fmapviz):
     [
         (["--to", "cvs"], "no such format of a table: 'cvs'"),
         (["--to", "png"], "no such format of a table: 'png'"),
-        (["--out", "x"], "--out needs --to"),
         (["--to", "md", "--out", "s3://bucket/x"], "--out needs --to, and a local directory"),
         (["--to", "md", "--json"], "--json and --to exclude each other"),
+        *thorough((["--out", "x"], "--out needs --to")),
     ],
 )
 def test_wrong_tables_are_refused(command_line_alone, words, error):

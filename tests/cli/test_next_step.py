@@ -41,8 +41,8 @@ def terminal(warm, tmp_path, monkeypatch):
     ("command", "added"),
     [
         ("fmapviz shapesnet 'my photo.png'", "--open"),
-        ("fmapviz shapesnet 'my photo.png' --to html", "--view gradcam"),
         *thorough(
+            ("fmapviz shapesnet 'my photo.png' --to html", "--view gradcam"),
             ("fmapviz run --weights random shapesnet 'my photo.png' --layers 'features.[01].conv'", "--open"),
             ("fmapviz shapesnet --to npz -- 'my photo.png'", "--open"),
             ("fmapviz shapesnet 'my photo.png' --view mean --open --out o", "--view gradcam"),
@@ -66,6 +66,7 @@ def test_the_next_step_after_a_first_run_works_when_pasted(terminal, command, ad
     assert again is None, "only a first run has a next step"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "command",
     [

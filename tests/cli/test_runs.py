@@ -237,6 +237,7 @@ def test_a_run_that_is_named_twice_is_removed_once(out, fmapviz):
     assert summary == {"event": "summary", "removed": 1, "kept": 0, "bytes": removed["bytes"], "exit_code": 0}
 
 
+@pytest.mark.thorough
 def test_a_directory_named_remove_is_a_path(out, fmapviz):
     out.rename(out.parent / "remove")
     assert len(lines(fmapviz("runs", "./remove").stdout)) == 4

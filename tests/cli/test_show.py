@@ -142,7 +142,7 @@ def test_a_terminal_of_another_session_is_not_asked(warm, tmp_path):
         max_size=6,
     ).map(b"".join)
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_any_answer_is_read(answer):
     found = _graphics_in(answer)
     assert found is None or (b"\x1b[?" in answer and 2 <= found.colors <= 256)

@@ -84,7 +84,7 @@ def test_a_command_names_only_options_that_it_has(context, command, option, mean
     assert _hint_for_option(option, context(command)) == meant
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("command", [name for name in commands() if name != "run"])
 def test_hints_of_a_command_name_only_its_options(context, command):
     here = context(command)

@@ -177,6 +177,7 @@ for _ in range(100):
     assert not [*(tmp_path / "temporary").iterdir()]
 
 
+@pytest.mark.thorough
 def test_a_lock_on_a_file_that_is_removed_before_it_is_locked_does_not_count(tmp_path):
     program = (
         PREPARE

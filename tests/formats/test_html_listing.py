@@ -55,6 +55,7 @@ def test_a_series_is_one_entry_whose_steps_name_units(run):
     assert [problem for each in verify(run) for problem in each.problems] == []
 
 
+@pytest.mark.thorough
 def test_curves_equal_the_statistics_of_the_layers(run):
     curves = read_script((run / "steps.js").read_bytes())
     for entry in page_of(run)["units"][:2]:

@@ -109,7 +109,7 @@ def test_a_run_with_files_of_an_own_format_is_removed(place):
     assert not directory.exists()
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "kind", ["add", "exits", "missing", "elsewhere", "folder", "close", *thorough("link", "hidden", "record")]
 )

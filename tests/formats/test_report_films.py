@@ -47,6 +47,7 @@ def test_a_film_is_one_image_with_a_slider_of_its_frames(open_report, run):
     assert report.page.locator("#curves").is_hidden()
 
 
+@pytest.mark.thorough
 def test_each_frame_has_its_own_input(open_report, run):
     report = open_report(run)
     report.page.locator("#images [role=option]").filter(has_text="4 frames").click()

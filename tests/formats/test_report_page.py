@@ -173,6 +173,7 @@ def test_an_image_and_a_layer_are_chosen(open_report, run):
     assert chosen.locator(".name").all_inner_texts() == ["c.png", "features.3"]
 
 
+@pytest.mark.thorough
 def test_a_view_that_does_not_depend_on_the_image_is_shown(open_report, run):
     report = open_report(run)
     assert report.texts("#views label") == ["input", "maps", "kernels"]
@@ -409,6 +410,7 @@ def test_the_tip_is_hidden_between_tiles_and_outside(open_report, run):
         assert not report.page.locator(".outline.pointed").is_visible()
 
 
+@pytest.mark.thorough
 def test_the_tile_under_the_pointer_is_announced_to_screen_readers(open_report, run):
     report = open_report(run)
     report.point(*middle(lay_out(8, 12, 12), 1))
@@ -416,6 +418,7 @@ def test_the_tile_under_the_pointer_is_announced_to_screen_readers(open_report, 
     assert "zeros 50 %" in report.page.locator("#spoken").text_content()
 
 
+@pytest.mark.thorough
 def test_the_tip_shows_numbers_over_the_run(open_report, run):
     report = open_report(run)
     report.until("document.querySelector('.badge') !== null")
@@ -431,6 +434,7 @@ def test_the_tip_shows_numbers_over_the_run(open_report, run):
     assert report.page.locator(".tip .dead").count() == 0
 
 
+@pytest.mark.thorough
 def test_numbers_over_the_run_are_those_of_the_class(open_report, tmp_path):
     (tmp_path / "a.png").mkdir()
     (tmp_path / "a.png/input.png").write_bytes(encode(input_of("a.png")))
@@ -451,6 +455,7 @@ def test_numbers_over_the_run_are_those_of_the_class(open_report, tmp_path):
     assert [number(text) for text in said] == pytest.approx([maps[2].max(), maps[2].max() + 2], rel=1e-4)
 
 
+@pytest.mark.thorough
 def test_channels_that_are_not_finite_have_no_numbers(open_report, tmp_path):
     maps = values_of("a.png", "0", (4, 5, 5))
     rows = measured(maps)
@@ -591,6 +596,7 @@ def test_the_numbers_of_layers_of_any_size_are_shown(open_report, net_run):
     assert report.text("#title") == "00 __proto__"
 
 
+@pytest.mark.thorough
 def test_the_widest_picture_fits(open_report, tmp_path):
     (tmp_path / "a.png").mkdir()
     pixels = np.zeros((4, 200_000), np.uint8)
@@ -700,6 +706,7 @@ def test_the_whole_picture_fits_at_a_whole_scale(open_report, run):
     assert (scale + 1) * height > viewport["height"] - 24 or (scale + 1) * width > viewport["width"] - 24
 
 
+@pytest.mark.thorough
 def test_the_wheel_zooms_at_the_pointer(open_report, run):
     report = open_report(run)
     x, y = report.point(10, 20)
@@ -902,6 +909,7 @@ def test_a_position_in_the_channel_is_marked_in_the_input(open_report, run):
 # --- Keys and filters
 
 
+@pytest.mark.thorough
 def test_arrow_keys_choose_layers_and_images(open_report, run):
     report = open_report(run)
     report.press("ArrowDown", "ArrowDown", "ArrowDown", "ArrowUp", "ArrowRight")
@@ -1032,6 +1040,7 @@ def test_shift_click_compares(open_report, run):
     assert report.page.locator("#pin figure").count() == 4
 
 
+@pytest.mark.thorough
 def test_a_layer_that_the_other_image_lacks_is_reported(open_report, tmp_path):
     units = [write_unit(tmp_path, "a.png"), write_unit(tmp_path, "b.png", layers=LAYERS[:1])]
     write_index(tmp_path, units)
@@ -1225,6 +1234,7 @@ HOSTILE = (
 SCRIPT = "</script><script>alert(1)</script>"
 
 
+@pytest.mark.thorough
 def test_hostile_names_are_shown_as_text(open_report, tmp_path):
     layers = [(name.replace("/", "_"), f"Conv2d{SCRIPT}", (5, 3, 3)) for name in HOSTILE]
     predictions = (f"{SCRIPT} 98 %",)
@@ -1434,6 +1444,7 @@ def test_on_a_phone_lists_are_folded(open_report, tmp_path):
     assert report.page.evaluate("document.documentElement.scrollWidth") == 390
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("options", [LIGHT, *thorough({**DARK, **PHONE})], ids=["light", "dark phone"])
 def test_the_page_has_no_accessibility_violations(open_report, run, options):
     report = open_report(run, **{"reduced_motion": "reduce", **options})
@@ -1460,6 +1471,7 @@ ACTIVE = """() => { const active = document.activeElement, shown = active.closes
             outlineStyle !== "none" && parseFloat(outlineWidth) >= 2 && width > 9 && height > 9]; }"""
 
 
+@pytest.mark.thorough
 def test_all_controls_are_reached_by_keyboard_in_order(open_report, run):
     report = open_report(run)
     report.press("]")

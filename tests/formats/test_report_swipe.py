@@ -82,6 +82,7 @@ def test_the_divider_separates_the_two_pictures(open_report, run):
     assert viewports[0]["x"] + viewports[0]["width"] <= viewports[1]["x"]
 
 
+@pytest.mark.thorough
 def test_the_divider_is_dragged(open_report, run):
     report = open_report(run)
     report.press("c", "w")
@@ -202,6 +203,7 @@ def test_the_address_restores_the_divider(open_report, run):
     report.until("!location.hash.includes('swipe')")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("swipe", ["101", *thorough("-5", "NaN", "1e9", "%3Cb%3E", "50%25", "")])
 def test_invalid_positions_of_the_divider_are_ignored(open_report, run, swipe):
     report = open_report(run, f"#with=b.png&swipe={swipe}")

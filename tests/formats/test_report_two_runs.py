@@ -97,6 +97,7 @@ def test_the_same_layer_of_both_runs_is_shown(open_report, runs):
     assert report.texts(".pane .predictions") == ["The model, the same for all images"] * 2
 
 
+@pytest.mark.thorough
 def test_layers_and_images_of_one_run_only_are_listed(open_report, runs):
     report = opened(open_report, runs, "#image=cat.png&view=maps&layer=00+first")
     assert report.texts("#layers .name") == ["stem", "first", "second", "third"]
@@ -138,6 +139,7 @@ def test_channels_of_both_runs_are_matched_by_number(open_report, runs):
     assert other.texts("#pin figcaption") == ["B, channel", "B, input"]
 
 
+@pytest.mark.thorough
 def test_the_swipe_shows_both_runs(open_report, runs):
     report = opened(open_report, runs, "#image=cat.png&view=input&layer=input&swipe=50")
     left, right = (report.page.locator(".viewport").nth(side).bounding_box() for side in (0, 1))
@@ -309,6 +311,7 @@ def test_runs_of_the_same_name_are_distinguished(open_report, runs, tmp_path):
     assert [heading.split()[0] for heading in report.texts(".pane h3")] == ["x/net", "y/net"]
 
 
+@pytest.mark.thorough
 def test_a_run_is_compared_with_itself(open_report, runs, tmp_path):
     out = copy(runs, tmp_path / "runs")
     page = write_two_runs([out / "a", out / "a"])

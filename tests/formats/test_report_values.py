@@ -87,6 +87,7 @@ def test_the_tip_shows_the_value_under_the_pointer(open_report, tmp_path, pictur
             assert found == pytest.approx(true, abs=float(span) / 510 + digit)
 
 
+@pytest.mark.thorough
 def test_sorted_channels_keep_their_values(open_report, tmp_path, picture):
     values, record = draw(Net(), picture, tmp_path)
     (grid,) = [each for each in record["pictures"] if each["view"] == "maps"]
@@ -111,6 +112,7 @@ def test_values_of_a_vector_are_exact(open_report, tmp_path, picture):
     assert value_in(report.text(".tip .value"))[0] == pytest.approx(values["head"].flat[2], rel=1e-4)
 
 
+@pytest.mark.thorough
 def test_values_that_are_not_finite_are_shown_as_such(open_report, tmp_path, picture):
     _, record = draw(Net(spoilt=True), picture, tmp_path)
     (grid,) = [each for each in record["pictures"] if each["view"] == "maps"]

@@ -167,6 +167,7 @@ def test_frames_before_damage_are_kept_and_the_rest_is_one_failure(tmp_path, nam
     assert all(np.array_equal(read(frames[number])[0], whole[number]) for number in range(sure))
 
 
+@pytest.mark.thorough
 def test_a_damaged_animation_keeps_its_frames_before_the_damage(tmp_path):
     film = write_animation(tmp_path / "clip.gif")
     film.write_bytes(film.read_bytes()[: film.stat().st_size // 2])

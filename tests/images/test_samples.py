@@ -134,7 +134,7 @@ def check_stretch(tmp_path, case):
     np.testing.assert_array_equal(again.pixels.values, image.pixels.values)
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("case", QUICK, ids=str)
 def test_samples_of_more_than_8_bits_are_stretched_with_a_notice_in_any_layout(case, tmp_path):
     check_stretch(tmp_path, case)

@@ -68,6 +68,7 @@ def test_the_peaks_are_where_captum_and_pillow_find_them(network, fresh):
         assert train.evaluate(network, [only]).localisation == 1
 
 
+@pytest.mark.thorough
 def test_a_class_activation_map_adds_up_to_its_logit(network, fresh):
     batch, labels = prepare(np.stack([picture.pixels for picture in fresh[:8]])), torch.arange(8) % len(CLASSES)
     means = train.activation_maps(network, network.features(batch), labels).mean(dim=(1, 2))

@@ -401,6 +401,7 @@ def test_a_network_that_draws_random_numbers_has_all_outputs(workers, model, pic
         assert drawn["3.png"] == ["a", "a#2", "a#3"]
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("model", [DecidesByPythonsChance, Alternates])
 def test_a_network_that_branches_outside_of_torch_has_all_outputs(model, pictures, look, tmp_path):
@@ -481,6 +482,7 @@ def pngs(directory):
     }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("workers", [1, *thorough(2)])
 def test_a_published_network_ends_after_the_last_requested_layer(workers, pictures, resnet, tmp_path):
     ran = Counter()

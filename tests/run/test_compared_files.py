@@ -127,7 +127,7 @@ def floats_of(name, data):
     return {position for begin, end in spans for position in range(begin, end)}
 
 
-@pytest.mark.parametrize("unit", ["of_image", "of_shard"])
+@pytest.mark.parametrize("unit", ["of_image", *thorough("of_shard")])
 @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(choices=st.data())
 def test_any_changed_byte_that_is_no_computed_number_is_another_file(unit, choices, request):
@@ -179,7 +179,7 @@ def change(value):
     return {**value, "more": 1} if isinstance(value, dict) else [*value, 0]
 
 
-@settings(deadline=None, max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(choices=st.data())
 def test_any_changed_field_of_a_record_or_a_script_is_another_one(choices, of_image):
     name = choices.draw(st.sampled_from(["unit.json", "report.js"]))
@@ -522,7 +522,7 @@ def build():
 
 
 @pytest.mark.parametrize(
-    "options", [{"to": OF_IMAGE, "views": "maps,gradcam"}, {"to": OF_SHARD, "views": "maps,mean", "shard": 3}]
+    "options", [{"to": OF_IMAGE, "views": "maps,gradcam"}, *thorough({"to": OF_SHARD, "views": "maps,mean", "shard": 3})]
 )
 def test_a_network_that_rounds_otherwise_gives_rounded_files(options, tmp_path):
     """A network whose weights are changed by little stands for another processor."""

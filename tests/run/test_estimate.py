@@ -135,6 +135,7 @@ def test_failures_of_the_sample_are_reported(inputs, tmp_path):
     assert (found.images, found.sampled, found.failing, found.pictures) == (20, 15, 0.25, 45)
 
 
+@pytest.mark.thorough
 def test_the_sample_is_spread_over_many_images(tmp_path):
     for number in range(500):
         paint(tmp_path / f"in/{number}.png", number)
@@ -177,6 +178,7 @@ def test_a_run_that_will_not_fit_is_refused_with_the_numbers(inputs, tmp_path, f
     assert draw(inputs, tmp_path / "out", force=True, **options).exit_code == 0
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind", ["staged", "told when the shard is there"])
 def test_images_of_shards_are_counted_once(kind, inputs, tmp_path, full):
@@ -224,6 +226,7 @@ def test_a_run_that_fits_is_not_refused(inputs, tmp_path, full):
     assert draw(inputs, tmp_path / "out").done == 20
 
 
+@pytest.mark.thorough
 def test_a_run_whose_rest_is_finished_is_not_refused(inputs, tmp_path, full):
     draw([inputs / f"{number}.png" for number in range(10, 20)], tmp_path / "out")
     full(12 * 5 * BLOCK_BYTES)  # for ten and some more

@@ -41,7 +41,7 @@ from fmapviz.run.pipeline.unit_writer import UnitWriter
 from fmapviz.store.listing import list_runs
 
 pytestmark = pytest.mark.skipif(not platforms.FORKS, reason="this system draws in threads")
-IMAGES = 16
+IMAGES = 12
 
 
 @pytest.fixture(scope="module")
@@ -123,6 +123,7 @@ def test_threads_draw_as_many_layers_as_forks_take_time_to_start(network, folder
         begun.clear()
 
 
+@pytest.mark.thorough
 def test_a_second_call_skips_what_forks_drew(network, folder, begun, tmp_path):
     draw(network, folder, tmp_path, to="png")
     summary, _ = draw(network, folder, tmp_path, to="png")
@@ -192,6 +193,7 @@ def test_what_waits_for_a_slow_disk_is_bounded(folder, drawn_in, tmp_path, monke
     assert difference(snapshot(tmp_path / "forks"), snapshot(tmp_path / "threads")) == []
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("fault", [FULL, *thorough(PART)])
 def test_a_disk_that_fills_in_a_fork_ends_the_run_which_the_next_call_continues(drawn_in, tmp_path, monkeypatch, fault):
     own, out = os.getpid(), tmp_path / "forks"
@@ -216,6 +218,7 @@ def test_a_disk_that_fills_in_a_fork_ends_the_run_which_the_next_call_continues(
     assert difference(snapshot(out), snapshot(tmp_path / "threads")) == []
 
 
+@pytest.mark.thorough
 def test_forks_draw_while_the_reader_of_standard_output_is_gone(network, folder, begun, tmp_path, monkeypatch):
     ours, theirs = os.pipe()
     os.close(ours)
@@ -290,6 +293,7 @@ def test_an_error_in_a_fork_is_raised_here_with_its_traceback(network, folder, b
         draw(network, folder, tmp_path, to="png")
 
 
+@pytest.mark.thorough
 def test_what_a_fork_has_no_memory_for_is_drawn_by_threads(network, folder, begun, tmp_path, monkeypatch):
     own, original = os.getpid(), Drawer.draw
 
@@ -351,6 +355,7 @@ torch.set_num_threads(2)
 """
 
 
+@pytest.mark.thorough
 def test_ctrl_c_ends_forks_that_are_stopped_and_what_they_have_staged(folder, tmp_path, warm):
     arguments = ("shapesnet", folder, "--to", "png", "--out", tmp_path, "--name", "run", "--workers", "2")
     process = begin(warm, STOPPING, *arguments)
@@ -397,6 +402,7 @@ def test_inputs_that_fail_are_all_counted_when_the_forks_have_ended(network, fol
     assert (summary.done, summary.failed, len(begun)) == (forks.FIRST + 1, len(missing), 2)
 
 
+@pytest.mark.thorough
 def test_threads_draw_if_no_process_can_be_started(network, folder, begun, tmp_path, monkeypatch):
     original, left = os.fork, [1]  # the first fork can be started
 
@@ -463,7 +469,7 @@ def wait(lock):
     lock.acquire()
 
 
-@pytest.mark.parametrize("doing", [draw_random_numbers, wait, None], ids=["PyTorch", "waiting", "a call into C"])
+@pytest.mark.parametrize("doing", [draw_random_numbers, *thorough(wait, None)], ids=["PyTorch", "waiting", "a call into C"])
 def test_threads_draw_while_a_thread_of_the_user_may_hold_a_lock(network, folder, begun, tmp_path, doing):
     taken = threading.Lock()
     taken.acquire()
@@ -494,6 +500,7 @@ def test_forks_begin_when_a_thread_of_the_user_has_ended(network, folder, begun,
     assert (summary.done, sum(seen), len(begun)) == (IMAGES, IMAGES, 2)
 
 
+@pytest.mark.thorough
 def test_forks_begin_while_the_inputs_are_counted(network, folder, begun, tmp_path, monkeypatch):
     unknown = queue.SimpleQueue()
     monkeypatch.setattr(disk_space, "find_images", lambda *_, **__: iter(unknown.get, None))
@@ -523,14 +530,12 @@ def strongest(maps):
 @pytest.mark.parametrize(
     "options",
     [
-        {"workers": 1},
-        {"batch_size": 2},
         {"shard": 4, "to": "stats"},
         {"views": "gradcam"},
         {"views": strongest},
-        {"style": Style(norm="run")},
+        *thorough({"workers": 1}, {"batch_size": 2}, {"style": Style(norm="run")}),
     ],
-    ids=["one worker", "batches", "shards", "gradients", "a view of the user's own", "passes kept from a survey"],
+    ids=["shards", "gradients", "a view of the user's own", "one worker", "batches", "passes kept from a survey"],
 )
 def test_threads_draw_what_forks_cannot(network, folder, begun, tmp_path, options):
     summary = fmapviz.visualize(network, folder, **{"to": "png", "workers": 2, "out": tmp_path, **options})

@@ -432,6 +432,7 @@ def live_tensors():
     return Counter(each.dtype for each in gc.get_objects() if issubclass(type(each), torch.Tensor))
 
 
+@pytest.mark.thorough
 def test_thirty_forward_passes_leave_as_many_tensors_as_one():
     module, batch = overwritten(), images(2)
     layers = select_layers(find_layers(module))

@@ -52,10 +52,10 @@ def watch(network, kind, *batch):
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
-        ("googlenet", nn.Conv2d),
         ("resnet18", nn.ReLU),
-        ("swin_t", nn.LayerNorm),
         *thorough(
+            ("googlenet", nn.Conv2d),
+            ("swin_t", nn.LayerNorm),
             ("mobilenet_v3_small", nn.Hardswish),
             ("squeezenet1_1", nn.MaxPool2d),
             ("vit_b_32", nn.Linear),
@@ -75,6 +75,7 @@ def test_the_layer_list_equals_a_real_forward_pass(name, kind):
     assert [row.index is None for row in rows] == sorted(row.index is None for row in rows)
 
 
+@pytest.mark.thorough
 def test_layers_that_do_not_run_are_listed_last():
     rows = list_layers("googlenet", preprocessing=SMALL)
     assert len(rows) == 59

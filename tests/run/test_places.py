@@ -177,6 +177,7 @@ def test_positions_of_followed_axes_equal_those_of_receptive_fields(name):
     assert compared > 30
 
 
+@pytest.mark.thorough
 def test_maps_of_a_residual_network_are_half_a_step_off_equal_parts():
     found = fmapviz.receptive_field(resnet18(weights=None), 224, types="BasicBlock")["layer4.1"]
     assert found.centres.rows.tolist() == [0.5 + 32 * row for row in range(7)]

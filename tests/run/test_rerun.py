@@ -48,7 +48,7 @@ def change(run, **entries):
     (run / "run.json").write_bytes(checksummed_json.dumps({**record, **entries}))
 
 
-@pytest.mark.parametrize("kind", often(("pictures, values and statistics", "shards"), of=KINDS))
+@pytest.mark.parametrize("kind", often(["pictures, values and statistics"], of=KINDS))
 def test_a_run_is_drawn_again_with_the_same_files(kind, given, tmp_path):
     run = draw(given, tmp_path / "out", **KINDS[kind])
     before = stamps(run)
@@ -61,6 +61,7 @@ def test_a_run_is_drawn_again_with_the_same_files(kind, given, tmp_path):
     assert summary.results["digest"] == digest_of(run)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("out", ["../more", *thorough("more", ".")])
 def test_paths_are_relative_if_the_directory_of_all_runs_is(out, own, monkeypatch):
     """Although the command works in the directory in which the run was drawn."""
@@ -98,6 +99,7 @@ def test_the_record_alone_is_enough_where_the_inputs_are(own, tmp_path_factory, 
     assert digest_of(place / "copy-rerun") == digest_of(run)
 
 
+@pytest.mark.thorough
 def test_the_images_of_the_run_are_drawn_and_no_new_ones(own):
     place, run = own
     paint(place / "in/d.png", 7, (24, 24))

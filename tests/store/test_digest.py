@@ -61,7 +61,7 @@ def copied(runs, tmp_path):
 # --- what does not change it
 
 
-@pytest.mark.parametrize("kind", ["everything", *thorough("events alone", "an archive", "shared ranges"), "shards"])
+@pytest.mark.parametrize("kind", ["everything", *thorough("events alone", "an archive", "shared ranges", "shards")])
 def test_another_time_place_and_number_of_workers_do_not_change_it(kind, runs, tmp_path):
     paint_all(tmp_path / "elsewhere", later=7)
     other = Scenario(KINDS[kind]).run(tmp_path / "elsewhere", tmp_path / "out", workers=2, name="other")
@@ -182,6 +182,7 @@ def record_of(fields, listed, kind="image"):
     )
 
 
+@pytest.mark.thorough
 @settings(deadline=None, max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     fields=FIELDS, listed=FILES, kind=st.sampled_from(["image", "top"]), other=st.sampled_from(["_top", "_top~1", "_top/a"])

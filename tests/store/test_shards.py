@@ -322,6 +322,7 @@ def test_new_images_form_new_shards(inputs, tmp_path):
     assert problems(tmp_path / "out") == []
 
 
+@pytest.mark.thorough
 def test_another_folder_joins_the_run(inputs, tmp_path):
     draw(inputs / "more", tmp_path / "out")
     summary = draw(inputs, tmp_path / "out")
@@ -725,6 +726,7 @@ def test_a_forged_index_is_refused(inputs, tmp_path):
             extract.extract(tmp_path / "out", image="2.png", layer="first")
 
 
+@pytest.mark.thorough
 def test_a_notice_is_no_picture(inputs, tmp_path):
     reported = []
     draw(inputs, tmp_path / "out", preprocessing=SAID, on_event=reported.append)

@@ -607,6 +607,7 @@ def test_a_unit_moved_aside_is_restored_under_its_name(run, kill):
     assert hidden(run) == []
 
 
+@pytest.mark.thorough
 def test_a_unit_in_a_folder_is_restored(run, kill):
     file = source("/photos/cats/lena.png", "cats/lena.png")
     directory = finish(run, file)

@@ -525,6 +525,7 @@ def test_ghostscript_does_not_start(house):
     assert (house.place / "started").exists(), "this test does not test anything"
 
 
+@pytest.mark.thorough
 def test_each_file_is_drawn_once(house):
     for path in ("in/a.png", "in/b/c.png"):
         (house.place / path).parent.mkdir(exist_ok=True)
@@ -546,6 +547,7 @@ def hashed(house, name):
 _HASH = "import hashlib, os, sys; print(hashlib.sha256(os.fsencode(sys.argv[2])).hexdigest()[:8])"
 
 
+@pytest.mark.thorough
 def test_equal_names_in_different_folders_have_different_units(house):
     for folder in "ab":
         (house.place / "in" / folder).mkdir()
@@ -561,6 +563,7 @@ def test_equal_names_in_different_folders_have_different_units(house):
 ALIKE = ("x.png", "x.jpg", "X.png", "X.PNG", "\u00e9.png", "e\u0301.png")
 
 
+@pytest.mark.thorough
 def test_names_that_are_almost_equal_have_different_units(house):
     for name in ALIKE:
         make_good(house.place / "in" / name)
@@ -573,6 +576,7 @@ def test_names_that_are_almost_equal_have_different_units(house):
     assert house.tree() == tree_of(*(distinct | plain).values())
 
 
+@pytest.mark.thorough
 def test_the_longest_names_are_drawn(house):
     name = "n" * 251 + ".png"
     make_good(house.place / "in" / name)
@@ -586,6 +590,7 @@ def test_the_longest_names_are_drawn(house):
     assert house.tree() == tree_of(unit, failures=True)
 
 
+@pytest.mark.thorough
 def test_control_characters_of_names_are_escaped(house):
     good, bad = "a\n\t\x1b[31m\u202eb.png", "c\r\x1b]0;title\x07\u2066d.png"
     make_good(house.place / "in" / good)
@@ -640,6 +645,7 @@ def test_a_name_that_is_html_is_escaped(house):
     assert page.count(rb"\u003cimg src=x onerror=alert(1)\u003e.png") >= 1
 
 
+@pytest.mark.thorough
 def test_layers_with_harmful_names_are_drawn(house):
     make_good(house.place / "in/a.png")
     before = {path for path in house.place.rglob("*") if "__pycache__" not in str(path)}
@@ -698,6 +704,7 @@ def test_a_shell_loop_runs_every_line(house):
     assert house.tree() == tree_of("a.png", "b.png", "c.png")
 
 
+@pytest.mark.thorough
 def test_a_closed_pipe_of_results_ends_the_command(house):
     for name in "abc":
         make_good(house.place / f"in/{name}.png")
@@ -831,6 +838,7 @@ def test_weights_that_are_not_cached_are_an_error_offline(house):
     assert house.tree() == house.tree("home") == set()
 
 
+@pytest.mark.thorough
 def test_weights_that_do_not_fit_are_an_error(house):
     make_good(house.place / "in/a.png")
     torch.save({"0.weight": torch.zeros(2, 3, 3, 3), "0.scale": torch.zeros(2)}, house.place / "keys.pth")
@@ -842,6 +850,7 @@ def test_weights_that_do_not_fit_are_an_error(house):
     assert house.tree() == set()
 
 
+@pytest.mark.thorough
 def test_a_forward_pass_that_raises_is_a_failure(house):
     make_good(house.place / "in/a.png")
     always = house.run("net.py:Fails", *RANDOM, *BEHAVED, "in")
@@ -860,6 +869,7 @@ def test_a_forward_pass_that_raises_is_a_failure(house):
     assert house.tree() == tree_of("a.png", failures=True, files=CONV)
 
 
+@pytest.mark.thorough
 def test_nan_and_infinity_are_drawn_and_reported(house):
     make_good(house.place / "in/a.png")
     ended = house.run("net.py:Endless", *RANDOM, *BEHAVED, "in", "--padding", "0", "--columns", "3")
@@ -949,7 +959,7 @@ def test_a_disk_that_fills_with_the_last_byte_is_an_output_error(form, house):
     assert house.run("verify", "out").code == 0
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), *thorough((signal.SIGTERM, 143))])
 def test_a_second_signal_ends_a_command_at_once(number, code, house):
     """The first signal ends with a hint to continue; the second one ends at once."""
     make_good(house.place / "in/a.png")
@@ -967,6 +977,7 @@ def test_a_second_signal_ends_a_command_at_once(number, code, house):
     assert unfinished({path for path in house.tree() if HIDDEN not in path}) == tree_of()  # the next run removes its mark
 
 
+@pytest.mark.thorough
 def test_foreign_files_are_kept(house):
     make_good(house.place / "in/a.png")
     for path in ("out/notes.txt", "out/run/notes.txt"):

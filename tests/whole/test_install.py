@@ -212,6 +212,7 @@ def test_a_full_disk_is_reported_by_make(machine):
     assert machine.installed() == []
 
 
+@pytest.mark.thorough
 def test_a_missing_network_is_reported_by_make(machine):
     machine.uv_plans(UNREACHABLE)
     assert machine.refuses(".venv/.runtime") == (

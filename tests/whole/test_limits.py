@@ -57,6 +57,7 @@ def test_a_limit_of_file_size_is_an_output_error(size, house, run):
     house.finish()
 
 
+@pytest.mark.thorough
 def test_a_limit_of_file_size_that_no_file_reaches_changes_nothing(house, run):
     code, lines = run(LIMIT.format(what="RLIMIT_FSIZE", number=200_000))
     assert code == 3, lines
@@ -80,6 +81,7 @@ def test_results_on_a_full_device_are_an_output_error(house, run):
     house.finish()
 
 
+@pytest.mark.thorough
 def test_errors_on_a_full_device_keep_the_exit_code(house, warm):
     shutil.rmtree(house.out, ignore_errors=True)
     with Path("/dev/full").open("wb") as full, Path(os.devnull).open("rb") as given:

@@ -100,6 +100,7 @@ def test_each_cell_of_the_notebook_shows_its_result(executed):
     assert shown("state =")["printed"] == "shapesnet (state dict)\n"
 
 
+@pytest.mark.thorough
 @needs("nbclient", "test")
 @needs("ipykernel", "test")
 def test_a_progress_bar_is_shown_only_during_a_run(executed):

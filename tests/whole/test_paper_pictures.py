@@ -113,6 +113,7 @@ def test_the_default_background_equals_that_of_make_grid(look):
         assert {*map(tuple, outside(pixels, record["tiles"]).tolist())} == {(0, 0, 0, 255)}
 
 
+@pytest.mark.thorough
 def test_bars_are_dark_on_a_light_background(look):
     plain, unit = look(name="plain", labels=False), look(name="x", background="white", labels=False)
     (before, record), (pixels, _) = [

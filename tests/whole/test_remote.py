@@ -138,6 +138,7 @@ def test_a_missing_package_is_named(monkeypatch):
         draw(["sample_images"], "gs://photos/runs")
 
 
+@pytest.mark.thorough
 def test_names_with_special_characters(bucket, tmp_path):
     odd = ["we[1]*?.png", "a b+c%20.png", "äß.png", "x#y::z.png", "back\\slash.png"]
     for number, name in enumerate(odd):
@@ -333,6 +334,7 @@ def test_a_wrong_request_leaves_no_objects(bucket, inputs):
     assert bucket.keys() == []
 
 
+@pytest.mark.thorough
 def test_tensorboard_reads_remote_runs(bucket, inputs):
     draw([inputs], OUT, to=["tensorboard"])
     shown = EventAccumulator(f"{OUT}/run/1.png", size_guidance={"images": 0})

@@ -104,6 +104,7 @@ def follow(found, inputs, out):
     assert found == []
 
 
+@pytest.mark.thorough
 def test_all_run_level_files_may_be_missing(whole, tmp_path):
     expected = snapshot(whole / "out")
     out = tmp_path / "out"

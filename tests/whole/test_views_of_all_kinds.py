@@ -689,6 +689,7 @@ def test_other_weights_of_the_same_module_have_other_kernels(look):
     assert after["_model/01_second.kernels.png"] != before["_model/01_second.kernels.png"]
 
 
+@pytest.mark.thorough
 def test_kernels_of_changed_weights_replace_the_old_ones(look):
     model = load_model("shapesnet")
     first = look(model=model, views="kernels")

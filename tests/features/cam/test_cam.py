@@ -90,7 +90,7 @@ def test_eigencam_equals_that_of_pytorch_grad_cam_up_to_the_sign(network, batch)
         assert min((heat - other).abs().max(), (mirrored - other).abs().max()) < 1e-5
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_eigencam_marks_the_shape_and_not_the_background(samples, shape):
     model = fmapviz.load_model("shapesnet")
@@ -155,6 +155,7 @@ def without_inplace(network):
     return copy
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled(1)
 def test_overwritten_layers_have_the_map_of_their_output(overwriting):
     batch, copy = images(64, 80), without_inplace(overwriting)

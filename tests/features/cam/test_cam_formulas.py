@@ -93,7 +93,7 @@ def of_torchcam(method, network, layer, batch, *more):
 # --- against other libraries
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("relu", [False, True])
 def test_gradcam_equals_captums(network, batch, layer, captured, relu):
     from extras import captum

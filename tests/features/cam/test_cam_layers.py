@@ -207,6 +207,7 @@ def test_rows_of_a_sheet_are_the_last_of_each_resolution_and_at_most_six():
     assert rows_of(strided(8), images(1, 512)) == ["2", "3", "4", "5", "6", "7"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("layers", [12, *thorough(1, 3)])
 def test_rows_of_a_network_of_one_resolution_are_its_blocks(layers):
     rows = rows_of(vision_transformer(layers), images(1, 32))
@@ -283,6 +284,7 @@ def test_the_default_layers_of_a_detector_are_those_that_its_head_reads():
     assert found.layer == "fused"
 
 
+@pytest.mark.thorough
 def test_the_default_layer_of_a_vision_transformer_with_a_zero_head_is_the_same():
     network = vision_transformer()
     nn.init.zeros_(network.heads.head.weight)

@@ -560,6 +560,7 @@ def test_a_class_requested_in_two_ways_is_differentiated_once():
     assert np.array_equal(same.raw, shown["top1"].raw)
 
 
+@pytest.mark.thorough
 def test_layers_are_searched_for_once():
     counts()
     with drawer_of(Counted(), GRADIENTS, automatic=True) as drawer:
@@ -1057,6 +1058,7 @@ class Recomputes(nn.Module):
         return self.network[3:](x)
 
 
+@pytest.mark.thorough
 def test_layers_that_run_again_in_the_backward_pass_are_drawn_once(look, tmp_path):
     options = {"views": ["maps", "inputs", "grads", "grad-inputs"], "targets": "top2"}
     summary, _ = look(Recomputes(), **options)

@@ -135,6 +135,7 @@ def test_the_layers_that_feed_the_head_are_chosen_by_one_word(network, photo, tm
     assert {each.layer for each in fmapviz.diff(model, other, photo, layers="head")} == {*SCALES}
 
 
+@pytest.mark.thorough
 def test_five_boxes_take_one_forward_pass_and_five_backward_passes(network, photo, monkeypatch, tmp_path):
     model = load_model(str(network))
     forward, backward, differentiate = [], [], torch.autograd.grad
@@ -149,6 +150,7 @@ def test_five_boxes_take_one_forward_pass_and_five_backward_passes(network, phot
     assert drawn == {*BOXES}
 
 
+@pytest.mark.thorough
 def test_nothing_found_names_the_threshold_that_shows_something(photo, tmp_path):
     network = saved(tmp_path)
     model = load_model(str(network))
@@ -238,6 +240,7 @@ def test_a_named_layer_is_drawn_also_after_layers_were_chosen(network, photo):
     assert shapes[SCALES[0]].raw.shape[1] == 2 * shapes[SCALES[1]].raw.shape[1]
 
 
+@pytest.mark.thorough
 def test_the_confidence_has_an_effect_on_the_view_of_boxes(network, photo, tmp_path):
     run = fmapviz.visualize(str(network), photo, out=tmp_path, views="boxes", confidence=0.3, predictions=0, to="png")
     assert not any("confidence" in notice for notice in run.notices)

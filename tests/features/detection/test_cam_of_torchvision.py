@@ -66,9 +66,7 @@ def real(name):
     ("build", "name"),
     [
         (small, "faster_rcnn"),
-        (small, "fcos"),
-        (small, "retinanet"),
-        *thorough((small, "ssdlite"), *((real, name) for name in REAL)),
+        *thorough((small, "fcos"), (small, "retinanet"), (small, "ssdlite"), *((real, name) for name in REAL)),
     ],
 )
 def test_the_map_of_a_box_is_that_of_captum_on_its_logit(build, name):

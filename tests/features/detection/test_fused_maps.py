@@ -73,6 +73,7 @@ def test_the_fused_map_is_the_largest_of_the_scaled_maps(stored):
         np.testing.assert_allclose(maps["fused"], np.max(heats, 0), atol=2e-6)
 
 
+@pytest.mark.thorough
 def test_all_scales_count_and_the_fused_map_is_drawn_as_it_is(stored, network, photos):
     assert {frozenset(maps) for maps in stored.values()} == {frozenset({"model.2", "fused"}), frozenset({*STRIDES, "fused"})}
     without_zero = [key for key, maps in stored.items() if 0 < maps["fused"].min() < 1]

@@ -40,6 +40,7 @@ def test_box_and_heat_map_of_a_usual_detector_are_where_the_object_is(name):
 
 
 # Its attention is random: class activation maps are largest at places that it prefers, also beside the square.
+@pytest.mark.thorough
 @needs("transformers", "hf")
 def test_box_and_occlusion_of_detr_are_where_the_object_is():
     from tiny_detr import planted_detr

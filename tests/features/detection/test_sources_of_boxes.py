@@ -60,7 +60,7 @@ def saturated(name):
     return network
 
 
-@pytest.mark.parametrize("name", ["retinanet", "fcos", "ssdlite", "faster_rcnn"])
+@pytest.mark.parametrize("name", ["ssdlite", "faster_rcnn", *thorough("retinanet", "fcos")])
 def test_the_logit_of_a_box_of_torchvision_is_that_of_the_anchor_with_its_corners(name):
     network, tied = saturated(name), 0
     for seed in range(3):
@@ -82,6 +82,7 @@ def test_the_logit_of_a_box_of_torchvision_is_that_of_the_anchor_with_its_corner
     assert tied > 10
 
 
+@pytest.mark.thorough
 @needs("transformers", "hf")
 def test_the_logit_of_a_box_of_transformers_is_that_of_the_query_with_its_corners():
     from tiny_detr import tiny_detr
@@ -102,6 +103,7 @@ def test_the_logit_of_a_box_of_transformers_is_that_of_the_query_with_its_corner
     assert tied > 5
 
 
+@pytest.mark.thorough
 @needs("ultralytics", "ultralytics")
 @pytest.mark.parametrize("name", ["yolo26n.yaml", *thorough("yolov10n.yaml", "yolo26n-seg.yaml")])
 def test_the_logit_of_a_box_of_a_head_without_suppression_is_that_of_the_anchor_with_its_corners(name, tmp_path):

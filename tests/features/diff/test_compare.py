@@ -263,6 +263,7 @@ def test_layers_are_chosen_as_for_capture():
     assert next(iter(fmapviz.diff(one, other, X, types="Linear"))).channels.shape == (5, 8)
 
 
+@pytest.mark.thorough
 def test_images_come_one_by_one_and_are_prepared_once_for_both(tmp_path):
     star = "sample_images/shapes/star.jpg"
     found = list(fmapviz.diff("shapesnet", "dtype:float64", [star, "sample_images/shapes/ring.jpg"], layers="*.0.*"))

@@ -147,6 +147,7 @@ def test_the_same_weights_do_not_differ(tmp_path, checkpoints):
     assert {float(row["max_abs"]) for row in rows(summary.directory)} == {0}
 
 
+@pytest.mark.thorough
 def test_values_that_are_not_finite_are_not_equal(tmp_path):
     broken = state()
     broken["features.2.conv.weight"][0] = torch.nan
@@ -187,6 +188,7 @@ def test_networks_without_common_layers_are_drawn_as_means(tmp_path):
         assert image.width < 2 * 200
 
 
+@pytest.mark.thorough
 def test_permuted_channels_differ_and_are_aligned(tmp_path):
     torch.manual_seed(0)
     net = nn.Sequential(nn.Conv2d(3, 16, 5, stride=2), nn.ReLU(), nn.Conv2d(16, 8, 3)).eval()
@@ -221,6 +223,7 @@ def test_channels_that_changed_most_are_chosen(checkpoints, tmp_path):
         assert image.text["Channels"] == ", ".join(row["channel"] for row in ranked[:3])
 
 
+@pytest.mark.thorough
 def test_fewer_than_four_images_have_no_alignment(checkpoints, tmp_path):
     summary, told = compare(tmp_path, against=str(checkpoints / "epoch_10.pt"), inputs=SHAPES[:3])
     assert "no CKA: it needs 4 images" in told

@@ -59,6 +59,7 @@ def test_fields_depend_on_the_size_of_the_picture(size, options, picture):
     assert field.rows.shape[1] == (picture[0] + 4 - 11) // 4 + 1
 
 
+@pytest.mark.thorough
 def test_the_size_of_a_loaded_model_can_be_another():
     model = load_model("squeezenet1_1", weights="random", preprocessing=SMALL)
     assert receptive_field(model)["features.0"].picture == (64, 64)
@@ -140,6 +141,7 @@ def test_a_model_that_fails_raises_or_is_unknown():
     assert fields["1"].box(3, 2) == (0, 0, 16, 16)
 
 
+@pytest.mark.thorough
 def test_a_clip_has_the_fields_of_its_pictures():
     fields = receptive_field("r3d_18", 32, layers="layer1.*")
     assert {field.size for field in fields.values()} == {(7 + 4, 7 + 4), (15, 15), (19, 19), (23, 23)}

@@ -100,6 +100,7 @@ def test_similarity_equals_torchs_cosine_to_the_position_of_each_image(folder, l
     assert not (summary.directory / "survey.json").exists()
 
 
+@pytest.mark.thorough
 def test_similarity_compares_all_images_with_a_position_of_one(folder, look):
     summary = look([folder], views="similarity", anchor="b.png:20,41")
     seed = captured(folder / "b.png", Net())["second"].values[:, :, 5, 10, None, None]
@@ -256,6 +257,7 @@ def test_clusters_are_shared_by_all_images(folder, look, tmp_path):
 # --- correspondence
 
 
+@pytest.mark.thorough
 def test_a_shifted_copy_matches_with_the_shift(tmp_path, look):
     noise = np.random.default_rng(3).integers(0, 256, (80, 80, 3), np.uint8)
     (tmp_path / "in").mkdir()
@@ -301,6 +303,7 @@ def disk(place, radius=9):
     return np.hypot(rows - place[0], columns - place[1]) <= radius
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("pca", ["image", "shared"])
 def test_the_foreground_covers_the_disk(tmp_path, look, pca):

@@ -96,6 +96,7 @@ def test_planted_clusters_are_found_for_vectors_of_any_length(clusters, count):
     assert extras.metrics.adjusted_rand_score(labels, plain) < 0.9
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize(("channels", "clusters"), [(16, 6), (64, 3), (128, 12), (384, 6)])
 def test_the_sum_of_squares_is_within_one_percent_of_scikit_learns_best_of_ten(channels, clusters):

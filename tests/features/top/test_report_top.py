@@ -163,6 +163,7 @@ def test_neighbours_of_the_channel_have_their_own_strips(open_report, run):
     assert not report.page.locator(".strip").is_visible()
 
 
+@pytest.mark.thorough
 def test_only_outputs_of_layers_have_top_images(open_report, run):
     report = open_report(run, f"#{SECOND}&channel=2")
     strip_shown(report)
@@ -216,6 +217,7 @@ def test_a_note_of_a_top_image_is_shown(open_report, run, tmp_path):
     assert report.page.locator("[onerror]").count() == 0
 
 
+@pytest.mark.thorough
 def test_a_layer_that_was_not_ranked_has_no_strip(open_report, run, tmp_path):
     root = shutil.copytree(run, tmp_path / "run")
     change_top(root, lambda record: record.update(pictures=record["pictures"][:1]))
@@ -227,6 +229,7 @@ def test_a_layer_that_was_not_ranked_has_no_strip(open_report, run, tmp_path):
     assert strip_shown(report).count() == len(SHAPES)
 
 
+@pytest.mark.thorough
 def test_missing_top_images_are_reported(open_report, run, tmp_path):
     root = shutil.copytree(run, tmp_path / "run")
     shutil.rmtree(root / "_top")
@@ -472,6 +475,7 @@ def test_only_the_image_under_the_pointer_is_framed(open_report, run):
     assert [report.page.locator(".tip").nth(side).locator(".sees").count() for side in (0, 1)] == [0, 1]
 
 
+@pytest.mark.thorough
 def test_the_receptive_field_is_framed_in_the_input_beside_a_grid(open_report, run):
     report = open_report(run, f"#image=star.jpg&{SECOND}&beside=input")
     picture = maps_of(run, "star.jpg")
@@ -490,6 +494,7 @@ ALL = lists((-5, 35))
 UNEQUAL = lists(*[(2 * at, 3 + at % 2) for at in range(12)])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("shape", "sees", "expected", "said"),
     [

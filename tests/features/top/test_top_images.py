@@ -175,6 +175,7 @@ def test_parts_have_the_table_of_a_whole_run(pictures, tmp_path):
     assert problems(parted.parent) == []
 
 
+@pytest.mark.thorough
 def test_new_images_are_ranked_among_the_old_ones(pictures, tmp_path):
     options = {"types": ["Conv2d"]}
     plain = draw(pictures, tmp_path / "plain", **options).directory
@@ -260,6 +261,7 @@ def test_boxes_are_in_the_pixels_of_the_file(tmp_path):
     assert 5 <= bottom - top <= 7
 
 
+@pytest.mark.thorough
 def test_fewer_images_than_requested_leave_blanks(pictures, tmp_path):
     run = draw(sorted(pictures.iterdir())[1:3], tmp_path / "out").directory
     ranks = {(row["layer"], row["channel"]): [] for row in table(run)}
@@ -364,9 +366,11 @@ def test_channels_that_do_not_exist_are_refused(pictures, tmp_path):
     ("chosen", "announced"),
     [
         ({"channels": "3"}, "1 channel on 1 page (png)"),
-        *thorough(({"channels": "0,3", "layers": "*.3.conv"}, "2 channels on 1 page (png)")),
-        ({"channels": "0,3", "layers": ["*.2.conv", "*.3.conv"]}, "4 channels on 2 pages (png)"),
-        ({"layers": ["*.2.conv", "*.3.conv"], "to": "svg,png"}, "80 channels on 3 pages (png, svg)"),
+        *thorough(
+            ({"channels": "0,3", "layers": "*.3.conv"}, "2 channels on 1 page (png)"),
+            ({"channels": "0,3", "layers": ["*.2.conv", "*.3.conv"]}, "4 channels on 2 pages (png)"),
+            ({"layers": ["*.2.conv", "*.3.conv"], "to": "svg,png"}, "80 channels on 3 pages (png, svg)"),
+        ),
     ],
 )
 def test_the_chosen_channels_are_announced(chosen, announced, pictures, tmp_path):
@@ -431,6 +435,7 @@ def test_each_ranked_image_is_forwarded_once_and_no_other(pictures, tmp_path):
     assert PASSES == []
 
 
+@pytest.mark.thorough
 def test_a_page_has_the_size_of_the_receptive_field_as_a_fact(pictures, tmp_path):
     run = draw(pictures, tmp_path).directory
     with Image.open(next((run / "_top").glob("*.png"))) as page:

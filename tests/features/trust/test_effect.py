@@ -153,6 +153,7 @@ def vit():
     return network
 
 
+RARE = {"residuals, in place", "dense blocks", "the end of a dense block"}  # other forms of ways that the others have
 WAYS = {
     "average pooling": (net, "3", "behind", 1),
     "residuals": (lambda: made(models.resnet18, num_classes=4), "layer1.0.conv2", "behind", 1),
@@ -170,7 +171,7 @@ WAYS = {
 
 @pytest.mark.parametrize(
     ("build", "layer", "computed", "axis"),
-    [pytest.param(*row, id=name, marks=[pytest.mark.thorough] * ("dense" in name)) for name, row in WAYS.items()],
+    [pytest.param(*row, id=name, marks=[pytest.mark.thorough] * (name in RARE)) for name, row in WAYS.items()],
 )
 def test_effects_are_those_of_channels_switched_off_by_hand(drawn, build, layer, computed, axis):
     network, image = build(), images(side=32 if build is vit else 24)
@@ -311,13 +312,19 @@ def test_a_layer_that_the_class_does_not_depend_on_is_named_and_not_drawn(drawn)
     assert "does not depend on this layer" in summary.failures[0].message
 
 
-@pytest.mark.parametrize(
-    "options", [{"workers": 2}, {"workers": 1, "batch_size": 1}, *thorough({"workers": 3, "batch_size": 2})], ids=str
-)
+@pytest.mark.parametrize("options", [{"workers": 2, "batch_size": 2}, *thorough({"workers": 1, "batch_size": 1})], ids=str)
 def test_effects_are_the_same_for_any_number_of_workers_and_batch_size(samples, tmp_path, options):
     found = []
     for name, own in (("one", {"workers": 1, "batch_size": 5}), ("other", options)):
-        run = fmapviz.visualize("shapesnet", samples / "shapes", out=tmp_path / name, views="effect", to="npz", **own)
+        run = fmapviz.visualize(
+            "shapesnet",
+            samples / "shapes",
+            out=tmp_path / name,
+            views="effect",
+            to="npz",
+            layers="features.0.conv",
+            **own,
+        )
         arrays = {path.parent.name: np.load(path) for path in run.directory.rglob("raw.npz")}
         found.append({(unit, name): own[name].tobytes() for unit, own in arrays.items() for name in own if "effect" in name})
     assert len(found[0]) == 12

@@ -51,6 +51,7 @@ def test_a_training_is_listed_with_the_steps_of_the_model(watched):
     assert page["curves"] == "steps.js"
 
 
+@pytest.mark.thorough
 def test_the_steps_of_a_training_name_their_image_by_its_path(tmp_path):
     run = write_watched(tmp_path, views=["maps", "kernels"])
     keys = {str(each.parent.relative_to(run)): key_of(read_unit(each.parent)) for each in run.rglob("unit.json")}

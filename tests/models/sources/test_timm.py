@@ -78,7 +78,7 @@ def test_a_model_of_each_family_is_drawn(timm, name, tmp_path, picture):
         assert sum(layer["type"] == kind for layer in record["layers"]) >= count
 
 
-@pytest.mark.parametrize("name", ["vit_tiny_patch16_224", "convnext_atto", "mobilenetv3_small_050"])
+@pytest.mark.parametrize("name", ["mobilenetv3_small_050", *thorough("vit_tiny_patch16_224", "convnext_atto")])
 def test_the_input_is_preprocessed_as_by_timm(timm, name, picture):
     model = load_model(f"timm:{name}", weights="random")
     transform = timm.data.create_transform(**timm.data.resolve_model_data_config(timm.create_model(name)), is_training=False)

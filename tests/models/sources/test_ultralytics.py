@@ -128,8 +128,8 @@ def print_nothing(*_):
     ("name", "change"),
     [
         ("yolo11n.yaml", None),
-        ("yolov8n.yaml", fuse),
         *thorough(
+            ("yolov8n.yaml", fuse),
             ("yolo26n.yaml", average),
             *(("yolo11n.yaml", change) for change in (average, fuse)),
             *(("yolo26n.yaml", change) for change in (None, fuse)),
@@ -226,7 +226,7 @@ PLACES = {
 
 
 @pytest.mark.parametrize("call", [Path.touch, *thorough(os.mkdir, open)], ids=lambda call: call.__name__)
-@pytest.mark.parametrize("place", ["beside", "module", *thorough(*sorted({*PLACES} - {"beside", "module"}))])
+@pytest.mark.parametrize("place", ["beside", *thorough(*sorted({*PLACES} - {"beside"}))])
 def test_code_in_a_file_is_named_and_not_run(place, call, tmp_path):
     mark = tmp_path / "mark"
     if call is open:
@@ -329,13 +329,13 @@ def test_the_source_has_the_functions_of_the_protocol():
     ("names", "notice"),
     [
         ({0: "a", 1: "b"}, "2 class names for 3 classes of the network: none is used"),
-        (["a", "b", "c", "d"], "4 class names for 3 classes of the network: none is used"),
         *thorough(
+            (["a", "b", "c", "d"], "4 class names for 3 classes of the network: none is used"),
+            (["a", "b", "c"], None),
             ({0: "a", 1: "b", 3: "c"}, "the class names are not used: no texts by consecutive indices from 0"),
             ({0: "a", 1: 2, 2: "c"}, "the class names are not used: no texts by consecutive indices from 0"),
             ("abc", "the class names are not used: no texts by consecutive indices from 0, but 'abc'"),
         ),
-        (["a", "b", "c"], None),
         (None, None),
     ],
 )
@@ -347,7 +347,7 @@ def test_class_names_that_do_not_fit_are_not_used_and_said(tmp_path, names, noti
     assert [each.startswith(f"'{path}': {notice}") for each in model.notices] == [True] * (notice is not None)
 
 
-@pytest.mark.parametrize("size", [-5, "640", *thorough(0, 320.5, [1, 2, 3], True, [96, 0], 10**9, ["96", 96])])
+@pytest.mark.parametrize("size", ["640", *thorough(-5, 0, 320.5, [1, 2, 3], True, [96, 0], 10**9, ["96", 96])])
 def test_a_size_that_is_none_is_not_used_and_said(tmp_path, size):
     path = saved(tmp_path, "yolov8n.yaml", lambda content: setattr(content["model"], "args", {"imgsz": size}))
     model = load_model(str(path))
@@ -373,7 +373,7 @@ def test_missing_strides_are_those_of_the_head(tmp_path, stride):
 
 
 @pytest.mark.parametrize(
-    "stride", ["x", torch.tensor([float("nan")]), *thorough(0, [], -8.0, 1e9, [8, None], torch.zeros(3), 12.5, {})]
+    "stride", ["x", *thorough(torch.tensor([float("nan")]), 0, [], -8.0, 1e9, [8, None], torch.zeros(3), 12.5, {})]
 )
 def test_strides_that_are_no_numbers_of_pixels_are_named(tmp_path, stride):
     path = saved(tmp_path, "yolov8n.yaml", lambda content: setattr(content["model"], "stride", stride))
@@ -381,7 +381,7 @@ def test_strides_that_are_no_numbers_of_pixels_are_named(tmp_path, stride):
         load_model(str(path))
 
 
-@pytest.mark.parametrize("name", ["yolov8n.yaml", "yolov8n-cls.yaml", *thorough("rtdetr-resnet50.yaml", "yolo26n.yaml")])
+@pytest.mark.parametrize("name", ["yolov8n.yaml", *thorough("yolov8n-cls.yaml", "rtdetr-resnet50.yaml", "yolo26n.yaml")])
 @pytest.mark.parametrize("is_facade", [True, False])
 def test_a_network_in_this_process_is_described_as_its_file(tmp_path, name, is_facade):
     path = saved(tmp_path, name, nc=len(CLASSES))

@@ -688,7 +688,7 @@ def test_a_model_that_reads_its_version_has_it(name, tmp_path):
 # Files that are not what they should be
 
 
-@pytest.mark.parametrize("zipped", [True, False])
+@pytest.mark.parametrize("zipped", [True, *thorough(False)])
 def test_a_file_truncated_anywhere_is_damaged(zipped, save, save_bytes, state):
     whole = Path(save(state, _use_new_zipfile_serialization=zipped)).read_bytes()
     for length in (1, 2, 3, 10, 64, 500, 5000, len(whole) // 3, len(whole) - 5000, len(whole) - 50, len(whole) - 1):

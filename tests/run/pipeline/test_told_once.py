@@ -59,6 +59,7 @@ def test_transparency_is_reported_once_and_recorded_with_each_image(norm, tmp_pa
     assert [recorded(summary, name) for name in (*names, "opaque.png")] == [[TRANSPARENT]] * 4 + [[]]
 
 
+@pytest.mark.thorough
 def test_transparent_frames_of_an_animation_are_reported_once(tmp_path):
     frames = [Image.new("RGBA", (20, 20), colour) for colour in (CLEAR, (1, 2, 3, 255))]
     frames[0].save(tmp_path / "a.webp", save_all=True, append_images=frames[1:], lossless=True)
