@@ -116,7 +116,7 @@ class Counted:
 
 @dataclass(frozen=True, slots=True)
 class Advanced:
-    """Event: some of the many passes that views of an image need are done; at most a few each second.
+    """Event: some of the many passes that views of an image need are done; at most a few each second, none from Ray.
 
     Attributes:
         path: The image; of a batch its first one.
