@@ -188,8 +188,9 @@ class SwitchedPasses:
         known = copied.switch.feature_map.name, computed
         if known not in self._mixes:
             scores = self._run(copied, (*[NOISE] * (together - 1), NONE), computed)
-            found = float(copied.target.scores_in(scores).detach()[-1])
-            self._mixes[known] = not _near(found, score, scores.values[-1:])
+            compared = copied.target.compared_in(scores)[-1:]
+            beside = compared if copied.target.is_box else scores.values[-1:]
+            self._mixes[known] = not _near(float(compared), score, beside)
         if self._mixes[known]:
             raise _DiffersError
 
