@@ -188,6 +188,7 @@ def test_the_foreground_is_the_side_away_from_the_border(sign):
     assert torch.equal(mask, expected)
 
 
+@pytest.mark.thorough
 def test_the_components_equal_scikit_learns_of_the_foreground():
     maps = maps_of(6, 15, 15) * torch.tensor([3.0, 2, 1, 0.5, 0.4, 0.3])[:, None, None]
     maps[0, 5:10, 5:10] += 60
