@@ -60,12 +60,32 @@ def _usual(name, **options):
     return network
 
 
-# How they are built, and settings of `trained`; a minute each.
+def _usual_fcos():
+    """Return an FCOS whose distances start at half a square: half of them would start below zero, where ReLU is flat."""
+    network = _usual("fcos_resnet50_fpn", **_SIZES)
+    nn.init.constant_(network.head.regression_head.bbox_reg.bias, 12 / STRIDE)
+    return network
+
+
+# How they are built, and settings of `trained`; a minute or two each.
 USUAL = {
     "ssdlite320_mobilenet_v3_large": (partial(_usual, "ssdlite320_mobilenet_v3_large"), {"steps": 80, "images": 4}),
     "retinanet_resnet50_fpn": (
         partial(_usual, "retinanet_resnet50_fpn", **_SIZES),
         {"steps": 50, "images": 3, "rate": 1e-3},
+    ),
+    "fcos_resnet50_fpn": (_usual_fcos, {"steps": 60, "images": 3, "rate": 1e-3}),
+    "fasterrcnn_mobilenet_v3_large_320_fpn": (
+        # Its finest grid has a stride of 32 pixels: pictures are enlarged until a square covers about two positions.
+        partial(
+            _usual,
+            "fasterrcnn_mobilenet_v3_large_320_fpn",
+            **dict.fromkeys(_SIZES, 256),
+            rpn_pre_nms_top_n_train=100,
+            rpn_post_nms_top_n_train=30,
+            box_batch_size_per_image=16,
+        ),
+        {"steps": 140, "images": 4, "rate": 1e-3},
     ),
 }
 SMALL = {"ssdlite": _ssdlite, "faster_rcnn": _faster_rcnn, "fcos": _fcos, "retinanet": _retinanet}
@@ -102,12 +122,14 @@ def trained(build, loss_of=loss_of_boxes, *, draw=scene, steps=60, rate=3e-3, im
         torch.manual_seed(0)
         network = build().train()
         optimizer = torch.optim.Adam(network.parameters(), rate)
+        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, total_steps=steps)
         for _ in range(steps):
             loss = loss_of(network, *zip(*(draw(rng) for _ in range(images)), strict=True))
             optimizer.zero_grad()
             loss.backward()
             nn.utils.clip_grad_norm_(network.parameters(), 5.0)
             optimizer.step()
+            schedule.step()
     return network.eval().requires_grad_(requires_grad=False)
 
 
