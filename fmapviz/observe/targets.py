@@ -82,7 +82,7 @@ class PixelsTarget:
 
 
 TOP1 = TargetChoice("top1", rank=1, index=None)
-_RANKS = re.compile(r"top(\d{1,4})", re.IGNORECASE)
+RANK = re.compile(r"top(\d{1,4})", re.IGNORECASE)
 _BOX = re.compile(r"box(\d{1,4})", re.IGNORECASE)
 _NUMBER = r"\s*[-+]?\d{1,6}(?:\.\d{0,6})?\s*"
 _PLACED_BOX = re.compile(rf"box:({_NUMBER},{_NUMBER},{_NUMBER},{_NUMBER})(?=,|$)", re.IGNORECASE)
@@ -165,7 +165,7 @@ def _parts(text: str, classes: Sequence[str]) -> list[str]:
 
 
 def _read_one(text: str, classes: Sequence[str], outputs: int | None) -> list[TargetChoice]:
-    if match := _RANKS.fullmatch(text):
+    if match := RANK.fullmatch(text):
         if not int(match[1]):
             raise RequestError(f"no such class: {quote(text)}", hint="ranks begin at top1")
         return [TargetChoice(f"top{rank}", rank, None) for rank in range(1, int(match[1]) + 1)]
@@ -245,7 +245,7 @@ def _named(name: str, classes: Sequence[str]) -> TargetChoice:
 
 
 def _spelled(text: str, classes: Sequence[str]) -> str:
-    if _RANKS.fullmatch(text) or (_BOX.fullmatch(text) and not _called(text, classes)):
+    if RANK.fullmatch(text) or (_BOX.fullmatch(text) and not _called(text, classes)):
         return text.lower()
     if not _called(text, classes) and (placed := _read_placed(text, classes, None)):
         name = text.rpartition("@")[0].strip()

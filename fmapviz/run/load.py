@@ -47,7 +47,7 @@ from fmapviz.observe.meta_copy import copy_to_meta
 from fmapviz.observe.outputs import part_of, scores_in
 from fmapviz.observe.predictions import DEFAULT_COUNT
 from fmapviz.observe.randomness import all_undisturbed
-from fmapviz.observe.targets import INDEX, canonical
+from fmapviz.observe.targets import INDEX, RANK, canonical
 from fmapviz.run.batch import describe_given
 from fmapviz.run.findings import findings_of
 from fmapviz.run.off_images import OffImages, read_off_images
@@ -153,6 +153,7 @@ def load_session(config: RunConfig, *, pair: bool = False) -> tuple[Session, lis
     if unused := [view for view in resolved.views if not plan.has(view)]:
         notices.append(f"nothing comes of {', '.join(unused)}: pictures need to='png', to='html' or to='tensorboard' too")
     notices += _unwritten(resolved.views, formats)
+    notices += _ambiguous(config.target_names, loaded.classes) if takes_class else []
     notices += [*loaded.notices, *filter(None, [loaded.assumption])]
     return session, notices
 
@@ -296,6 +297,16 @@ def _notices(layers: Sequence[Layer], asked: Sequence[str], types: Sequence[str]
         yield f"no layer of type {', '.join(map(quote, absent))} in the model"
     if parts := scripted_parts(layers):
         yield f"scripted modules, whose layers cannot be seen: {', '.join(parts)}"
+
+
+def _ambiguous(targets: Sequence[str], classes: Sequence[str]) -> Iterator[str]:
+    """Yield a notice for each target that is a number or a rank, and also the name of a class."""
+    for text in dict.fromkeys(part.strip() for target in targets for part in target.split(",")):
+        own = [index for index, name in enumerate(classes) if name == text]
+        if INDEX.fullmatch(text) and own and own != [int(text)]:
+            yield f"target {text} is the class with this index; the class of this name has the index {own[0]}"
+        elif RANK.fullmatch(text) and own:
+            yield f"target {text} is a rank; the class of this name has the index {own[0]}"
 
 
 def _count_predictions(given: int | None, model: Model, *, narrowed: bool) -> int:

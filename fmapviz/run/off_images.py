@@ -64,7 +64,8 @@ def read_off_images(changes: Changes, preparation: Preparation) -> Changes:
     images = list[ImageFile]()
     for found in find_images([changes.off]):
         if isinstance(found, Failure):
-            raise RequestError(f"no such off: {quote(changes.off)}: {found.message}", hint=_WORDS)
+            is_missing = found.code == "E_MISSING"
+            raise RequestError(f"no such off: {quote(changes.off)}" if is_missing else found.message, hint=_WORDS)
         images.append(found)
     if not images:
         raise RequestError(f"no image in {quote(changes.off)}", hint=_WORDS)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from fmapviz.data import Preparation
     from fmapviz.run.changed_passes import ImagePasses
 
-INDEPENDENT = "the class score does not depend on the input, or not differentiably"
+INDEPENDENT = "the class score does not depend on the input, or not differentiably: its gradient is zero"
 
 
 def describe(changes: Changes) -> str:
@@ -62,7 +62,7 @@ def integrate(image: Tensor, gradient: Callable[[Tensor], Tensor | None], baseli
         steps: Number of gradients.
 
     Returns:
-        float64, of the shape of the image, signed, in units of the score; None if no gradient depends on the image.
+        float64, of the shape of the image, signed, in units of the score; None if all gradients are zero.
 
     Example:
         >>> image = torch.full((1, 1, 1, 2), 3.0)
@@ -72,7 +72,7 @@ def integrate(image: Tensor, gradient: Callable[[Tensor], Tensor | None], baseli
     total, is_any = torch.zeros(image.shape, dtype=torch.float64), False
     for step in range(steps):
         found = gradient(torch.lerp(baseline, image, (step + 0.5) / steps))
-        if found is not None:
+        if found is not None and found.any():
             total += found.double().cpu()
             is_any = True
     return (image - baseline).double().cpu() * total / steps if is_any else None

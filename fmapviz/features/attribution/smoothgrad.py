@@ -60,7 +60,7 @@ def smooth(image: Tensor, gradient: Callable[[Tensor], Tensor | None], *, sigma:
         samples: Number of copies; their noise depends on the pixels of the image and on their number.
 
     Returns:
-        float32 `(H, W)`, from 0; with sigma 0 it is saliency, bit for bit. None if no gradient depends on the image.
+        float32 `(H, W)`, from 0; with sigma 0 it is saliency, bit for bit. None if all gradients are zero.
 
     Example:
         >>> image = torch.zeros(1, 3, 1, 2)
@@ -73,7 +73,7 @@ def smooth(image: Tensor, gradient: Callable[[Tensor], Tensor | None], *, sigma:
     for sample in range(samples):
         noise = torch.from_numpy(of_image.numbers(sample).standard_normal(tuple(image.shape), dtype="float32"))
         found = gradient(image + sigma * noise.to(image))
-        if found is not None:
+        if found is not None and found.any():
             total += found.abs().flatten(1, -3).amax(1)[0].double().cpu()
             is_any = True
     return (total / samples).float() if is_any else None

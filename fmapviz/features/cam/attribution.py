@@ -259,8 +259,11 @@ def _check_changes(changes: Changes, baseline: str | Tensor) -> Changes:
     """Return the changes with a baseline, by a word or by values."""
     if isinstance(baseline, Tensor):
         check_changes(changes)
+        if not bool(baseline.isfinite().all()):
+            raise RequestError("the baseline has NaN or infinite values", hint="finite ones, prepared as the image")
         return GivenBaseline(**vars(changes) | {"baseline": "given values", "values": baseline})
-    changes = replace(changes, baseline=baseline)
+    given = check_type("baseline", baseline, str | Tensor, hint="mean, blur, black, or a tensor of the shape of an image")
+    changes = replace(changes, baseline=given)
     check_changes(changes)
     return changes
 

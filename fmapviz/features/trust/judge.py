@@ -154,7 +154,9 @@ class Judge:
 
     def _measure(self, image: _Judged) -> str:
         found, _ = self.changed.run(image.followed.image, image.passes.layout)
-        return "probability" if image.followed.target.is_box or found.probabilities is not None else "score"
+        if image.followed.target.is_box:
+            return "overlap x score"
+        return "score" if found.probabilities is None else "probability"
 
     def _last_layer(self, image: _Judged, spread: float) -> str | None:
         """Return the last module in the order of execution whose own weights the score depends on; None if none does."""

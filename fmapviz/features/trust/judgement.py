@@ -70,7 +70,7 @@ class Judgement:
         agreement: Rank correlations of the maps, float64 `(M, M)`; NaN where one is unknown.
         spread: Standard deviation of the probability in repeated passes of the unchanged image; 0 for most networks.
         last_layer: Name of the last module whose weights the score depends on; empty if there is none.
-        measure: What the curves are of, `probability` or `score`.
+        measure: What the curves are of, `probability`, `score`, or of a box `overlap x score`.
         missing: Why a view has no map, by its name.
     """
 

@@ -165,4 +165,7 @@ class TrustObserver(PassObserver):
             judgement, heats = self._judge.judge(followed, record.score_layout, layers=layers)
         except BackwardError as error:
             raise ForwardError(str(error)) from error.__cause__
+        if judgement.spread:
+            said = f"the {judgement.measure} varies from pass to pass of the same image"
+            current.results.notices[image].append(f"{VIEW}: {said}: standard deviation {judgement.spread:.2g}")
         return TrustDrawn(heats, judgement)

@@ -400,7 +400,7 @@ _REMEDIES = (  # by what the reason says
     ),
     (
         rf"{NOTHING_FOR} (box:|[^:]*@\d)",
-        "places are in pixels of the file, from the upper left: box:LEFT,TOP,RIGHT,BOTTOM or CLASS@X,Y",
+        "places are in pixels of the upright picture, from the upper left: box:LEFT,TOP,RIGHT,BOTTOM or CLASS@X,Y",
     ),
     ("", "layers= and types= choose other layers; fmapviz.list_layers(model) lists them"),
 )

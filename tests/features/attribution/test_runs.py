@@ -318,6 +318,31 @@ def test_a_baseline_of_another_shape_is_refused(method, shape):
         fmapviz.cam(Small(), pixels(), method=method, baseline=torch.zeros(shape), **FEW)
 
 
+def test_a_baseline_that_is_not_finite_or_of_another_type_is_named():
+    given = {"method": "occlusion", **FEW}
+    with pytest.raises(RequestError, match="the baseline has NaN or infinite values"):
+        fmapviz.cam(Small(), pixels(), baseline=torch.full((3, 1, 1), torch.nan), **given)
+    with pytest.raises(RequestError, match="baseline must be str or Tensor, not ndarray"):
+        fmapviz.cam(Small(), pixels(), baseline=np.zeros((3, 1, 1)), **given)
+
+
+class Unmoved(nn.Module):
+    """Has a graph from the input, along which every gradient is zero."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 3, 1)
+
+    def forward(self, batch):
+        return 0 * self.conv(batch).mean((2, 3)) + torch.arange(3.0)
+
+
+@pytest.mark.parametrize("method", ["integrated-gradients", "smoothgrad", "occlusion"])
+def test_a_score_whose_gradient_is_zero_has_no_map(method):
+    with pytest.raises(RequestError, match=r"depend on the input|no patch changes"):
+        fmapviz.cam(Unmoved(), pixels(), method=method, **FEW)
+
+
 @pytest.mark.parametrize("workers", [1, *thorough(3)])
 def test_passes_of_an_image_are_counted_as_they_are_done(tmp_path, monkeypatch, workers):
     monkeypatch.setattr(batch_runner, "_REPORT_SECONDS", 0)

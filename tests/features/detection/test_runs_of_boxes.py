@@ -13,7 +13,7 @@ from yolo import confident, saved
 
 import fmapviz
 from fmapviz.errors import FmapvizError
-from fmapviz.events import Outcome
+from fmapviz.events import Notice, Outcome
 from fmapviz.models.load import load_model
 
 pytestmark = needs("ultralytics", "ultralytics")
@@ -63,6 +63,15 @@ def test_ranks_come_before_a_class_of_that_name(network, photos):
     own = fmapviz.cam(model, photos[0], target="3", layer="model.15", confidence=0.0)
     assert own.names == ("top1",)
     assert first.score >= own.score
+
+
+def test_a_number_or_a_rank_that_is_also_a_name_is_named(network, photos, tmp_path):
+    notices = []
+    options = {"views": "gradcam", "layers": "model.15", "to": "png", "confidence": 0.0, "workers": 1, "out": tmp_path}
+    fmapviz.visualize(str(network), photos[0], targets="0,top1", on_event=notices.append, **options)
+    said = [event.message for event in notices if isinstance(event, Notice)]
+    assert f"target 0 is the class with this index; the class of this name has the index {NAMES.index('0')}" in said
+    assert f"target top1 is a rank; the class of this name has the index {NAMES.index('top1')}" in said
 
 
 def test_a_class_without_a_box_is_missing_in_its_images_only(network, photos, tmp_path):

@@ -164,7 +164,11 @@ def test_what_is_not_known_is_said_and_not_drawn(tmp_path):
     assert table_of(summary) == []
 
 
-def test_the_spread_of_a_network_that_varies_is_said():
+def test_the_spread_of_a_network_that_varies_is_said(tmp_path):
+    events = []
+    draw(Noisy(), pixels(), tmp_path, views="gradcam,trust", on_event=events.append)
+    notices = [notice for event in events if isinstance(event, Outcome) for notice in event.notices]
+    assert any("trust: the probability varies from pass to pass of the same image" in each for each in notices)
     found = fmapviz.trust(Noisy(), pixels(), target=1, methods=["gradcam"])
     assert 0 < found.spread < 0.1
     assert any("varies from pass to pass of the same image" in each for each in found.remarks)
