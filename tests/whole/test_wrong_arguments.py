@@ -186,11 +186,12 @@ def test_valid_arguments_are_accepted():
 VISUALIZE = {
     **dict.fromkeys(("fsync", "strict", "force", "repair", "progress"), "bool"),
     **dict.fromkeys(("layers", "exclude", "types"), f"{NO} str"),
-    **dict.fromkeys(("views", "to", "dtype", "device", "single_file", "every", "patch", "baseline", "steps", "off"), ""),
+    **dict.fromkeys(("views", "to", "dtype", "device", "single_file", "every", "patch", "baseline", "steps"), ""),
     **dict.fromkeys(
         ("predictions", "confidence", "stride", "samples", "batch_size", "workers", "shard", "part", "engine"), "None"
     ),
     "weights": "str empty dict enum",  # whether they are of the model is known when it is loaded
+    "off": "str",  # a path, which the view effect reads
     "name": "None str",
     "frames": "None empty",
     "output": "None str empty",

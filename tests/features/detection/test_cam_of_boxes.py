@@ -204,7 +204,7 @@ def test_no_notice_is_of_a_layer_that_is_not_drawn(network, photo, tmp_path):
 @pytest.mark.parametrize(
     ("target", "reason", "hint"),
     [
-        ("box:500,500,600,600", "it is outside the picture, which has", "places are in pixels of the file"),
+        ("box:500,500,600,600", "it is outside the picture, which has", "places are in pixels of the upright picture"),
         ("box9999", "the network finds only", "targets='top1' takes the best box"),
     ],
 )

@@ -35,14 +35,13 @@ def torchvision_detector(tmp_path):
 
 def yolo(tmp_path):
     """Likewise, of ultralytics."""
+    from ultralytics.utils.nms import non_max_suppression
     from yolo import confident, saved
-
-    from fmapviz.features.detection.yolo import non_max_suppression
 
     model = fmapviz.load_model(str(saved(tmp_path, "yolo11n.yaml", confident)))
 
     def find(batch):
-        (found,) = non_max_suppression(model.module(batch)[0].clone(), 0.0, iou_thres=0.7)  # of ultralytics
+        (found,) = non_max_suppression(model.module(batch)[0].clone(), 0.0, iou_thres=0.7)
         return found[:, :4], found[:, 4], found[:, 5].long()
 
     return model, model.module, "model.2", find
