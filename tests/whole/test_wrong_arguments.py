@@ -65,7 +65,7 @@ TAKEN = {
         "scores": "None",
         "confidence": "None",
         **dict.fromkeys(("patch", "steps"), ""),
-        "baseline": "tensor scalar",
+        "baseline": "scalar",
         **dict.fromkeys(("stride", "samples"), "None"),
         "style": "None style",
     },
