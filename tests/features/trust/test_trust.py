@@ -252,6 +252,8 @@ def test_a_map_that_does_not_depend_on_what_was_learnt_is_named():
 
 def test_random_weights_have_the_mean_and_deviation_of_the_old_ones():
     network, seen = nn.Sequential(nn.Linear(300, 300), nn.BatchNorm1d(300)), {}
+    with torch.no_grad():
+        network[0].weight += 0.5
     before = {name: (each, each.clone()) for name, each in network.named_parameters()}
     with randomised(network, np.random.default_rng(0)):
         seen.update(network.named_parameters())
