@@ -308,14 +308,17 @@ def test_a_run_is_drawn_finished_and_verified(samples, tmp_path):
 @pytest.mark.thorough
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_an_interrupted_run_is_continued(number, tmp_path):
-    for seed in range(12):
+    for seed in range(40):
         paint(tmp_path / "in" / f"{seed}.png", seed)
     draw = ("shapesnet", "in", "--to", "tensorboard,png,html", "--workers", "1", "--out")
     command = [sys.executable, "-m", "fmapviz", *draw, "there", "--json"]
-    with subprocess.Popen(command, env=WINDOWS, cwd=tmp_path, stdout=subprocess.PIPE, encoding="cp1252") as process:
+    with subprocess.Popen(
+        command, env=WINDOWS, cwd=tmp_path, stdout=subprocess.PIPE, pipesize=4096, encoding="cp1252"
+    ) as process:
         while json.loads(process.stdout.readline()).get("status") != "done":
-            pass
+            pass  # no more is read: the run waits for its reader before its last images
         process.send_signal(number)
+        process.stdout.read()
     assert process.returncode == (-number if number == signal.SIGKILL else 128 + number)
     fmapviz((*draw, "there"), ("verify", "there"), (*draw, "here"), cwd=tmp_path)
     assert not difference(snapshot(tmp_path / "there"), snapshot(tmp_path / "here"))

@@ -2,6 +2,7 @@
 
 import shutil
 from functools import partial
+from pathlib import Path
 
 import pytest
 from faults import Net
@@ -26,10 +27,11 @@ def images(tmp_path):
 @pytest.mark.thorough
 def test_a_comparison_with_a_run_that_is_being_written_reports_it(images, tmp_path):
     other = draw(images, out=tmp_path / "out", name="other").directory
-    told, compared = [], []
+    told, compared, done = [], [], []
 
     def compare(event):
-        if getattr(event, "path", "").endswith("1.png"):
+        done.extend([event.path] if getattr(event, "status", "") == "done" else [])
+        if len(done) == 2 and not compared:
             config = RunConfig(
                 str(tmp_path / "out/run"),
                 [str(other)],
@@ -50,10 +52,13 @@ def test_a_comparison_with_a_run_that_is_being_written_reports_it(images, tmp_pa
 @pytest.mark.thorough
 def test_a_comparison_of_runs_reports_that_its_files_are_gone(images, tmp_path):
     runs = [draw(images, out=tmp_path / "out", name=name).directory for name in ("a", "b")]
+    done = []  # images are finished in any order
 
     def on_event(event):
-        if getattr(event, "status", "") == "done" and event.path.endswith("2.png"):
-            shutil.rmtree(tmp_path / "diffs" / "d" / "0.png")
+        if getattr(event, "status", "") == "done":
+            done.append(Path(event.path).name)
+            if len(done) == 3:
+                shutil.rmtree(tmp_path / "diffs" / "d" / done[0])
 
     config = partial(RunConfig, str(runs[0]), [str(runs[1])], views="diff", out=tmp_path / "diffs", name="d", to=["numbers"])
     with pytest.raises(OutputError, match="1 of 3 finished"):
