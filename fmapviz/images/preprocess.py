@@ -97,13 +97,21 @@ def standard(
     return Preparation(apply, means, stds, words, channels, place=place)
 
 
-def as_for_imagenet(preprocessing: InputOptions, *, channels: int = 3) -> Preparation:
+def as_for_imagenet(
+    preprocessing: InputOptions,
+    *,
+    mean: tuple[float, ...] | None = None,
+    std: tuple[float, ...] | None = None,
+    channels: int = 3,
+) -> Preparation:
     """Preprocess as the classifiers of ImageNet are evaluated: resize the short side to 256, crop to 224.
 
     It is the default of `torchvision.transforms._presets.ImageClassification`, for networks of which nothing is known.
 
     Args:
         preprocessing: A size or fit replaces this geometry; images of that size are then not resized.
+        mean: Default mean, as in `standard`.
+        std: Default standard deviation, likewise.
         channels: C, the number of channels that the network takes.
 
     Example:
@@ -117,7 +125,8 @@ def as_for_imagenet(preprocessing: InputOptions, *, channels: int = 3) -> Prepar
         cropped: PillowImage.Image = functional.center_crop(resized, [224])
         return cropped
 
-    return standard(preprocessing, channels=channels, usual=(fit, "resize to 256, crop to 224, bilinear"))
+    words = "resize to 256, crop to 224, bilinear"
+    return standard(preprocessing, mean=mean, std=std, channels=channels, usual=(fit, words))
 
 
 def for_volumes(preprocessing: InputOptions, *, channels: int, shape: tuple[int, int, int] | None = None) -> Preparation:

@@ -22,6 +22,7 @@ from fmapviz.data import Model
 from fmapviz.errors import RequestError, quote
 from fmapviz.images.preprocess import as_for_imagenet, by_callable, for_volumes, standard
 from fmapviz.models.identity import digest_of_network, without_addresses
+from fmapviz.models.own_transforms import OwnTransforms, find_own_transforms
 from fmapviz.models.weights.state_dict import ordered_names
 from fmapviz.observe.hooks import observe
 
@@ -71,8 +72,10 @@ def describe_network(
     owners = [network, *filter(None, [home]), *homes]
     shape = find_inputs(owners)
     check_network(network, is_called=forward is None, shape=shape)
+    transforms = _find_own_transforms(network, forward, preprocessing.channels_in, shape)
     definitions = (getattr(owner, key, None) for owner in owners for key in _PREPROCESSING)
-    preprocess = next((function for function in definitions if callable(function) and not _is_submodule(function)), None)
+    unused = (each for each in definitions if not any(each is called for called in transforms.called))
+    preprocess = next((function for function in unused if callable(function) and not _is_submodule(function)), None)
     if preprocess is not None and replace(preprocessing, channels_in=None) != InputOptions():
         notices = (*notices, "the input options replace the network's own preprocessing")
         preprocess = None
@@ -87,7 +90,7 @@ def describe_network(
     preparation = (
         by_callable(preprocess, description=_words(preprocess), channels=channels, as_stored=True, volume=volume)
         if preprocess is not None
-        else _prepare(preprocessing, channels, shape, volume=volume)
+        else _prepare(preprocessing, channels, shape, transforms, volume=volume)
     )
     if time_first:
         channels_first = preparation.apply
@@ -104,7 +107,7 @@ def describe_network(
         layout=find_layout(*owners),
         own=True,
         notices=notices,
-        assumption="" if preprocess is not None else _assumption(preprocessing, channels, shape, volume=volume),
+        assumption="" if preprocess is not None else _assumption(preprocessing, channels, shape, transforms, volume=volume),
     )
 
 
@@ -195,23 +198,46 @@ def find_inputs(owners: Iterable[object]) -> tuple[int, ...] | None:
     return None
 
 
-def _prepare(preprocessing: InputOptions, channels: int, shape: tuple[int, ...] | None, *, volume: bool) -> Preparation:
+def _find_own_transforms(
+    network: nn.Module,
+    forward: Callable[[nn.Module, Tensor], object] | None,
+    channels: int | None,
+    shape: tuple[int, ...] | None,
+) -> OwnTransforms:
+    """Return the transforms that a network of pictures calls; see `fmapviz.models.own_transforms`."""
+    if shape and len(shape) != 3:
+        return OwnTransforms()
+    called = network if forward is None else _Called(network, forward)
+    sides = shape[1:] if shape else (_SIDE, _SIDE)
+    return find_own_transforms(
+        network, lambda: _accepts(called, (1, channels or (shape[0] if shape else input_channels(network)), *sides))
+    )
+
+
+def _prepare(
+    preprocessing: InputOptions, channels: int, shape: tuple[int, ...] | None, transforms: OwnTransforms, *, volume: bool
+) -> Preparation:
     """Return a preprocessing for a network that has none."""
     if volume:
         return for_volumes(preprocessing, channels=channels, shape=(shape[1], shape[2], shape[3]) if shape else None)
+    mean, std = ((0.0,) * channels, (1.0,) * channels) if transforms.normalizes else (None, None)
     if shape:
-        return standard(preprocessing, size=(shape[1], shape[2]), channels=channels)
-    return as_for_imagenet(preprocessing, channels=channels)
+        return standard(preprocessing, size=(shape[1], shape[2]), mean=mean, std=std, channels=channels)
+    if transforms.resizes and not preprocessing.size:
+        preprocessing = replace(preprocessing, fit=preprocessing.fit or "none")
+    return as_for_imagenet(preprocessing, mean=mean, std=std, channels=channels)
 
 
-def _assumption(preprocessing: InputOptions, channels: int, shape: tuple[int, ...] | None, *, volume: bool) -> str:
+def _assumption(
+    preprocessing: InputOptions, channels: int, shape: tuple[int, ...] | None, transforms: OwnTransforms, *, volume: bool
+) -> str:
     """Return the assumptions of a preprocessing of `_prepare`, for the user; empty if options replace all."""
     assumed = []
-    if shape is None and not preprocessing.size and not preprocessing.fit and not volume:
+    if shape is None and not preprocessing.size and not preprocessing.fit and not volume and not transforms.resizes:
         assumed.append("resized to 256 and cropped to 224")
     if volume and not (preprocessing.mean and preprocessing.std):
         assumed.append("scaled to 0..1")
-    elif not (preprocessing.mean and preprocessing.std):
+    elif not (preprocessing.mean and preprocessing.std) and not transforms.normalizes:
         assumed.append(f"normalised with {'' if channels == 3 else 'the average of '}ImageNet's mean and deviation")
     if not assumed:
         return ""
@@ -352,13 +378,30 @@ def _accepts_channels(network: nn.Module, channels: int) -> bool:
 def _accepts(network: nn.Module, shape: tuple[int, ...]) -> bool:
     numbers = {name: values.to("meta") for name, values in (*network.named_parameters(), *network.named_buffers())}
     batch = torch.empty(shape, device="meta", dtype=input_type(network))
-    with warnings.catch_warnings(), observe(network, [], lambda _: None), torch.no_grad():
-        warnings.simplefilter("ignore")  # from meta kernels
-        try:
+    attributes = [(vars(module), dict(vars(module))) for module in network.modules()]
+    try:
+        with warnings.catch_warnings(), observe(network, [], lambda _: None), torch.no_grad():
+            warnings.simplefilter("ignore")  # from meta kernels
             torch.func.functional_call(network, numbers, (batch,))
-        except (Exception, SystemExit):  # noqa: BLE001  a user's forward pass may raise anything
-            return False
+    except (Exception, SystemExit):  # noqa: BLE001  a user's forward pass may raise anything
+        return False
+    finally:
+        for own, before in attributes:  # what a layer keeps for the next pass, such as anchors, has no values here
+            for key in own.keys() - before.keys():
+                del own[key]
+            own.update((key, value) for key, value in before.items() if own.get(key) is not value)
     return True
+
+
+class _Called(nn.Module):
+    """A network that a function calls."""
+
+    def __init__(self, network: nn.Module, forward: Callable[[nn.Module, Tensor], object]) -> None:
+        super().__init__()
+        self.network, self._call = network, forward
+
+    def forward(self, batch: Tensor) -> object:
+        return self._call(self.network, batch)
 
 
 def _is_submodule(value: object) -> bool:
