@@ -388,6 +388,7 @@ class TestStreams:
             assert json.loads(begun.stdout.readline())["found"] == 2
             assert begun.process.wait(PATIENCE) == 0
 
+    @pytest.mark.thorough
     def test_standard_input_is_not_read_without_a_dash(self, tmp_path):
         script = f'printf "a\\nb\\n" | while read line; do {sys.executable} -m fmapviz models alexnet; done'
         result = subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, check=True)
@@ -518,6 +519,7 @@ class TestSignals:
             assert lines(begun.stderr.read())[-1] == "interrupted: 1 done; run the same command to resume"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("arguments", [["shapesnet", "x.png"], *thorough(["layers", "alexnet"])], ids=" ".join)
 def test_a_broken_torch_is_reported_in_one_line(fmapviz, tmp_path, arguments):
     (tmp_path / "torch.py").write_text("raise ImportError('libtorch_cpu.so: failed to map\\nand more')")

@@ -21,6 +21,7 @@ def tuned(tmp_path):
     return tmp_path / "tuned.pth"
 
 
+@pytest.mark.thorough
 def test_the_first_layer_that_differs_much_is_named_on_standard_error(fmapviz, tuned, tmp_path):
     result = fmapviz("diff", "shapesnet", *SHAPES, "--against", str(tuned), "--to", "png", "--out", str(tmp_path / "runs"))
     assert result.returncode == 0

@@ -133,6 +133,7 @@ def pager(tmp_path):
     return f"{sys.executable} {path}"
 
 
+@pytest.mark.thorough
 def test_a_terminal_shows_a_formatted_page_in_the_pager(terminal, pager):
     shown = terminal("guide", "weights", PAGER=pager)
     assert shown.startswith("LESS FRX\n")
@@ -229,6 +230,7 @@ def test_an_unknown_code_or_option_is_refused_with_near_ones(command, words, err
     assert hint in refused.value.hint
 
 
+@pytest.mark.thorough
 def test_each_option_is_found_with_its_help_its_commands_and_pages(group):
     of = {}
     for name, command in get_command(app).commands.items():

@@ -164,6 +164,7 @@ def test_csv_and_json_hold_the_fields_of_each_layer():
     assert rows[2][0] == rows[2][header.index("macs")] == ""
 
 
+@pytest.mark.thorough
 def test_tables_are_printed_one_after_the_other_or_written(fmapviz, tmp_path):
     choice = ("layers", "shapesnet", "--types", "Linear")
     result = fmapviz(*choice, "--to", "md,csv", "--to", "json")

@@ -37,6 +37,7 @@ def terminal(warm, tmp_path, monkeypatch):
     return show
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("command", "added"),
     [

@@ -35,6 +35,7 @@ def texts(source):
             yield node.value
 
 
+@pytest.mark.thorough
 def test_every_argument_that_the_library_names_is_printed_as_its_option():
     sources = [path.read_text() for path in PACKAGE.rglob("*.py") if path.parent.name != "cli"]
     named = [text for source in sources for text in texts(source) if NAMED.search(text)]

@@ -21,6 +21,7 @@ def runs(tmp_path_factory):
     return root
 
 
+@pytest.mark.thorough
 def test_the_command_prints_the_path_of_the_page(fmapviz, runs, tmp_path, monkeypatch):
     shutil.copytree(runs, tmp_path, dirs_exist_ok=True)
     for arguments, page in [

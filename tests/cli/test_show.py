@@ -80,6 +80,7 @@ def find(warm, tmp_path):
     return found
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("answer", "graphics"),
     [
@@ -234,6 +235,7 @@ def test_two_images_a_model_a_comparison_and_top_images_are_shown(warm, tmp_path
     assert difference == "star.jpg: 00_features.0.conv.diff.png"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("damage", [bytes(40), *thorough(b"", b"\x89PNG\r\n\x1a\n")])
 def test_a_damaged_picture_is_left_out(warm, tmp_path, fmapviz, damage):
     words = [*RUN[:-1], "--to", "png"]
@@ -259,6 +261,7 @@ def test_pictures_of_an_event_file_are_those_that_tensorboard_reads(fmapviz, tmp
     assert len(expected) == 3
 
 
+@pytest.mark.thorough
 def test_without_the_package_a_terminal_with_sixels_gets_a_hint(warm, tmp_path):
     """Before the first image, as a format whose package is missing."""
     program = COMMAND.replace("from fmapviz", "import sys; sys.modules['textual_image'] = None; from fmapviz", 1)

@@ -55,6 +55,7 @@ def test_a_portable_name_is_accepted_by_windows_and_stays_as_it_is(name):
         assert not ntpath.isreserved(safe)
 
 
+@pytest.mark.thorough
 @settings(max_examples=40)
 @given(st.lists(paths, min_size=2, max_size=6, unique=True))
 def test_each_path_has_a_unit_of_its_own_that_windows_accepts(found):
@@ -67,6 +68,7 @@ def test_each_path_has_a_unit_of_its_own_that_windows_accepts(found):
         assert len(unit.encode("utf-16-le")) <= 2 * 200
 
 
+@pytest.mark.thorough
 def test_names_that_differ_in_case_or_normalization_fold_to_one():
     for each in map(chr, [*range(0xD800), *range(0xE000, 0x20000)]):
         variants = {each.upper(), each.lower(), each.casefold(), normalize("NFC", each), normalize("NFD", each)}

@@ -78,6 +78,7 @@ def images_of(html):
     return [Image.open(io.BytesIO(base64.b64decode(source))) for source in sources]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("to", ["html", *thorough("png")])
 def test_a_summary_shows_pictures_of_the_first_images_and_counts_the_others(tmp_path, to):
     inputs = [paint(tmp_path / f"{number}.png", number) for number in range(4)]

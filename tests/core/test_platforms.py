@@ -95,6 +95,7 @@ def test_what_windows_refuses_is_refused(program, error, tmp_path):
 # --- files and processes
 
 
+@pytest.mark.thorough
 def test_files_are_handled_as_on_other_systems(tmp_path):
     """Compare what the same program prints here and there."""
     program = (

@@ -143,6 +143,7 @@ def test_new_files_beside_the_code_are_not_run(command, own):
     assert not (place / "mark").exists()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["net", *thorough("helper")])
 def test_compiled_files_are_not_run(name, own):
     place, run = own
@@ -203,6 +204,7 @@ def test_a_forged_model_is_neither_imported_nor_called(command, own):
         forget()
 
 
+@pytest.mark.thorough
 def test_a_forged_view_or_format_is_neither_imported_nor_called(own):
     place, run = own
     (place / "other.py").write_text(mark(place))
@@ -248,6 +250,7 @@ INSTALLED = """
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("command", often(OFTEN[:1], of=COMMANDS))
 def test_an_installed_class_is_called_with_numbers_and_plain_words_only(command, own, tmp_path_factory, monkeypatch):
     place, run = own

@@ -9,6 +9,7 @@ from fmapviz.core import store_connection
 from fmapviz.images.find import find_images
 
 
+@pytest.mark.thorough
 def test_a_store_that_hangs_is_an_error_with_its_name(monkeypatch, capsys):
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{server.getsockname()[1]}", "AWS_REGION": "us-east-1"}

@@ -205,6 +205,7 @@ def test_two_layers_never_have_the_same_file_name():
     assert len({file_name(layer) for layer in LAYERS}) == len(LAYERS)
 
 
+@pytest.mark.thorough
 @given(st.sets(st.text(max_size=20) | st.text("a0.+'[]", max_size=12), min_size=2, max_size=5))
 @example({"h['a']", "h.a", "h+a", "h[0]", "h['0']", "h['a.b']", "h['a'].b", "h['']", "h[00]"})
 def test_no_two_layers_ever_have_the_same_file_name(layers):

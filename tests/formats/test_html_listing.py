@@ -82,6 +82,7 @@ def test_a_run_without_series_has_no_steps(tmp_path):
     assert "step" not in re.sub(r"<(style|script)>.*?</\1>", "", text, flags=re.DOTALL).replace("data-step", "")
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "fields",

@@ -27,6 +27,7 @@ def run(tmp_path_factory):
     return visualize("shapesnet", inputs, out=root / "out", name="r", **options).directory
 
 
+@pytest.mark.thorough
 def test_a_film_is_one_image_with_a_slider_of_its_frames(open_report, run):
     report = open_report(run, "#image=clip.mp4")
     notes = dict(zip(report.texts("#images .name"), report.texts("#images .note"), strict=True))
@@ -70,6 +71,7 @@ def test_a_film_is_played(open_report, run):
     report.until(f"document.querySelector('#step-shown').textContent === 'frame 12 (4 of 4)' && {stopped}")
 
 
+@pytest.mark.thorough
 def test_a_photo_among_films_has_no_slider(open_report, run):
     report = open_report(run)
     report.page.locator("#images [role=option]").filter(has_text="photo.png").click()

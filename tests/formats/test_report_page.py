@@ -371,6 +371,7 @@ def test_long_names_are_cut_in_the_middle(open_report, tmp_path):
 # --- Pointing
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("style", "channels"),
     [(Style(scale=2), (7, 2, 3)), *thorough((Style(), None), (Style(padding=0, columns=3), None), (Style(padding=5), (1,)))],
@@ -822,6 +823,7 @@ def test_each_pixel_is_a_square_of_one_grey(open_report, run, ratio):
 # --- Pinning
 
 
+@pytest.mark.thorough
 def test_a_click_pins_the_tile_beside_the_input(open_report, run):
     report = open_report(run)
     tiles = lay_out(8, 12, 12)
@@ -893,6 +895,7 @@ def test_the_pinned_channel_stays_visible(open_report, run):
         assert viewport[start] - 1 <= kept[start] <= kept[start] + kept[size] <= viewport[start] + viewport[size] + 1
 
 
+@pytest.mark.thorough
 def test_a_position_in_the_channel_is_marked_in_the_input(open_report, run):
     report = open_report(run)
     report.press("]")
@@ -929,6 +932,7 @@ def test_the_focus_is_kept(open_report, run):
     assert report.page.evaluate("document.activeElement.className") == "viewport"
 
 
+@pytest.mark.thorough
 def test_keys_zoom_move_and_fit(open_report, run):
     report = open_report(run)
     fitted = report.picture()
@@ -942,6 +946,7 @@ def test_keys_zoom_move_and_fit(open_report, run):
     assert report.picture() == pytest.approx((fitted[0] - 60, fitted[1] + 60, fitted[2]), abs=1)
 
 
+@pytest.mark.thorough
 def test_help_opens_and_closes(open_report, run):
     report = open_report(run)
     report.press("?")
@@ -964,6 +969,7 @@ def test_a_list_has_its_own_keys(open_report, run):
     assert report.text(".pane h3") == "more/c.png"
 
 
+@pytest.mark.thorough
 def test_filters_reduce_the_lists(open_report, run):
     report = open_report(run)
     report.press("/")
@@ -989,6 +995,7 @@ def test_filters_reduce_the_lists(open_report, run):
 # --- Comparing
 
 
+@pytest.mark.thorough
 def test_two_images_are_shown_side_by_side(open_report, run):
     report = open_report(run)
     report.press("c")
@@ -1074,6 +1081,7 @@ def test_the_same_channel_is_pinned_in_two_views(open_report, shapes):
 # --- Dead channels, and the order of channels
 
 
+@pytest.mark.thorough
 def test_dead_channels_are_named(open_report, run):
     report = open_report(run)
     report.until("document.querySelector('.badge') !== null")
@@ -1106,6 +1114,7 @@ def test_channels_that_are_dead_in_one_image_are_named(open_report, tmp_path):
     assert report.page.evaluate("document.activeElement.ariaLabel") == "Channel 20"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("order", ["mean", *thorough("maximum", "deviation", "zeros")])
 def test_channels_are_sorted(open_report, tmp_path, order):
     style = Style(labels=True, columns=3)
@@ -1201,6 +1210,7 @@ def test_the_back_button_passes_an_address_typed_by_hand(open_report, run):
     assert "#" not in report.page.url
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "address",
     [
@@ -1347,6 +1357,7 @@ def test_missing_and_damaged_files_are_reported(open_report, tmp_path):
     assert not report.page.locator(".message").is_visible()
 
 
+@pytest.mark.thorough
 def test_the_page_works_without_statistics_and_kernels(open_report, tmp_path):
     write_index(tmp_path, write_run(tmp_path, NAMES[:1]), statistics="stats.js", model="_model/")
     report = open_report(tmp_path, errors=["ERR_FILE_NOT_FOUND"])
@@ -1366,6 +1377,7 @@ def test_the_page_of_a_run_without_images_reports_it(open_report, tmp_path):
     assert report.text("#facts .failures") == "/x/broken.jpg\ncannot be decoded E_DECODE"
 
 
+@pytest.mark.thorough
 def test_a_report_of_kernels_alone_is_shown(open_report, tmp_path):
     entry = {"unit": "the model", "href": write_kernels(tmp_path), "predictions": [], "thumbnail": False}
     write_index(tmp_path, [entry], views=["kernels"])

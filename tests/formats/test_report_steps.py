@@ -352,6 +352,7 @@ def test_curves_mark_the_step(open_report, run):
     assert report.page.locator("#curves title").text_content().startswith("Mean of 01 relu over the steps: ")
 
 
+@pytest.mark.thorough
 def test_the_filter_accepts_the_keys_of_steps(open_report, run):
     report = open_report(run, f"#{RELU}")
     report.press("i")

@@ -259,6 +259,7 @@ def test_a_heat_map_is_swiped_over_the_input(open_report, tmp_path, samples):
     assert not report.page.locator("#divider").is_visible()
 
 
+@pytest.mark.thorough
 def test_a_missing_picture_is_reported_on_its_side(open_report, tmp_path):
     units = [write_unit(tmp_path, "a.png"), write_unit(tmp_path, "b.png", layers=LAYERS[:1])]
     write_index(tmp_path, units)

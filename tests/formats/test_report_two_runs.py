@@ -174,6 +174,7 @@ def test_addresses_of_missing_images_show_others(open_report, runs, address):
     assert None not in files_shown(report)
 
 
+@pytest.mark.thorough
 def test_the_facts_of_both_runs_are_shown(open_report, runs):
     report = opened(open_report, runs)
     report.page.locator("[data-dialog=facts]").click()

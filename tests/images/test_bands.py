@@ -638,6 +638,7 @@ def samples_tiff(width: int, height: int, data: bytes, *, compression: int = 1, 
     return tiff(*((tag, kind, 1, value) for tag, (kind, value) in tags.items()), data=data, **changes)
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux")
 def test_a_tiff_costs_no_memory_for_what_it_claims(tmp_path):
     compressor = zlib.compressobj(1)

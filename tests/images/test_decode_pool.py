@@ -456,6 +456,7 @@ def test_the_time_limit_grows_with_pixels_and_file_size(reading, tmp_path, monke
     assert "did not finish within 1.3 s" in answer(reading, tmp_path / "a.png")[1]
 
 
+@pytest.mark.thorough
 def test_the_memory_of_a_worker_is_bounded(own_workers, monkeypatch, tmp_path):
     monkeypatch.setattr(decode_pool, "MEMORY_BYTES", SHARED_BYTES + 250 * 2**20)
     PillowImage.new("1", (9000, 9000)).save(tmp_path / "large.png")
@@ -752,6 +753,7 @@ def command(warm, pictures, tmp_path):
     return run
 
 
+@pytest.mark.thorough
 def test_a_run_continues_after_a_crash_and_a_hang_of_a_decoder(command, pictures, tmp_path):
     code, errors = command(0.5)
     assert code == 3

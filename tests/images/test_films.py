@@ -149,6 +149,7 @@ def test_clips_have_frames_at_equal_distances(tmp_path):
             read(frames[1], count=count)
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize(("name", "codec"), [("a.mp4", "libx264"), ("a.mkv", "libx264"), ("a.webm", "libvpx-vp9")])
 @pytest.mark.parametrize("damage", ["cut", "zeros"])
@@ -248,6 +249,7 @@ def with_matrix(path, matrix):
     return path
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize(("number", "scale"), [(0, 1), (20, 0.5)], ids=["from the beginning", "from a key frame"])
 @pytest.mark.parametrize(

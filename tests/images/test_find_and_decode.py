@@ -153,6 +153,7 @@ def test_each_flipped_byte_of_a_png_file_is_detected(read_bytes):
         assert caught.value.code == "E_DECODE"
 
 
+@pytest.mark.thorough
 def test_a_bomb_costs_no_memory(tmp_path):
     names = ["pixels.png", "text.png"]
     for name in names:
@@ -654,6 +655,7 @@ def test_several_threads_read_the_same_as_one(tmp_path):
         assert list(threads.map(answer, paths * 4)) == expected * 4
 
 
+@pytest.mark.thorough
 def test_a_fresh_process_reads_in_threads_without_torch(tmp_path):
     for name, form in (("a", "WEBP"), ("b", "QOI"), ("c", "TIFF"), ("d", "JPEG2000"), ("e", "AVIF"), ("f", "TGA")):
         (tmp_path / name).write_bytes(encoded(picture(), form))
@@ -1004,6 +1006,7 @@ class Endless(RawIOBase):
         return len(self.content)
 
 
+@pytest.mark.thorough
 def test_a_long_list_takes_no_memory():
     stream = BufferedReader(Endless(b"folder/picture.png\n" * 400, 250))
     tracemalloc.start()

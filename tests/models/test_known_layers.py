@@ -44,6 +44,7 @@ def test_classes_stay_if_the_layers_are_listed_without_weights(cache):
     assert recall("resnet18") == KnownModel({"other": "Conv2d"}, ("cat", "dog"))
 
 
+@pytest.mark.thorough
 @settings(max_examples=20)
 @given(layers=st.dictionaries(st.text(), st.text()), classes=st.lists(st.text()), spec=st.text())
 def test_any_names_are_read_as_they_were_kept(tmp_path_factory, layers, classes, spec):

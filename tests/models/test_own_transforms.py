@@ -131,6 +131,7 @@ def test_options_replace_what_is_found():
     assert (prepared.mean, prepared.std) == ((0.1,) * 3, (0.2,) * 3)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "build",
     [

@@ -147,6 +147,7 @@ def test_painting_depends_on_the_generator_alone():
     assert (first.pixels != other.pixels).mean() > 0.9
 
 
+@pytest.mark.thorough
 def test_every_class_occurs_about_as_often(fresh):
     counts = np.bincount([picture.label for picture in fresh], minlength=len(CLASSES))
     assert len(counts) == len(CLASSES)

@@ -499,6 +499,7 @@ def test_a_published_network_ends_after_the_last_requested_layer(workers, pictur
     assert ran == {"conv1": 8, "layer1": 8}
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("workers", [1, *thorough(2)])
 def test_a_pass_that_ends_early_has_the_pictures_of_a_whole_one(workers, pictures, resnet, tmp_path):

@@ -333,6 +333,7 @@ def test_excluding_all_layers_is_refused():
 # --- wrappers
 
 
+@pytest.mark.thorough
 def test_any_number_of_wrappers_is_removed():
     network = overwritten()
     assert unwrap(network) is network

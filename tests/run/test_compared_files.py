@@ -147,6 +147,7 @@ def test_any_changed_byte_that_is_no_computed_number_is_another_file(unit, choic
         assert position in floats_of(name, data), [name, position, data[max(0, position - 40) : position + 40]]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("unit", ["of_image", "of_shard"])
 @settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(choices=st.data(), more=st.binary(min_size=1, max_size=9))

@@ -90,6 +90,7 @@ def test_the_estimate_of_shards_equals_the_written_bytes(inputs, tmp_path):
     assert found.files == 7
 
 
+@pytest.mark.thorough
 def test_finished_images_are_not_counted(inputs, tmp_path):
     draw([inputs / f"{number}.png" for number in range(15)], tmp_path / "out")
     found = plan(inputs, tmp_path / "out")
@@ -203,6 +204,7 @@ def test_images_of_shards_are_counted_once(kind, inputs, tmp_path, full):
         room.note(last)
 
 
+@pytest.mark.thorough
 def test_a_full_disk_is_refused(inputs, tmp_path, full):
     full(0)
     assert not plan(inputs, tmp_path / "out").fits
@@ -266,6 +268,7 @@ def test_the_command_reports_an_unwritable_directory(fmapviz, inputs, tmp_path):
     assert done.returncode == 5, done.stderr
 
 
+@pytest.mark.thorough
 def test_the_command_ends_with_6_where_it_does_not_fit(inputs, tmp_path, full, capsys, monkeypatch):
     full(10_000)
     monkeypatch.setattr(sys, "argv", ["fmapviz", "shapesnet", str(inputs), "--out", str(tmp_path / "out"), "--plan"])

@@ -130,6 +130,7 @@ def test_a_second_call_skips_what_forks_drew(network, folder, begun, tmp_path):
     assert (summary.done, summary.skipped) == (0, IMAGES)
 
 
+@pytest.mark.thorough
 def test_failures_are_counted_and_the_first_ends_a_strict_run(network, folder, begun, tmp_path):
     inputs = sorted(folder.iterdir())
     for number in (forks.FIRST + 2, forks.FIRST + 5):
@@ -146,6 +147,7 @@ def test_failures_are_counted_and_the_first_ends_a_strict_run(network, folder, b
     assert not any(process_exists(each) for each in begun)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("part", [None, *thorough(Part(1, 2), Part(2, 2))], ids=str)
 def test_what_forks_cannot_read_is_drawn_by_threads(folder, drawn_in, tmp_path, monkeypatch, part):
     given, give = [], forks._Forks._give
@@ -276,6 +278,7 @@ def test_a_killed_fork_ends_the_run_which_the_next_call_continues(network, folde
     assert (summary.done + summary.skipped, summary.failed) == (IMAGES, 0)
 
 
+@pytest.mark.thorough
 def test_an_error_in_a_fork_is_raised_here_with_its_traceback(network, folder, begun, tmp_path, monkeypatch):
     own, original = os.getpid(), UnitWriter.write
 
@@ -469,6 +472,7 @@ def wait(lock):
     lock.acquire()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("doing", [draw_random_numbers, *thorough(wait, None)], ids=["PyTorch", "waiting", "a call into C"])
 def test_threads_draw_while_a_thread_of_the_user_may_hold_a_lock(network, folder, begun, tmp_path, doing):
     taken = threading.Lock()
@@ -527,6 +531,7 @@ def strongest(maps):
     return maps.amax(1)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "options",
     [
@@ -542,6 +547,7 @@ def test_threads_draw_what_forks_cannot(network, folder, begun, tmp_path, option
     assert (summary.done, begun) == (IMAGES, [])
 
 
+@pytest.mark.thorough
 def test_threads_draw_with_a_network_that_has_hooks(folder, begun, tmp_path):
     seen, hooked = [], fmapviz.load_model("shapesnet")
     hooked.module.register_forward_hook(lambda *_: seen.append(0))

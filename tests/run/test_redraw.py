@@ -257,6 +257,7 @@ def fail_first(record):
     record["images"][0]["path"] = "/nowhere/a.png"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("change", [list_none, *thorough(fail_all, fail_first, fail_gone)])
 def test_a_shard_is_not_hidden_by_its_list_of_images(change, sharded, tmp_path, fmapviz):
     run = shutil.copytree(sharded, tmp_path / "run")
@@ -319,6 +320,7 @@ def test_each_forged_run_level_file_is_found(place, tmp_path, fmapviz):
     assert (done.returncode, done.stdout.count(b"the units of the run make another file")) == (3, len(names))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "to", "where"),
     [

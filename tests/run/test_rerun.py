@@ -86,6 +86,7 @@ def test_paths_are_relative_if_the_directory_of_all_runs_is(out, own, monkeypatc
     assert plan_rerun(recorded, out=out).to_draw == 1  # of a folder
 
 
+@pytest.mark.thorough
 def test_the_record_alone_is_enough_where_the_inputs_are(own, tmp_path_factory, fmapviz):
     _, run = own
     place = tmp_path_factory.mktemp("elsewhere")
@@ -170,6 +171,7 @@ def test_other_images_are_refused_and_named(own):
         again(run, place / "again")
 
 
+@pytest.mark.thorough
 def test_other_versions_are_refused_unless_they_are_allowed(own):
     place, run = own
     change(run, versions={**read_run(run)["versions"], "torch": "1.0", "python": "3.0"})

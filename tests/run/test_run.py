@@ -637,6 +637,7 @@ ODD = [
 ]
 
 
+@pytest.mark.thorough
 def test_odd_and_reserved_names_are_drawn(tmp_path, look):
     """Every image has a directory of its own whose name can be shown, and is found again."""
     (tmp_path / "odd").mkdir()

@@ -311,6 +311,7 @@ def test_parts_write_the_shards_of_the_whole_run(inputs, tmp_path):
     assert difference(snapshot(tmp_path / "out"), snapshot(tmp_path / "whole")) == []
 
 
+@pytest.mark.thorough
 def test_new_images_form_new_shards(inputs, tmp_path):
     draw(inputs, tmp_path / "out")
     paint(inputs / "20.png", 20)
@@ -701,6 +702,7 @@ def test_extraction_from_a_damaged_shard_is_an_error(inputs, tmp_path):
         extract.extract(tmp_path / "out", image="2.png", layer="first")
 
 
+@pytest.mark.thorough
 def test_extraction_without_shards_or_pictures_is_refused_with_the_reason(inputs, tmp_path):
     draw(inputs, tmp_path / "single", shard=None, to="png")
     with pytest.raises(RequestError, match="no shards in") as raised:
@@ -744,6 +746,7 @@ def test_the_command_prints_how_tensorboard_shows_all_images_of_a_shard(fmapviz,
     assert b"%" not in done.stderr  # predictions of so many images are in the index
 
 
+@pytest.mark.thorough
 def test_the_command_extracts_one_picture(fmapviz, inputs, tmp_path):
     fmapviz("shapesnet", inputs, "--shard", "5", "--to", "tar", "--out", tmp_path / "out")
     words = ("extract", tmp_path / "out", "--image", "3.png", "--layer", "features.0.conv")

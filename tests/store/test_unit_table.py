@@ -176,6 +176,7 @@ def test_an_image_in_the_table_is_finished_only_if_its_record_confirms_it(tmp_pa
     assert is_done == (change == "nothing" and state == (10, 20))  # so the record is not read
 
 
+@pytest.mark.thorough
 def test_records_of_finished_images_are_not_read_again(tmp_path, monkeypatch):
     photos, numbers = tmp_path / "photos", range(MANY)
     photos.mkdir()

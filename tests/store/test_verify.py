@@ -454,6 +454,7 @@ def test_records_are_plain_json(out, unit):
         assert path.read_bytes().isascii()
 
 
+@pytest.mark.thorough
 def test_a_run_that_is_not_finished_is_not_damaged(tmp_path, fmapviz):
     for number in range(4):
         paint(tmp_path / "in" / f"{number}.png", number)

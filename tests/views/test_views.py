@@ -75,6 +75,7 @@ def test_an_option_of_style_changes_only_pictures_of_views_that_declare_it(sampl
             assert found == {view for view in OF_ANY if option in VIEWS[view].looks}, option
 
 
+@pytest.mark.thorough
 def test_an_option_of_style_without_effect_is_reported_and_makes_no_other_run(samples, tmp_path):
     events = []
 

@@ -55,6 +55,7 @@ def test_a_run_takes_each_format_that_its_help_lists(tmp_path):
     assert problems(summary.directory) == []
 
 
+@pytest.mark.thorough
 def test_diff_takes_each_format_that_its_help_lists(tmp_path, fmapviz):
     formats = listed("diff", "--to")
     assert {"numbers", "png"} <= {*formats}

@@ -338,6 +338,7 @@ for line in sys.argv[1:]:
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("refused", [REFUSED[::9], *thorough((REFUSED,))], ids=["some", "all"])
 def test_a_single_unreadable_image_fails_the_run(house, refused):
     for name, make, _, _ in refused:
@@ -353,6 +354,7 @@ def test_a_single_unreadable_image_fails_the_run(house, refused):
     assert house.tree() == left
 
 
+@pytest.mark.thorough
 def test_files_without_permission_are_failures(house):
     for path in ("in/closed.png", "in/open.png", "in/shut/inside.png"):
         (house.place / path).parent.mkdir(exist_ok=True)
@@ -371,6 +373,7 @@ def test_files_without_permission_are_failures(house):
     assert house.tree() == tree_of("open.png", failures=True) | left
 
 
+@pytest.mark.thorough
 def test_an_image_deleted_between_listing_and_opening_is_a_failure(house):
     for number in range(30):
         make_good(house.place / f"in/{number}.png")
@@ -887,6 +890,7 @@ def test_nan_and_infinity_are_drawn_and_reported(house):
     assert (numbers.min(), numbers.max()) == (0, 255)
 
 
+@pytest.mark.thorough
 def test_out_of_memory_is_reported(house):
     names = [f"{number}.png" for number in range(4)]
     for number, name in enumerate(names):
@@ -933,6 +937,7 @@ def test_a_read_only_out_is_an_output_error(house):
 FULL = f"error: cannot write to 'out/run': {os.strerror(errno.EFBIG)}"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("form", ["tensorboard", *thorough("png", "raw")])
 def test_a_disk_that_fills_with_the_last_byte_is_an_output_error(form, house):
     """TensorBoard's own writer loses the error, for it comes when the file is closed."""
@@ -1052,6 +1057,7 @@ def test_later_changes_are_found_and_redrawn(option, house):
     assert (house.run("verify", "out").code, house.run("verify", "out/run/a.png").code) == (0, 0)
 
 
+@pytest.mark.thorough
 def test_a_run_of_a_newer_version_is_refused_by_all_commands(house):
     make_good(house.place / "in/a.png")
     assert house.run(*RUN, "in").code == 0
@@ -1095,6 +1101,7 @@ sys.addaudithook(watch)
 """
 
 
+@pytest.mark.thorough
 def test_a_run_uses_no_network_and_writes_only_in_out(house):
     names = [name for name, make, *_ in REFUSED if make is from_zoo]
     for name in names:
@@ -1146,6 +1153,7 @@ def test_files_have_the_permissions_of_the_umask(house):
     assert modes == {0o600, 0o700}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "code"), [("run.json", 6), *thorough(("failures.jsonl", 5), ("index.html", 6), ("products.json", 6))]
 )

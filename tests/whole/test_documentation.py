@@ -223,6 +223,7 @@ for name in ("last.ckpt", "epoch_0.pt", "epoch_1.pt"):
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("command", often(["run", "help"], of=[*commands(), "run, more"]))
 def test_each_example_of_help_runs_for_those_who_have_what_it_names(command, workplace, fmapviz, published):
     if command == "extract" and find_spec("pyarrow") is None:

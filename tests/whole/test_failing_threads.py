@@ -144,6 +144,7 @@ def test_an_exception_of_a_thread_is_no_failure_of_an_image(look, monkeypatch):
     assert all(getattr(event, "status", "done") == "done" for event in told)
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("number", "workers"), often([(1, 4), (11, 1), (IMAGES * PICTURES, 2)], of=product([1, 2, 11], [1, 2, 4]))

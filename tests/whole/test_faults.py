@@ -36,6 +36,7 @@ MORE_POINTS = [
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("name", "fault", "step"), [*POINTS, *thorough(*MORE_POINTS)])
 def test_a_command_repeated_after_any_failed_operation_has_the_same_tree(  # noqa: PLR0917
     name, fault, step, tmp_path, monkeypatch, record_property
@@ -47,6 +48,7 @@ def test_a_command_repeated_after_any_failed_operation_has_the_same_tree(  # noq
     assert not damaged
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "fault", "step"),
     [

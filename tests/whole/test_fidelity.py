@@ -234,6 +234,7 @@ def test_layers_of_a_swin_transformer_equal_the_reference_with_moved_axes():
             assert np.array_equal(drawing.pixels, as_drawn_by_torchvision(maps)), drawing.layer
 
 
+@pytest.mark.thorough
 def test_a_network_in_channels_last_memory_equals_the_reference():
     resnet = load("resnet18")
     resnet.model.module.to(memory_format=torch.channels_last)

@@ -277,6 +277,7 @@ print(json.dumps(codes))
 """
 
 
+@pytest.mark.thorough
 def test_no_damaged_picture_needs_much_time_or_memory(tmp_path):
     """In a process of its own, which would not survive what the others of this file could."""
     names, chance = sorted(image_files()), random.Random(0)

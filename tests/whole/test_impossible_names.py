@@ -69,6 +69,7 @@ def calls_with(command, name, *, every):
         yield [command, *words, value]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("command", often(["layers", "verify"], of=commands()))
 @pytest.mark.parametrize(
     "name", ["a" * 256, *thorough("a/" * 2500 + "a", "loop", "é" * 128)], ids=["long", "path", "links", "bytes"]

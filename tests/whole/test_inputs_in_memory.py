@@ -152,6 +152,7 @@ def test_a_list_and_an_iterator_have_the_same_pictures(draw, options):
         assert all(np.abs(np.subtract(one[name], other[name], dtype=int)).max() <= most for name in one)
 
 
+@pytest.mark.thorough
 def test_an_iterator_is_not_held_in_memory(draw):
     alive = []
 

@@ -102,6 +102,7 @@ def machine(tmp_path):
     return Machine(tmp_path)
 
 
+@pytest.mark.thorough
 def test_the_runtime_is_installed_after_its_size_is_reported(machine):
     said = machine.make(".venv/.runtime")
     assert said == "Installing fmapviz and PyTorch with CUDA: up to 3.1 GB to download, 5.6 GB on the disk.\n"
@@ -179,6 +180,7 @@ def test_the_registry_is_used_without_a_gpu_and_cpu_builds(machine):
     assert "--torch-backend" not in machine.installed()[0]
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(any(Path("/dev").glob("nvidia*")), reason="needs a machine without a GPU")
 @pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
 def test_the_cpu_builds_are_installed_without_a_gpu(monkeypatch):
@@ -205,6 +207,7 @@ def test_the_cpu_builds_are_installed_without_a_gpu(monkeypatch):
 # --- one sentence each
 
 
+@pytest.mark.thorough
 def test_a_full_disk_is_reported_by_make(machine):
     machine.has_free(2)
     *_, sentence = machine.refuses(".venv/.runtime").splitlines()

@@ -97,6 +97,7 @@ def test_documented_fields_equal_those_of_the_events():
     assert WORDS["summary"] == {each.name for each in fields(RunSummary)} - inner | shown
 
 
+@pytest.mark.thorough
 def test_the_events_of_other_commands_have_the_fields_that_the_guide_lists(fmapviz, printed):
     del printed
     for words, event in (
@@ -187,6 +188,7 @@ def test_commands_print_all_kinds_of_lines(every_kind):
     assert {*every_kind} == KINDS - ({"summary_of_top"} if "top" not in registry.commands() else set())
 
 
+@pytest.mark.thorough
 @given(st.data())
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 def test_the_schema_refuses_a_line_with_a_field_more_or_less_or_of_another_type(every_kind, data):

@@ -64,6 +64,7 @@ def test_a_limit_of_file_size_that_no_file_reaches_changes_nothing(house, run):
     assert difference(snapshot(house.out), house.expected) == []
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("options", [(), ("--workers", "8", "--batch-size", "8")])
 def test_a_low_limit_of_open_files_suffices(options, house, run):
@@ -72,6 +73,7 @@ def test_a_low_limit_of_open_files_suffices(options, house, run):
     assert difference(snapshot(house.out), house.expected) == []
 
 
+@pytest.mark.thorough
 def test_results_on_a_full_device_are_an_output_error(house, run):
     code, lines = run(MAIN, out="/dev/full")
     assert code == 5

@@ -133,6 +133,7 @@ def test_other_settings_change_the_tree(inputs, leave, straight):
     assert len([name for name in other if name.endswith(".png") and "input" not in name]) >= 2 * IMAGES
 
 
+@pytest.mark.thorough
 def test_the_number_of_cores_does_not_change_the_tree(inputs, leave, straight, monkeypatch):
     """The default number of workers depends on the machine; the tree does not."""
     monkeypatch.setattr(execution.os, "cpu_count", lambda: 7)

@@ -163,6 +163,7 @@ def test_texts_have_a_legible_size(size):
         Style(text_size=size)
 
 
+@pytest.mark.thorough
 def test_texts_have_the_chosen_size(look):
     heights = []
     for size in (8, 13, 26, 52):

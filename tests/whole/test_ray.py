@@ -206,6 +206,7 @@ def seen(place, value):
 SINGLE = {"to": ["png", "html", "stats", "tensorboard"], "shard": None}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("options", [{}, *thorough(SINGLE)], ids=["shards", "single"])
 def test_a_ray_run_has_the_tree_events_and_summary_of_a_local_run(small_cluster, place, options):
     reported = {"local": [], "ray": []}

@@ -151,6 +151,7 @@ def test_names_with_special_characters(bucket, tmp_path):
         assert np.array_equal(np.asarray(read_image(file).pixels), np.asarray(here.pixels))
 
 
+@pytest.mark.thorough
 def test_a_changed_object_is_a_changed_image(bucket):
     def state():
         (file,) = find_images([f"{IN}/a.png"])
@@ -266,6 +267,7 @@ def test_a_remote_run_equals_a_local_one(bucket, inputs, tmp_path, options):
     assert problems(OUT) == []
 
 
+@pytest.mark.thorough
 def test_failures_are_in_the_store_before_the_run_ends(bucket, inputs):
     (inputs / "0.png").write_bytes(b"no image")
     seen = []
@@ -315,6 +317,7 @@ def test_the_number_of_requests_is_bounded(bucket, proxy, inputs):
     assert proxy.count("HEAD", "/in/.|/shard-") == proxy.count("DELETE") == 0
 
 
+@pytest.mark.thorough
 def test_no_local_files_are_left(bucket, inputs, tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
     (tmp_path / "tmp").mkdir()
@@ -696,6 +699,7 @@ def scenario_units(tree):
     return [key.removesuffix("/unit.json") for key in tree if key.endswith("/unit.json")]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("scenario", "fault", "points"), [*DISTURBED, *thorough(*MORE_DISTURBED)])
 def test_a_failed_write_leaves_no_partial_unit(*, bucket, proxy, tmp_path, monkeypatch, scenario, fault, points):
     monkeypatch.setattr(run_sync, "FOREIGN_SECONDS", 0)
@@ -751,6 +755,7 @@ def test_an_interruption_does_not_wait_for_an_answer(*, bucket, proxy, inputs, t
     assert [*(tmp_path / "tmp").iterdir()] == []
 
 
+@pytest.mark.thorough
 def test_a_broken_connection_is_one_line_on_stderr(bucket, proxy, inputs, fmapviz):
     proxy.fail("cut_request", method="PUT", first=5, after=50)
     broken = fmapviz("shapesnet", inputs, "--to", "png", "--out", OUT, "-q")

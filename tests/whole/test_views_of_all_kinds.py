@@ -905,6 +905,7 @@ def test_weights_that_are_not_finite_are_drawn(look):
     assert (summary.pictures, summary.exit_code) == (2, 0)
 
 
+@pytest.mark.thorough
 def test_the_command_needs_no_image_for_kernels_alone(fmapviz, tmp_path):
     arguments = ["alexnet", "--weights", "random", "--to", "png", "--layers", "features.0", "--out", tmp_path / "out"]
     done = fmapviz(*arguments, "--view", "kernels")

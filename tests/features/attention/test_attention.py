@@ -184,6 +184,7 @@ def test_batches_workers_and_repetitions_change_nothing(folder, tmp_path):
     assert difference(snapshot(pictures.directory), snapshot(repeated.directory)) == []
 
 
+@pytest.mark.thorough
 def test_heads_are_channels_with_statistics_and_a_range(image, tmp_path):
     net = network()
     summary = draw(net, image, tmp_path, views="attention", to=["stats", "png", "html", "raw"])

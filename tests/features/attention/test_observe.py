@@ -217,6 +217,7 @@ def test_which_modules_are_captured_may_be_chosen():
         pass
 
 
+@pytest.mark.thorough
 def test_weights_of_halves_are_computed_in_float32():
     network = extras.timm.create_model("vit_tiny_patch16_224").bfloat16()
     with fmapviz.capture_attention(network) as attention:

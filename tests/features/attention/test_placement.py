@@ -159,6 +159,7 @@ def test_swin_windows_of_torchvision_and_timm_are_reassembled(network, size):
         assert (maps - expected).abs().max() < 1e-6
 
 
+@pytest.mark.thorough
 def test_attention_between_channels_is_refused():
     found = placed(extras.timm.create_model("xcit_nano_12_p16_224"), torch.randn(1, 3, 224, 224))
     refused = [each for each in found.values() if isinstance(each, str)]

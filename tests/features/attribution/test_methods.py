@@ -156,6 +156,7 @@ def test_smoothgrad_is_the_mean_of_captums_saliency_over_the_same_copies(network
 # --- rise
 
 
+@pytest.mark.thorough
 def test_the_expectation_of_rise_for_a_linear_network_is_in_closed_form():
     """A mask is a weighted mean of independent cells, so the mean product of two of its pixels is known."""
     size, cells, shown, samples = (6, 6), 3, 0.4, 6000

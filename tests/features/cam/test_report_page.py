@@ -53,6 +53,7 @@ def test_each_of_two_images_shows_its_own_class(open_report, shapes):
     assert report.text("#title") == "08 features: circle"
 
 
+@pytest.mark.thorough
 def test_the_input_beside_a_heat_map(open_report, shapes):
     report = open_report(shapes)
     report.look_at("gradcam")

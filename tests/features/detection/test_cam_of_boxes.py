@@ -118,6 +118,7 @@ def test_the_layers_of_a_view_do_not_depend_onother_views(network, photo, tmp_pa
     assert len([*beside.directory.rglob("sheet.png")]) == 1
 
 
+@pytest.mark.thorough
 def test_the_layers_that_feed_the_head_are_chosen_by_one_word(network, photo, tmp_path):
     options = {"views": ["gradcam", "maps"], "targets": "box1", "to": "png", "layers": "head"}
     run = fmapviz.visualize(str(network), photo, out=tmp_path / "out", **options)
@@ -201,6 +202,7 @@ def test_no_notice_is_of_a_layer_that_is_not_drawn(network, photo, tmp_path):
     assert not any("model.23" in notice for notice in run.notices)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("target", "reason", "hint"),
     [

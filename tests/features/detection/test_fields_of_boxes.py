@@ -137,6 +137,7 @@ FAMILIES = {
 }
 
 
+@pytest.mark.thorough
 @needs("ultralytics", "ultralytics")
 @pytest.mark.parametrize("family", ["retinanet", *thorough("yolo", "ssdlite")])
 def test_a_box_depends_on_its_anchor_s_receptive_field_alone(family, tmp_path):

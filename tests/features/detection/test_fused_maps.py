@@ -65,6 +65,7 @@ def stored(network, photos, tmp_path_factory):
     return found
 
 
+@pytest.mark.thorough
 def test_the_fused_map_is_the_largest_of_the_scaled_maps(stored):
     assert len(stored) == 20
     for maps in stored.values():

@@ -65,6 +65,7 @@ def test_ranks_come_before_a_class_of_that_name(network, photos):
     assert first.score >= own.score
 
 
+@pytest.mark.thorough
 def test_a_number_or_a_rank_that_is_also_a_name_is_named(network, photos, tmp_path):
     notices = []
     options = {"views": "gradcam", "layers": "model.15", "to": "png", "confidence": 0.0, "workers": 1, "out": tmp_path}
@@ -74,6 +75,7 @@ def test_a_number_or_a_rank_that_is_also_a_name_is_named(network, photos, tmp_pa
     assert f"target top1 is a rank; the class of this name has the index {NAMES.index('top1')}" in said
 
 
+@pytest.mark.thorough
 def test_a_class_without_a_box_is_missing_in_its_images_only(network, photos, tmp_path):
     model = load_model(str(network))
     scores = [float(fmapviz.cam(model, photo, target="person", layer="model.15", confidence=0.0).score) for photo in photos]
@@ -100,6 +102,7 @@ def test_an_image_without_boxes_says_so_and_the_named_threshold_shows_one(networ
     assert record["predictions"][0]["score"] > lower
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("views", "targets", "predictions", "start"),
     [

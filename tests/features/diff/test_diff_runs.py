@@ -173,6 +173,7 @@ def test_films_are_made_of_the_pictures_of_a_comparison(tmp_path):
     ]
 
 
+@pytest.mark.thorough
 def test_networks_without_common_layers_are_drawn_as_means(tmp_path):
     summary, told = compare(
         tmp_path,
@@ -368,6 +369,7 @@ def test_each_file_is_loaded_once_and_a_new_one_is_added(checkpoints, tmp_path, 
     assert problems(tmp_path / "out") == []
 
 
+@pytest.mark.thorough
 def test_each_checkpoint_may_be_compared_with_the_one_before(checkpoints, tmp_path):
     options = {"layers": "features.[01].conv", "to": "numbers"}
     summary, _ = compare(tmp_path, weights=str(checkpoints / "epoch_*.pt"), reference="previous", **options)
@@ -378,6 +380,7 @@ def test_each_checkpoint_may_be_compared_with_the_one_before(checkpoints, tmp_pa
     assert all({**one[name], "step": "20"} == at[name] for name in one)
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("damaged", [0, 10, 20])
 def test_a_damaged_checkpoint_is_named_and_the_others_are_drawn(checkpoints, tmp_path, damaged):

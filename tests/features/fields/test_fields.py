@@ -25,6 +25,7 @@ def network():
     return nn.Sequential(nn.Conv2d(3, 4, 3, stride=2), nn.BatchNorm2d(4), nn.ReLU(inplace=True), nn.Conv2d(4, 2, 3))
 
 
+@pytest.mark.thorough
 def test_a_name_a_module_and_a_model_have_the_same_fields():
     by_name = receptive_field("squeezenet1_1", 64)
     assert [*by_name] == [row.name for row in list_layers("squeezenet1_1", preprocessing=SMALL)]

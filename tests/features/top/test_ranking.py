@@ -63,6 +63,7 @@ def test_a_ranking_is_that_of_a_sort(images, table, by, k, block):
     assert entries(rank(images, table, by, k, block=block)) == expected(images, table, by, k)
 
 
+@pytest.mark.thorough
 @settings(deadline=None, max_examples=25)
 @given(images=IMAGES, table=TABLE, cuts=st.lists(st.integers(0, 2), min_size=12, max_size=12), k=st.integers(1, 4))
 def test_merges_are_associative_commutative_and_idempotent(images, table, cuts, k):
@@ -88,6 +89,7 @@ def test_the_ranking_does_not_depend_on_the_division(images, table, cut):
     assert whole.copies.tolist() == [digests.count(digest) for digest in whole.digests.tolist()]
 
 
+@pytest.mark.thorough
 @settings(deadline=None, max_examples=10)
 @given(images=IMAGES, table=TABLE, k=st.integers(1, 16))
 @example(images=[(1, 1)], table=[[NAN, NAN]] * 13, k=1)

@@ -101,6 +101,7 @@ def point_at_position(report, tiles, channel, position, *, size=24, side=0):
 # --- The strip of a pinned channel
 
 
+@pytest.mark.thorough
 def test_a_pinned_channel_shows_its_top_images(open_report, run):
     report = open_report(run, f"#image=star.jpg&{SECOND}", device_scale_factor=1)
     assert not any("_top" in path for path in report.loaded())  # before it is needed
@@ -121,6 +122,7 @@ def test_a_pinned_channel_shows_its_top_images(open_report, run):
     assert report.violations() == []
 
 
+@pytest.mark.thorough
 def test_a_tile_opens_its_image_at_the_layer(open_report, run):
     report = open_report(run, f"#image=star.jpg&{SECOND}&channel=2")
     buttons = strip_shown(report)
@@ -345,6 +347,7 @@ def test_a_run_of_top_images_alone_is_shown(open_report, tmp_path, samples):
     assert frames(report, "best", ".pane:nth-child(2) .viewport") == [pytest.approx(entries[1]["box"], abs=0.05)]
 
 
+@pytest.mark.thorough
 def test_a_run_without_top_images_shows_none(open_report, tmp_path):
     write_run(tmp_path, ("a.png",))
     report = open_report(tmp_path)
@@ -401,6 +404,7 @@ def test_the_page_has_no_accessibility_violations(open_report, run, options):
 # --- Receptive fields
 
 
+@pytest.mark.thorough
 def test_a_layer_shows_the_size_of_its_receptive_field(open_report, run):
     report = open_report(run)
     for size, step in ((11, 4), (19, 4)):

@@ -2,6 +2,7 @@
 
 import subprocess
 
+import pytest
 from documents import blocks_of
 from image_files import paint
 from recorded_runs import digest_of
@@ -15,6 +16,7 @@ from fmapviz.store.remote.local_copy import local_copy
 from fmapviz.store.verify import verify_copy
 
 
+@pytest.mark.thorough
 def test_top_images_do_not_change_the_digest_of_a_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for number in range(2):

@@ -287,6 +287,7 @@ def test_a_constant_channel_has_no_top_images(pictures, tmp_path):
     assert drawn["unit"]["kind"] == "top"
 
 
+@pytest.mark.thorough
 def test_an_image_that_no_longer_exists_is_named(pictures, tmp_path):
     run = visualize("shapesnet", pictures, out=tmp_path / "out", to="stats", layers="*.3.conv").directory
     (pictures / "x3.png").unlink()
@@ -456,6 +457,7 @@ def test_pages_are_steps_in_tensorboard(pictures, tmp_path):
     assert [step.tensor_proto.string_val[2] for step in steps] == [page.read_bytes() for page in pages]
 
 
+@pytest.mark.thorough
 def test_the_crop_of_top_images_may_be_chosen(samples, tmp_path):
     shapes = [samples / "shapes" / f"{name}.jpg" for name in ("ring", "star")]
     run = visualize("shapesnet", shapes, out=tmp_path, to="png,stats", layers="*.[07].conv").directory
@@ -613,6 +615,7 @@ def test_channels_without_a_finite_value_have_no_top_images(pictures, tmp_path):
     assert summary.exit_code == 0
 
 
+@pytest.mark.thorough
 def test_inside_ranks_only_positions_whose_field_lies_within_the_picture(pictures, tmp_path):
     run = draw(pictures, tmp_path / "out", views=["maps"], to=["raw", "stats"]).directory
     top_images(run, k=2, inside=True, model=TwoMaps(), preprocessing=AS_IT_IS)
@@ -631,6 +634,7 @@ def test_inside_ranks_only_positions_whose_field_lies_within_the_picture(picture
         assert (np.float32(row["value"]), row["y"], row["x"]) == (inner[0], -inner[1], -inner[2])
 
 
+@pytest.mark.thorough
 def test_the_ranking_in_a_users_loop_equals_that_of_a_run(pictures, tmp_path):
     net = TwoMaps()
     run = draw(pictures, tmp_path / "out", net, to=["stats"]).directory

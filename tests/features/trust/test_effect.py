@@ -312,6 +312,7 @@ def test_a_layer_that_the_class_does_not_depend_on_is_named_and_not_drawn(drawn)
     assert "does not depend on this layer" in summary.failures[0].message
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("options", [{"workers": 2, "batch_size": 2}, *thorough({"workers": 1, "batch_size": 1})], ids=str)
 def test_effects_are_the_same_for_any_number_of_workers_and_batch_size(samples, tmp_path, options):
     found = []

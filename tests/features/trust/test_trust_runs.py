@@ -115,6 +115,7 @@ def test_chosen_layers_are_judged_each(tmp_path):
     assert sorted(row["layer"] for row in rows) == ["conv", "norm"]
 
 
+@pytest.mark.thorough
 def test_passes_that_compute_maps_are_part_of_the_progress(tmp_path, monkeypatch):
     monkeypatch.setattr(batch_runner, "_REPORT_SECONDS", 0)
     events, seen = [], []
@@ -164,6 +165,7 @@ def test_what_is_not_known_is_said_and_not_drawn(tmp_path):
     assert table_of(summary) == []
 
 
+@pytest.mark.thorough
 def test_the_spread_of_a_network_that_varies_is_said(tmp_path):
     events = []
     draw(Noisy(), pixels(), tmp_path, views="gradcam,trust", on_event=events.append)

@@ -157,6 +157,7 @@ def test_the_trainer_of_transformers_draws_steps(tmp_path, monkeypatch):
 # --- Ignite
 
 
+@pytest.mark.thorough
 @needs("ignite", "trainers")
 def test_an_engine_of_ignite_draws_steps(tmp_path):
     engine = require("ignite.engine", "trainers")
@@ -256,6 +257,7 @@ def test_wandb_copies_the_events_of_tensorboard(tmp_path):
     assert len(shown) >= 4
 
 
+@pytest.mark.thorough
 def test_importing_watch_imports_no_trainer(torch_alone):
     packages = {"lightning", "transformers", "ignite", "wandb", "mlflow"}
     code = f"import sys, fmapviz; fmapviz.Watch; print(*({packages} & {{*sys.modules}}))"

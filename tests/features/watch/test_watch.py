@@ -518,6 +518,7 @@ def test_a_full_disk_is_one_warning_and_the_training_continues(picture):
         trained(watch=watching(picture, FullWriter(), every=1))
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("number", [30, 100, 200, 300])
 @pytest.mark.parametrize("fault", [FULL, PART])

@@ -89,6 +89,7 @@ def test_the_page_shows_the_model_of_the_step(open_report, tmp_path):
     assert shown(report)[1] == [f"cat.png/step_{step:06d}/00_first.maps.png" for step in (0, 20)]
 
 
+@pytest.mark.thorough
 def test_filmstrips_are_a_view_of_their_image_at_all_steps(open_report, tmp_path):
     run = write_watched(tmp_path, views=["maps"])
     report = open_report(run, "#view=maps")

@@ -87,6 +87,7 @@ def test_the_input_is_preprocessed_as_by_timm(timm, name, picture):
     assert torch.equal(model.preparation.apply(pixels), transform(pixels))
 
 
+@pytest.mark.thorough
 def test_options_change_the_preprocessing_of_timm(picture):
     with Image.open(picture) as image:
         pixels = image.convert("RGB")
@@ -104,6 +105,7 @@ def test_options_change_the_preprocessing_of_timm(picture):
     assert wide.module(wide.preparation.apply(pixels)[None]).shape == (1, 1000)
 
 
+@pytest.mark.thorough
 def test_arguments_in_parentheses_reach_the_builder(picture, tmp_path):
     model = load_model("timm:resnet10t(in_chans=1, num_classes=7)", weights="random:3")
     assert (model.module.conv1[0].in_channels, model.module.num_classes, model.preparation.channels) == (1, 7, 1)
@@ -255,6 +257,7 @@ def test_an_unknown_name_is_an_error_with_the_nearest_ones(name, hint):
         assert hint in caught.value.hint
 
 
+@pytest.mark.thorough
 def test_layers_are_listed_without_weights():
     rows = list_layers("timm:vit_tiny_patch16_224", types=["Block"])
     assert [row.shape for row in rows] == [(197, 192)] * 12

@@ -33,6 +33,7 @@ with unpatched():
 pytestmark = needs("ultralytics", "ultralytics")
 
 
+@pytest.mark.thorough
 def test_an_architecture_has_random_weights_or_those_of_a_state_dict(tmp_path):
     first, again, other = (
         load_model("ultralytics:yolo11n.yaml", weights=each) for each in ("default", "random", "random:1")
@@ -156,6 +157,7 @@ def test_a_trained_network_of_every_task_is_loaded(task, tmp_path):
     assert f" to {side}x{side}" in model.preparation.description
 
 
+@pytest.mark.thorough
 def test_the_logits_of_a_classifier_are_its_scores():
     model = load_model("ultralytics:yolo11n-cls.yaml(nc=3)", weights="random")
     batch = torch.rand(1, 3, 64, 64)
@@ -187,6 +189,7 @@ def test_a_size_is_made_a_multiple_of_the_stride(tmp_path):
     assert model.preparation.apply(Image.new("RGB", (10, 10))).shape == (3, 96, 64)
 
 
+@pytest.mark.thorough
 def test_a_file_needs_no_prefix_and_gives_its_weights_to_others(tmp_path):
     path = saved(tmp_path, nc=2)
     model, prefixed = load_model(str(path)), load_model(f"ultralytics:{path}")
@@ -325,6 +328,7 @@ def test_the_source_has_the_functions_of_the_protocol():
     check_protocol("ultralytics")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("names", "notice"),
     [
@@ -347,6 +351,7 @@ def test_class_names_that_do_not_fit_are_not_used_and_said(tmp_path, names, noti
     assert [each.startswith(f"'{path}': {notice}") for each in model.notices] == [True] * (notice is not None)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("size", ["640", *thorough(-5, 0, 320.5, [1, 2, 3], True, [96, 0], 10**9, ["96", 96])])
 def test_a_size_that_is_none_is_not_used_and_said(tmp_path, size):
     path = saved(tmp_path, "yolov8n.yaml", lambda content: setattr(content["model"], "args", {"imgsz": size}))
@@ -365,6 +370,7 @@ def test_a_size_is_used_in_each_form_that_the_trainer_saves(tmp_path, size):
     assert f"pad to {'96x96' if size else '640x640'}" in model.preparation.description
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("stride", [None, *thorough(64, [8, 16, 64], torch.tensor([8.0, 16, 64]))])
 def test_missing_strides_are_those_of_the_head(tmp_path, stride):
     path = saved(tmp_path, "yolov8n.yaml", lambda content: setattr(content["model"], "stride", stride))

@@ -813,6 +813,7 @@ def test_weights_of_another_model_are_refused(save, state):
     assert "stage2.0.branch1.2.weight is (58, 24, 1, 1), not (24, 24, 1, 1)" in message
 
 
+@pytest.mark.thorough
 def test_an_old_key_with_another_shape_is_refused(save):
     state = {key: values for key, values in build("maskrcnn_resnet50_fpn").state_dict().items() if "mask_head" in key}
     state = renamed(state, *((f"mask_head.{number}.0.", f"mask_head.mask_fcn{number + 1}.") for number in range(4)))
@@ -862,6 +863,7 @@ def test_malice_in_a_bare_pickle_does_not_run(name, protocol, save_bytes, tmp_pa
     assert not (tmp_path / "marker").exists()
 
 
+@pytest.mark.thorough
 def test_no_setting_of_the_environment_lets_code_run(save, cache, state, tmp_path, monkeypatch):
     monkeypatch.setenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1")
     content = {**state, "fc.bias": Malice(tmp_path / "marker")}

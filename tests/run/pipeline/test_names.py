@@ -31,6 +31,7 @@ def spellings(names):
     return {key: each for key, each in found.items() if len(each) > 1}
 
 
+@pytest.mark.thorough
 @settings(max_examples=40)
 @given(st.lists(units, min_size=1, max_size=9, unique=True), st.integers(0, 3))
 def test_no_two_directories_of_a_run_differ_in_case_or_normalization_alone(found, kept):

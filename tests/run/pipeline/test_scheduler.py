@@ -403,6 +403,7 @@ def test_images_larger_than_a_bound_are_processed_one_by_one(monkeypatch):
     assert len(list(Fake(3, drawn_ahead=3).run(things(20, bytes=1000)))) == 20
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize(("batch_size", "drawn_ahead"), [(1, 0), (4, 4), *thorough((1, 4), (4, 0))])
 def test_events_that_are_not_consumed_stop_the_schedule(batch_size, drawn_ahead):
