@@ -516,6 +516,7 @@ def test_zsh_lists_a_run_with_a_strange_name_once(place, program, quote):
     assert [name.removesuffix("/") for name in found] == [f"runs/{number}{name}" for number, name in enumerate(names)]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("keys", "words"),
     [
@@ -548,6 +549,7 @@ def in_line(text, quote):
     return f"{quote}{text.removeprefix(quote)}{quote}" or "''"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("quote", ["", "'", '"'])
 def test_bash_parses_quoted_names_as_the_names(quote, tmp_path):
     """Each name, and what several have in common at the beginning, which bash inserts."""

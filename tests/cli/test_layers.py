@@ -191,6 +191,7 @@ def test_the_whole_model_is_summed_up(fmapviz):
     assert summary["macs"] == sum(row.macs for row in rows if "." not in row.name)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("words", "error"),
     [

@@ -358,6 +358,7 @@ def test_a_table_whose_name_has_escapes_is_read(write):
     assert parse("run")["columns"] == 3
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("text", "words", "is_json"),
     [

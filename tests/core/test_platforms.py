@@ -157,6 +157,7 @@ def test_lines_of_several_processes_are_all_there(tmp_path):
     assert sorted((tmp_path / "log").read_text().split()) == ["a" * 99] * 50 + ["b" * 99] * 50
 
 
+@pytest.mark.thorough
 def test_a_lock_is_for_one_of_several_processes_and_leaves_no_file(tmp_path):
     """Each process adds to a number, which is read and written apart; locks are removed all the time."""
     program = (

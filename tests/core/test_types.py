@@ -218,6 +218,7 @@ def test_a_picture_has_a_distinct_safe_file_name(one, other):
     assert (first == second) == (one == other)
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("letter", ["a", "é", "/", "😀"])
 def test_file_names_of_long_layer_names_fit_a_file_system(letter):

@@ -103,6 +103,7 @@ def test_forged_records_are_no_steps(run, tmp_path, fields):
     assert all(listed.step is None for listed in images.summarize(unit))
 
 
+@pytest.mark.thorough
 def test_forged_numbers_are_left_out(run, tmp_path):
     unit = shutil.copytree(run / "cat.png/step_000010", tmp_path / "unit")
 

@@ -148,6 +148,7 @@ def test_a_failure_of_the_output_ends_the_run(code, said, place):
         run("0.png", to="full.py:Full")
 
 
+@pytest.mark.thorough
 @needs("pyarrow", "scale")
 def test_shards_accept_an_own_format_that_declares_it(place):
     with pytest.raises(RequestError, match="'Csv' does not support shards") as caught:

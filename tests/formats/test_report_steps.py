@@ -333,6 +333,7 @@ def test_a_single_file_holds_each_input_once(open_report, tmp_path):
     assert report.loaded() == []
 
 
+@pytest.mark.thorough
 def test_curves_mark_the_step(open_report, run):
     report = open_report(run, f"#{RELU}&step=0")
     report.until("document.querySelector('#curves path') !== null")

@@ -285,6 +285,7 @@ def test_the_page_is_written_beside_the_runs_and_changes_neither(runs, tmp_path)
     assert write_two_runs([out / "a", out / "b"]) == page  # in place of its own
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("out", "page"),
     [

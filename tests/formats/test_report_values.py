@@ -104,6 +104,7 @@ def test_sorted_channels_keep_their_values(open_report, tmp_path, picture):
     )
 
 
+@pytest.mark.thorough
 def test_values_of_a_vector_are_exact(open_report, tmp_path, picture):
     values, record = draw(Net(), picture, tmp_path, types=("Linear",))
     (grid,) = [each for each in record["pictures"] if each["view"] == "maps"]

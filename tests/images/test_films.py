@@ -178,6 +178,7 @@ def test_a_damaged_animation_keeps_its_frames_before_the_damage(tmp_path):
     assert [number_of(read(frame)[0]) for frame in frames] == list(range(len(frames)))
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "content", [b"", b"no film", b"\0\0\0\x18ftypmp42", b"#EXTM3U\n#EXTINF:1,\n/etc/passwd\n#EXT-X-ENDLIST\n"]
@@ -190,6 +191,7 @@ def test_a_file_that_is_no_film_is_one_failure(tmp_path, content):
     assert str(tmp_path / "clip.mp4") in failures[0].message
 
 
+@pytest.mark.thorough
 def test_sound_without_pictures_is_one_failure(tmp_path):
     with av.open(str(tmp_path / "sound.mp4"), "w") as container:
         stream = container.add_stream("aac", rate=44100)
@@ -287,6 +289,7 @@ def test_colours_follow_the_tags_of_the_film(tmp_path):
         assert np.abs(pixel - (220, 40, 60)).max() <= 3, space
 
 
+@pytest.mark.thorough
 def test_films_of_one_channel_are_grey_and_others_are_refused(tmp_path):
     frame = listed(write_film(tmp_path / "clip.mp4"))[0][5]
     assert (read(frame, channels=1)[0].mode, number_of(read(frame, channels=1)[0])) == ("L", 5)

@@ -174,6 +174,7 @@ SHARES = {
 }
 
 
+@pytest.mark.thorough
 def test_a_mask_covers_the_painted_shape(fresh):
     for picture in fresh[:200]:
         inside, outside = (picture.pixels[where].astype(float) for where in (picture.mask, ~picture.mask))

@@ -367,6 +367,7 @@ def test_the_scripted_parts_of_a_network_are_named():
     assert scripted_parts(find_layers(nn.Sequential(nn.Conv2d(3, 3, 1)))) == []
 
 
+@pytest.mark.thorough
 def test_an_exported_model_is_refused():
     with warnings.catch_warnings(action="ignore"):
         exported = torch.export.export(nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()), (images(),))

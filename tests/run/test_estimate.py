@@ -167,6 +167,7 @@ def full(monkeypatch):
     return fill
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "options", [{}, pytest.param({"to": ["tar"], "shard": 12}, marks=[needs("pyarrow", "scale"), pytest.mark.thorough])]
 )

@@ -92,6 +92,7 @@ def draw(network, inputs, out, **options):
     return fmapviz.visualize(network, inputs, **given), events
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "options",
     [

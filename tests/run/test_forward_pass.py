@@ -443,6 +443,7 @@ def test_thirty_forward_passes_leave_as_many_tensors_as_one():
     assert live_tensors() == before
 
 
+@pytest.mark.thorough
 def test_thirty_failed_forward_passes_leave_as_many_tensors_as_one():
     module, batch = Fails(ValueError("no")), images(2)
     layers = select_layers(find_layers(module))
@@ -459,6 +460,7 @@ def test_thirty_failed_forward_passes_leave_as_many_tensors_as_one():
     assert live_tensors() == before
 
 
+@pytest.mark.thorough
 def test_drawings_keep_only_their_pixels_alive():
     before = live_tensors()
     drawn = draw_all(overwritten(), images(5))

@@ -505,6 +505,7 @@ def test_images_that_are_only_unusual_are_drawn_by_rule(house):
     assert all(np.array_equal(other, turned[0]) for other in turned)
 
 
+@pytest.mark.thorough
 def test_heic_with_its_package_is_drawn(house):
     from extras import pillow_heif
 
@@ -514,6 +515,7 @@ def test_heic_with_its_package_is_drawn(house):
     assert house.tree() == tree_of("photo.heic")
 
 
+@pytest.mark.thorough
 def test_ghostscript_does_not_start(house):
     (house.place / "bin").mkdir()
     (house.place / "bin/gs").write_text(f"#!/bin/sh\ntouch '{house.place}/started'\nexit 1\n")
@@ -632,6 +634,7 @@ def test_a_file_named_like_an_option_is_drawn(house):
     assert house.tree() == tree_of("-rf.png")
 
 
+@pytest.mark.thorough
 def test_a_name_that_is_html_is_escaped(house):
     hostile = "<img src=x onerror=alert(1)>.png"
     make_good(house.place / "in" / hostile)
@@ -1143,6 +1146,7 @@ def test_modules_in_the_working_directory_are_not_imported(house):
     assert (house.place / "ran").exists(), "this test does not test anything"
 
 
+@pytest.mark.thorough
 def test_files_have_the_permissions_of_the_umask(house):
     make_good(house.place / "in/a.png")
     (house.place / "in/b.png").write_bytes(b"")

@@ -112,6 +112,7 @@ def disturbed(disturb):
 ENCODERS = [(encoding, "encode"), (png, "is_noise")]
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("number", "workers", "broken"),
@@ -165,6 +166,7 @@ def test_a_full_disk_ends_the_run_and_the_same_call_continues(workers, number, l
     assert_whole(tmp_path / "out")
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("workers", [1, 4])
 def test_a_disk_full_on_commit_ends_the_run(workers, look, monkeypatch, tmp_path):
@@ -193,6 +195,7 @@ def test_all_writers_may_fail_at_once(look, monkeypatch, tmp_path):
     assert finished(tmp_path / "out") == []
 
 
+@pytest.mark.thorough
 def test_leaving_a_run_whose_writers_are_slow_leaves_nothing_staged(look, monkeypatch, tmp_path):
     told = []
 

@@ -84,6 +84,7 @@ def test_a_command_refuses_a_name_that_no_file_has(command, name, directory, cap
             assert "File name too long" in report, (words, report)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "name", ["a" * 256, "a/" * 2500, "a\0b", "loop", "\ud800"], ids=["long", "path", "NUL", "links", "surrogate"]
 )

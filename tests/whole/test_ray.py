@@ -340,6 +340,7 @@ def test_resources_that_no_node_has_are_reported(cluster, place, requested, ther
     assert not (place / "ray").exists()
 
 
+@pytest.mark.thorough
 def test_more_cores_than_a_node_has_are_reported(small_cluster, place):
     with pytest.raises(RequestError, match="each worker needs 3 cores and 0 GPUs, Ray has"):
         draw(place, "ray", on(small_cluster, cpus=3))

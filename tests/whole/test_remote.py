@@ -166,6 +166,7 @@ def test_a_changed_object_is_a_changed_image(bucket):
     assert state() != first
 
 
+@pytest.mark.thorough
 def test_many_files_are_listed_in_the_order_of_the_store(bucket, monkeypatch):
     monkeypatch.setattr(find, "SORTED", 3)
     for number in range(12):
@@ -233,6 +234,7 @@ def test_extract_writes_local_files_only(fmapviz):
     assert b"--out must be a local file: 's3://photos/a.png'" in asked.stderr
 
 
+@pytest.mark.thorough
 def test_obstore_is_not_imported_by_local_runs(torch_alone):
     program = "import sys; import fmapviz.run.loop, fmapviz.cli.app; print({'obstore'} & {*sys.modules})"
     assert torch_alone(program).stdout.decode().strip() == "set()"

@@ -89,6 +89,7 @@ def test_a_class_without_a_box_is_missing_in_its_images_only(network, photos, tm
     assert len([*run.directory.rglob("*.boxes.png")]) == 4
 
 
+@pytest.mark.thorough
 def test_an_image_without_boxes_says_so_and_the_named_threshold_shows_one(network, photos, tmp_path):
     options = {"views": "boxes", "to": "png", "workers": 1, "out": tmp_path}
     said = []

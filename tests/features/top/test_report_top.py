@@ -415,6 +415,7 @@ def test_a_layer_shows_the_size_of_its_receptive_field(open_report, run):
     assert "Receptive field" in report.text("#about")  # true of both images
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("row", "column"), [(10, 14), *thorough((0, 0), (23, 5), (7, 23))])
 def test_the_receptive_field_of_a_position_is_framed_in_the_input(open_report, run, row, column):
     report = open_report(run, f"#image=star.jpg&{SECOND}&channel=2")

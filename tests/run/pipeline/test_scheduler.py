@@ -224,6 +224,7 @@ def test_a_smaller_batch_size_applies_afterwards():
     assert max(sizes[1:]) <= 2
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("threads", [1, 3])
 def test_an_incomplete_batch_is_drawn_after_a_while(threads):
     written, waited = Event(), []
@@ -631,6 +632,7 @@ def test_closing_does_not_wait_for_a_slow_list():
         arrives.set()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("place", ["read", "draw", "write"])
 def test_closing_does_not_wait_long_for_an_endless_job(place, monkeypatch):
     monkeypatch.setattr(scheduler, "PARTING_SECONDS", 0.2)
