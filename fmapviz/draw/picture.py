@@ -31,6 +31,7 @@ from fmapviz.draw.layout import WHITE, Background, Box, draw, row
 from fmapviz.draw.layout import picture as box_of
 from fmapviz.draw.png import encode
 from fmapviz.draw.svg import to_svg
+from fmapviz.draw.text import with_glyphs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -147,11 +148,13 @@ def make_picture(
     if isinstance(content, Histogram):
         framed = as_text = _page_of(layer, content, info)
     else:
-        rendered = _render(layer, content, picture, style)
+        named = replace(layer, target=with_glyphs(layer.target)) if layer.target else layer
+        rendered = _render(named, content, picture, style)
         caption = ""
-        if layer.target and isinstance(content, HeatMap):
-            caption = "\n".join(filter(None, (" ".join(layer.target.caption.split()), content.note)))
-        lines = header_of(layer, drawing, facts, info) if style.labels else []
+        if named.target and isinstance(content, HeatMap):
+            caption = "\n".join(filter(None, (" ".join(named.target.caption.split()), content.note)))
+        written = facts | {"Class": str(named.target)} if named.target else facts
+        lines = header_of(named, drawing, written, info) if style.labels else []
         framing = partial(frame, rendered, content, style, lines, picture, caption=caption)
         framed, palette = framing(), rendered.palette
         as_text = framing(as_text=True) if SVG in info.config.to else framed

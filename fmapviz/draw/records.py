@@ -10,6 +10,7 @@ from fmapviz.core.words import are, counted
 from fmapviz.data import EmptyMaps
 from fmapviz.draw.channel_choice import describe_left_out
 from fmapviz.draw.facts import first_of, value_range, why_empty
+from fmapviz.draw.text import NUMBERED, has_glyphs
 from fmapviz.errors import first_few
 
 if TYPE_CHECKING:
@@ -121,6 +122,11 @@ def remark_on_channels(layers: Iterable[LayerResult], style: Style) -> str:
     totals = ((name, 0 if isinstance(each, Histogram | HeatMap) else each.total) for name, each in contents)
     counts = {name: total for name, total in totals if total}
     return describe_left_out(style, counts)
+
+
+def remark_on_names(layers: Iterable[LayerResult]) -> str:
+    """Return in words that pictures have the index of a class in place of its name; empty if they have its name."""
+    return "" if all(layer.target is None or has_glyphs(layer.target.name) for layer in layers) else NUMBERED
 
 
 def _overflow_notices(result: ImageResult) -> list[str]:

@@ -20,8 +20,11 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from fmapviz.data import Target
+
 _OVERSAMPLING = 4  # text is drawn this many times as large, then reduced, for positions between pixels
 _MARGIN = 16  # oversampled pixels: strokes reach beyond a glyph's width
+NUMBERED = "pictures have the indices of classes whose names are not of Latin letters; predictions have the names"
 _MISSING = "\U0010ffff"  # a code point for which no font has a glyph
 
 
@@ -74,6 +77,19 @@ def has_glyphs(text: str) -> bool:
         (True, False)
     """
     return "\\" not in legible(text.replace("\\", ""))
+
+
+def with_glyphs(target: Target) -> Target:
+    r"""Return a target as pictures name it: a class whose name the font lacks has its index.
+
+    Example:
+        >>> from fmapviz.data import Target
+        >>> with_glyphs(Target("top1", 3, "\u4f60\u597d", 2.5)).title, with_glyphs(Target("top1", 3, "star", 2.5)).title
+        ('class 3', 'star')
+    """
+    if has_glyphs(target.name):
+        return target
+    return replace(target, name="", label=target.label if has_glyphs(target.label) else f"class{target.index}")
 
 
 @lru_cache(maxsize=1024)  # the pictures of all images have the same labels

@@ -18,6 +18,8 @@ from tiny_runs import AS_IT_IS, runner, styled
 from torch import nn
 from trees import problems
 
+import fmapviz
+
 SIZE = (24, 30)
 
 
@@ -307,3 +309,39 @@ def test_several_images_have_the_same_header(look, tmp_path, picture):
     Image.fromarray(255 - opened(picture)[0]).save(other)
     unit = look(inputs=[picture, other], labels=True)
     assert report(unit)["00 first"]["tiles"] == report(unit.with_name("b.png"))["00 first"]["tiles"]
+
+
+# --- names of classes that the font lacks
+
+
+@pytest.fixture
+def draw_classes(picture, tmp_path):
+    """Draw one image with a network whose classes have some names."""
+
+    def run(name, classes, **options):
+        network = Net().eval()
+        network.classes = classes
+        options = {"preprocessing": AS_IT_IS, "patch": 6, "progress": False} | options
+        return fmapviz.visualize(network, picture, out=tmp_path, name=name, **options)
+
+    return run
+
+
+OTHER = [f"猫{number}" for number in range(40)]
+
+
+@pytest.mark.parametrize("labels", [None, True], ids=["captions", "headers"])
+def test_a_class_of_other_letters_is_drawn_as_one_without_a_name(draw_classes, labels):
+    options = {"views": ["gradcam", "sheet", "occlusion", "effect"], "to": "png", "style": fmapviz.Style(labels=labels)}
+    unnamed, named = draw_classes("unnamed", None, **options), draw_classes("named", OTHER, **options)
+    expected, drawn = ({each.name: each for each in run.directory.glob("a.png/*.png")} for run in (unnamed, named))
+    assert expected.keys() == drawn.keys()
+    for name, path in expected.items():
+        assert np.array_equal(np.asarray(Image.open(path)), np.asarray(Image.open(drawn[name]))), name
+    assert any("猫" in text_of(path).get("Class", "") for path in drawn.values())
+    assert [sum("not of Latin letters" in notice for notice in run.notices) for run in (unnamed, named)] == [0, 1]
+
+
+def test_values_of_a_class_of_other_letters_need_no_remark(draw_classes):
+    run = draw_classes("values", OTHER, views="gradcam", to="raw")
+    assert not any("not of Latin letters" in notice for notice in run.notices)

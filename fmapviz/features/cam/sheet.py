@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from fmapviz.draw.facts import shape_of
 from fmapviz.draw.heatmap import colormap_of, draw_heat_map
 from fmapviz.draw.sheets import draw_sheet
+from fmapviz.draw.text import with_glyphs
 
 if TYPE_CHECKING:
     from fmapviz.draw.picture import Composed, Sheet
@@ -23,10 +24,10 @@ def compose(sheet: Sheet) -> Composed:
     rows = {layer.layer: shape_of(layer) for layer, _ in cells}
     targets = {layer.target.label: layer.target for layer, _ in cells if layer.target}
     maps = {(layer.layer, layer.target.label): (heat, layer.centres) for layer, heat in cells if layer.target}
-    titles = Counter(target.title for target in targets.values())
+    named = [with_glyphs(target) for target in targets.values()]
+    titles = Counter(target.title for target in named)
     columns = [
-        f"{target.title}{f', {label}' if titles[target.title] > 1 else ''}\n{target.short}"
-        for label, target in targets.items()
+        f"{target.title}{f', {target.label}' if titles[target.title] > 1 else ''}\n{target.short}" for target in named
     ]
     pixels = draw_sheet(
         [

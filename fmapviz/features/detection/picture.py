@@ -13,7 +13,7 @@ from PIL import Image, ImageDraw, ImageFont
 from fmapviz.core.drawings import Rendered
 from fmapviz.data import CustomContent, LayerResult, percent
 from fmapviz.draw.colormaps import table
-from fmapviz.draw.text import Typeface, has_glyphs, wrap
+from fmapviz.draw.text import NUMBERED, Typeface, has_glyphs, wrap
 from fmapviz.errors import RequestError
 from fmapviz.observe.class_scores import Head
 from fmapviz.observe.score_reader import ScoreReader
@@ -38,7 +38,6 @@ VIEW = "boxes"
 _LINE, _MARGIN, _TEXT = 2, 3, 12  # width of lines, margin beside words and font size, pixels
 _SMALLEST, _LETTERS = 8, 16  # font size in small pictures: at least, and letters of such a height beside each other
 _LISTED = 8  # boxes whose class and score are listed in words
-_NUMBERED = "pictures of boxes have the indices of classes whose names are not of Latin letters; predictions have the names"
 _STEP = 0.618034  # of hues: neighbouring classes differ most
 
 
@@ -126,8 +125,8 @@ class BoxObserver(PassObserver):
         for image, boxed in enumerate(contents):
             current.results.notify_once(image, boxed.reason)
         is_numbered = any(not has_glyphs(name) for boxed in contents for name in boxed.names)
-        if is_numbered and _NUMBERED not in current.results.remarks:
-            current.results.remarks.append(_NUMBERED)
+        if is_numbered and NUMBERED not in current.results.remarks:
+            current.results.remarks.append(NUMBERED)
         layer = LayerResult("", "", call=1, index=0, shape=tuple(record.pixels.shape[1:]))
         content = BatchContent(lambda number: contents[int(number)], {"number": torch.arange(record.images)})
         current.results.layers.append(LayerBatch(record.images, layer, drawings={VIEW: content}))

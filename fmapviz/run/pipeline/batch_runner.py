@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from fmapviz.core import registry
 from fmapviz.core.own import OwnName
 from fmapviz.core.placement import InFile
 from fmapviz.core.user_code import report_of
 from fmapviz.core.words import counted
 from fmapviz.data import Failure
-from fmapviz.draw.records import remark_on_channels
+from fmapviz.draw.records import remark_on_channels, remark_on_names
 from fmapviz.errors import PositionError, RequestError, first_few, quote
 from fmapviz.events import Advanced, Notice
 from fmapviz.images.notices import NONFINITE, is_reported_once
@@ -315,7 +316,9 @@ class BatchRunner:
         of_many = (notice for notice in image.notices if is_reported_once(notice))
         of_channels = remark_on_channels(drawn.layers, self._session.config.style)
         of_input = self._remark_on_input(image)
-        for remark in (*of_many, *drawn.remarks, _chosen(drawn), of_channels, of_input):
+        has_pictures = any("pictures" in registry.form(form).needs for form in self._session.config.to)
+        of_names = remark_on_names(drawn.layers) if has_pictures else ""
+        for remark in (*of_many, *drawn.remarks, _chosen(drawn), of_channels, of_names, of_input):
             if remark not in progress.reported and len(progress.reported) < _MOST_NOTICES:
                 progress.reported.add(remark)
                 tell(Notice(remark))
