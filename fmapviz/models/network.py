@@ -74,8 +74,8 @@ def describe_network(
     check_network(network, is_called=forward is None, shape=shape)
     transforms = _find_own_transforms(network, forward, preprocessing.channels_in, shape)
     definitions = (getattr(owner, key, None) for owner in owners for key in _PREPROCESSING)
-    unused = (each for each in definitions if not any(each is called for called in transforms.called))
-    preprocess = next((function for function in unused if callable(function) and not _is_submodule(function)), None)
+    beside = (each for each in definitions if callable(each) and not _is_submodule(each) and not transforms.include(each))
+    preprocess = next(beside, None)
     if preprocess is not None and replace(preprocessing, channels_in=None) != InputOptions():
         notices = (*notices, "the input options replace the network's own preprocessing")
         preprocess = None

@@ -32,6 +32,10 @@ class OwnTransforms:
     resizes: bool = False
     normalizes: bool = False
 
+    def include(self, value: object) -> bool:
+        """Return True if the forward pass calls a transform, or a step of one."""
+        return any(step is called for step in _steps_of(value) for called in self.called)
+
 
 class _ReachedError(Exception):
     """The images have reached the first layer."""
@@ -78,16 +82,16 @@ def _transforms_in(network: nn.Module) -> Iterator[nn.Module]:
     """Yield the transforms among the modules of a network and their attributes, and in those that are `Compose`."""
     for module in network.modules():
         for value in (module, *vars(module).values()):
-            if _is_transform(value) or type(value).__module__.startswith(_HOMES):
-                yield from _steps_of(value)
+            yield from _steps_of(value)
 
 
-# Any: a transform of torchvision, or a step of one.
-def _steps_of(transform: Any) -> Iterator[nn.Module]:
-    if _is_transform(transform):
-        yield transform
-    for step in getattr(transform, "transforms", ()):
-        yield from _steps_of(step)
+# Any: an object of the user.
+def _steps_of(value: Any) -> Iterator[nn.Module]:
+    if _is_transform(value):
+        yield value
+    elif type(value).__module__.startswith(_HOMES):
+        for step in getattr(value, "transforms", ()):
+            yield from _steps_of(step)
 
 
 def _is_transform(value: object) -> bool:

@@ -116,10 +116,18 @@ def test_what_a_network_resizes_alone_is_normalised_by_an_assumption():
 
 
 @pytest.mark.parametrize("key", ["preprocess", "transforms"])
-def test_a_transform_that_a_network_calls_is_not_its_preprocessing_as_well(key):
-    called, beside = Network(ImageClassification(crop_size=56)), Network(None, when="never")
-    setattr(called, key, called.transform)
-    setattr(beside, key, ImageClassification(crop_size=56))
+@pytest.mark.parametrize(
+    "transform",
+    [
+        ImageClassification(crop_size=56),
+        Compose([v2.ToImage(), v2.ToDtype(torch.float32, scale=True), Resize((56, 56)), Halves()]),
+    ],
+    ids=["preset", "Compose"],
+)
+def test_a_transform_that_a_network_calls_is_not_its_preprocessing_as_well(key, transform):
+    called, beside = Network(transform), Network(None, when="never")
+    setattr(called, key, transform)
+    setattr(beside, key, transform)
     assert_given_as_stored(called)
     assert describe_given(beside).preparation.apply(PICTURE).shape == (3, 56, 56)
 
