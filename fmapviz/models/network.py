@@ -382,9 +382,10 @@ def _accepts(network: nn.Module, shape: tuple[int, ...]) -> bool:
     try:
         with warnings.catch_warnings(), observe(network, [], lambda _: None), torch.no_grad():
             warnings.simplefilter("ignore")  # from meta kernels
-            torch.func.functional_call(network, numbers, (batch,))
-    except (Exception, SystemExit):  # noqa: BLE001  a user's forward pass may raise anything
-        return False
+            try:
+                torch.func.functional_call(network, numbers, (batch,))
+            except (Exception, SystemExit):  # noqa: BLE001  a user's forward pass may raise anything
+                return False
     finally:
         for own, before in attributes:  # what a layer keeps for the next pass, such as anchors, has no values here
             for key in own.keys() - before.keys():
