@@ -83,6 +83,13 @@ OPERATORS = {
     "bilinear, corners": lambda: between(lambda x: F.interpolate(x, size=(13, 10), mode="bilinear", align_corners=True)),
     "bicubic": lambda: between(lambda x: F.interpolate(x, scale_factor=2, mode="bicubic")),
     "bicubic, corners": lambda: between(lambda x: F.interpolate(x, size=(9, 12), mode="bicubic", align_corners=True)),
+    **{
+        f"{mode}, antialias": lambda mode=mode: between(lambda x: F.interpolate(x, size=(4, 11), mode=mode, antialias=True))
+        for mode in ("bilinear", "bicubic")  # in single precision, Lanczos has weights of 1e-8 instead of 0
+    },
+    "bilinear, corners, antialias": lambda: between(
+        lambda x: F.interpolate(x, size=(4, 11), mode="bilinear", align_corners=True, antialias=True)
+    ),
     # padding, cutting and moving
     "constant": lambda: between(lambda x: F.pad(x, (1, 2, 0, 3), value=2)),
     "negative padding": lambda: between(lambda x: F.pad(x, (-1, 2, -2, 0))),

@@ -6,6 +6,7 @@ are padding, and `HOLE` is no input.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -92,6 +93,29 @@ def cubic(inputs: int, outputs: int, *, scale: float | None, align_corners: bool
     return index
 
 
+def antialiased(inputs: int, outputs: int, *, scale: float | None, align_corners: bool, radius: int) -> Indices:
+    """Return the indices of interpolation with `antialias=True`, `HOLE` where an input has no weight.
+
+    To fewer positions the filter is widened by the ratio of the lengths, so that each input has a weight in some output.
+
+    Args:
+        radius: Of the filter, in inputs: 1 bilinear, 2 bicubic, 3 Lanczos. All are 1 at 0, and 0 at the other whole numbers.
+
+    Example:
+        >>> antialiased(4, 2, scale=None, align_corners=False, radius=1).clip(-1).tolist()
+        [[-1, -1, 0, 1, 2, -1], [-1, 1, 2, 3, -1, -1]]
+    """
+    if inputs == outputs:  # PyTorch copies for any scale
+        return stretch(outputs)
+    width = max(_ratio(inputs, outputs, scale=scale, align_corners=align_corners), 1)
+    middle = centers(inputs, outputs, scale=scale, align_corners=align_corners)[:, None]
+    reach = math.ceil(radius * width)
+    index = np.floor(middle).astype(np.int64) + np.arange(-reach, reach + 2)
+    distance = np.abs(index - middle) / width
+    zero = (distance > 0.5) & (np.abs(distance - distance.round()) < _CLOSE)
+    return np.where((distance < radius) & ~zero, within(index, inputs), HOLE)
+
+
 def means(index: Indices) -> NDArray[np.float64]:
     """Return the mean of the positions that each output takes; NaN of none.
 
@@ -117,10 +141,23 @@ def middles(inputs: int, outputs: int) -> NDArray[np.float64]:
 
 def sources(inputs: int, outputs: int, *, scale: float | None, align_corners: bool) -> NDArray[np.float64]:
     """Return the position in the input of each output of an interpolation."""
-    position = np.arange(outputs, dtype=np.float64)
     if align_corners:
-        return position * ((inputs - 1) / (outputs - 1) if outputs > 1 else 0.0)
-    return (position + 0.5) * (1 / scale if scale else inputs / outputs) - 0.5
+        return np.arange(outputs, dtype=np.float64) * _ratio(inputs, outputs, scale=scale, align_corners=True)
+    return centers(inputs, outputs, scale=scale, align_corners=False)
+
+
+def centers(inputs: int, outputs: int, *, scale: float | None, align_corners: bool) -> NDArray[np.float64]:
+    """Return these positions for `antialias=True`: with aligned corners PyTorch changes the ratio alone."""
+    return (np.arange(outputs, dtype=np.float64) + 0.5) * _ratio(
+        inputs, outputs, scale=scale, align_corners=align_corners
+    ) - 0.5
+
+
+def _ratio(inputs: int, outputs: int, *, scale: float | None, align_corners: bool) -> float:
+    """Return the distance of two outputs of an interpolation, in inputs."""
+    if align_corners:
+        return (inputs - 1) / (outputs - 1) if outputs > 1 else 0.0
+    return 1 / scale if scale else inputs / outputs
 
 
 def reflected(inputs: int, before: int, after: int) -> Indices:

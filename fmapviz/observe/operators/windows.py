@@ -14,6 +14,8 @@ from fmapviz.observe.operators.call import Call, Operand, Place, Rule, one
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from numpy.typing import NDArray
+
     from fmapviz.observe.operators.call import Indices
 
 _SCALES = ["_d", "_h", "_w"]  # ends of names
@@ -60,7 +62,14 @@ def _adaptive_pool(call: Call, *, count: int) -> list[Operand]:
     )
 
 
-def _interpolation(call: Call, *, count: int, kind: Callable[..., Indices], **settings: bool) -> list[Operand]:
+def _interpolation(
+    call: Call,
+    *,
+    count: int,
+    kind: Callable[..., Indices],
+    at: Callable[..., NDArray[np.float64]] = indices.sources,
+    **settings: int,
+) -> list[Operand]:
     given = call.given
     if kind is not indices.nearest:
         settings["align_corners"] = given["align_corners"]
@@ -68,9 +77,8 @@ def _interpolation(call: Call, *, count: int, kind: Callable[..., Indices], **se
     scales = given.get("scale_factors") or [given.get(f"scales{end}") for end in ends]
     changed: dict[int, Place | None] = {}
     for (dim, before, after), scale in zip(_spatial(call, count), scales, strict=True):
-        corners = bool(settings.get("align_corners"))
-        at = indices.sources(before, after, scale=scale, align_corners=corners)
-        changed[dim] = Place(dim, kind(before, after, scale=scale, **settings), Fraction(before, max(after, 1)), at)
+        positions = at(before, after, scale=scale, align_corners=bool(settings.get("align_corners")))
+        changed[dim] = Place(dim, kind(before, after, scale=scale, **settings), Fraction(before, max(after, 1)), positions)
     return one(call, changed)
 
 
@@ -136,6 +144,10 @@ RULES: dict[str, Rule] = {
     "pixel_shuffle": _pixel_shuffle,
     "pixel_unshuffle": _pixel_unshuffle,
 }
+for _name, _radius in (("bilinear", 1), ("bicubic", 2), ("lanczos", 3)):
+    RULES[f"_upsample_{_name}2d_aa"] = partial(
+        _interpolation, count=2, kind=indices.antialiased, at=indices.centers, radius=_radius
+    )
 for _count in (1, 2, 3):
     RULES |= {
         f"avg_pool{_count}d": partial(_pool, count=_count),

@@ -24,6 +24,12 @@ def ends(index):
     return [(int(row.min()), int(row.max())) if len(row) else None for row in index]
 
 
+def antialiased(*lengths, align_corners=False, **settings):
+    """Return the inputs with a weight; PyTorch stores those of each output without a gap."""
+    index = indices.antialiased(*lengths, align_corners=align_corners, **settings)
+    return [row[row >= 0] for row in index]
+
+
 KINDS = {
     "nearest": lambda *lengths, scale: indices.nearest(*lengths, scale=scale, middle=False),
     "nearest-exact": lambda *lengths, scale: indices.nearest(*lengths, scale=scale, middle=True),
@@ -31,12 +37,18 @@ KINDS = {
     "bilinear, corners": lambda *lengths, scale: indices.linear(*lengths, scale=scale, align_corners=True),
     "bicubic": lambda *lengths, scale: indices.cubic(*lengths, scale=scale, align_corners=False),
     "bicubic, corners": lambda *lengths, scale: indices.cubic(*lengths, scale=scale, align_corners=True),
+    "bilinear, antialias": lambda *lengths, scale: antialiased(*lengths, scale=scale, radius=1),
+    "bilinear, corners, antialias": lambda *lengths, scale: antialiased(*lengths, scale=scale, radius=1, align_corners=True),
+    "bicubic, antialias": lambda *lengths, scale: antialiased(*lengths, scale=scale, radius=2),
+    "bicubic, corners, antialias": lambda *lengths, scale: antialiased(*lengths, scale=scale, radius=2, align_corners=True),
+    "lanczos, antialias": lambda *lengths, scale: antialiased(*lengths, scale=scale, radius=3),
 }
 
 
 def options(kind):
     mode = kind.partition(",")[0]
-    return {"mode": mode} | ({} if "nearest" in mode else {"align_corners": "corners" in kind})
+    corners = {} if "nearest" in mode else {"align_corners": "corners" in kind}
+    return {"mode": mode, **corners, **({"antialias": True} if "antialias" in kind else {})}
 
 
 def dtype_of(kind):
