@@ -5,73 +5,31 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import isnan
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from fmapviz.errors import RequestError, quote
+from fmapviz.errors import RequestError
 from fmapviz.observe.boxes import Boxes, boxes_in
-from fmapviz.observe.detectors import detected_classes, find_detector, is_detection
-from fmapviz.observe.endings import SOFT, Ending
+from fmapviz.observe.detectors import is_detection
+from fmapviz.observe.endings import Ending
 from fmapviz.observe.outputs import no_scores, part_of, scores_in, tensors
+from fmapviz.observe.score_kinds import PROBABILITIES, UNKNOWN, Head, decide
 from fmapviz.observe.targets import BoxTarget, PixelsTarget, PixelTarget
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from fmapviz.core.layout import Layout
-    from fmapviz.core.members import Detector
-    from fmapviz.data import Model
-Kind = Literal["softmax", "sigmoid", "ordinal", "value", "boxes"]
-Given = Literal["logit", "probability", "logarithm"]  # what the network returns
+    from fmapviz.observe.score_kinds import Kind, ScoreKind
 Index = int | BoxTarget | PixelTarget | PixelsTarget  # of a class in an image, or some of its boxes, or of its pixels
 
-_ALIKE = 2e-2  # by which the sum of probabilities of a half type may miss one
-_EXACTLY = 1e-3
+_UNORDERED = (
+    "the network's thresholds are out of order in some images: there the probabilities of its classes do not sum to 100 %"
+)
 _ROUNDING = 1e-7  # of a probability near 0 or 1
-_ELSEWHERE = "softmax over other things than classes"
-# What such a layer returns is no logit.
-_VALUES = {"tanh", "relu", "softplus", "hardtanh", "hardsigmoid", "elu", _ELSEWHERE}
-
-
-@dataclass(frozen=True, slots=True)
-class Head:
-    """The kind of a network's scores, as far as it is known before the network runs.
-
-    Attributes:
-        names: Of the classes; empty if unknown.
-        word: The user's declaration: `softmax`, `sigmoid`, `ordinal` or `value`; empty if there is none.
-        unit: The unit of values, to be displayed.
-        configured: The kind according to the network's configuration or its published weights; empty if unknown.
-        boxes: Number of classes of a detector, with the background; None if unknown.
-        detector: The family of detectors that the network is of; None if it is of none that is known.
-        confidence: The lowest score of a box that counts; None: the network's own.
-    """
-
-    names: tuple[str, ...] = ()
-    word: str = ""
-    unit: str = ""
-    configured: str = ""
-    boxes: int | None = None
-    detector: Detector | None = None
-    confidence: float | None = None
-
-    @classmethod
-    def of(cls, model: Model, word: str | None, *, confidence: float | None = None) -> Head:
-        """Return the head of a model.
-
-        Args:
-            model: The model; user code may declare its scores.
-            word: The declaration for this run, which takes precedence.
-            confidence: The lowest score of a box that counts in this run.
-        """
-        said = word or (model.scores if model.own else "")
-        kind, _, unit = said.partition(":")
-        configured = "" if model.own else model.scores.partition(":")[0]
-        known, detector = detected_classes(model.module), find_detector(model.module)
-        return cls(model.classes, kind, unit, configured, known, detector, confidence)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -93,7 +51,7 @@ class PixelScores:
     part: str
     columns: Tensor
     before: Tensor | None
-    decided: _Decided
+    decided: ScoreKind
     head: Head
 
     def read(self, image: int, pixel: int) -> ClassScores:
@@ -226,7 +184,7 @@ def class_scores(
     *,
     key: str | None,
     images: int,
-    head: Head = Head(),
+    head: Head = UNKNOWN,
     ending_of: Callable[[Tensor], Ending] = lambda _: Ending(),
     layout: Layout | None = None,
     boxes: Sequence[Boxes] | None = None,
@@ -281,7 +239,7 @@ def class_scores(
         values, before = values.reshape(1, -1), None if before is None else before.reshape(1, -1)
     axis, assumed = _axis_of_classes(values, layout)
     columns = _columns(values, axis)
-    decided = _decide(ending.kind, columns.detach(), head)
+    decided = decide(ending.kind, columns.detach(), head)
     if decided.ending not in {ending.kind, ""}:  # one class of a softmax: the other logits are unknown
         before = None
     ends = None if before is None else _columns(before, axis)
@@ -341,119 +299,15 @@ def _columns(values: Tensor, axis: int) -> Tensor:
     return values.flatten(2).squeeze(2) if values.ndim > 2 else values
 
 
-# --- what the outputs are
-
-
-@dataclass(frozen=True, slots=True)
-class _Decided:
-    """The kind of the outputs.
-
-    Attributes:
-        kind: See `ClassScores`.
-        given: The form in which the network returns it.
-        ending: The operation by which it ends, as far as that counts.
-        mirrored: Whether a single output stands for two classes of opposite signs.
-        remarks: Assumptions.
-    """
-
-    kind: Kind
-    given: Given = "logit"
-    ending: str = ""
-    mirrored: bool = False
-    remarks: tuple[str, ...] = ()
-
-
-def _decide(ending: str, columns: Tensor, head: Head) -> _Decided:
-    count, names = columns.shape[1], len(head.names)
-    ending = _effective(ending, columns)
-    base = ending.removeprefix("log_") if ending in SOFT else ""
-    given: Given = "logarithm" if base != ending and base else "probability" if base else "logit"
-    sums_to_one = not ending and columns.ndim == 2 and count > 1 and _is_distribution(columns, _EXACTLY)
-    if head.word:
-        _check_word(head.word, base, count)
-        plain = head.word in {"value", "ordinal"} and not base
-        given = "logit" if plain else "probability" if sums_to_one and head.word == "softmax" else given
-        return _Decided(cast(Kind, head.word), given, ending, mirrored=_is_mirrored(head.word, count, names))
-    configured = head.configured if head.configured != "softmax" or count > 1 else ""
-    if base or configured:
-        if not base and configured == "softmax" and sums_to_one:
-            given = "probability"
-        kind = base or configured
-        return _Decided(cast(Kind, kind), given, ending, mirrored=_is_mirrored(kind, count, names))
-    if ending in _VALUES:
-        remark = (
-            f"the network ends with a {ending}: its outputs are shown as values, without probabilities; "
-            "scores= says otherwise, such as scores='sigmoid'"
-        )
-        return _Decided("value", mirrored=count == 1 and names == 2, remarks=(remark,))
-    if count == 1:
-        return _single(columns, head)
-    if sums_to_one:
-        return _Decided("softmax", "probability", remarks=(_PROBABILITIES,))
-    return _Decided("softmax", remarks=(_LOGITS,))
-
-
-_UNORDERED = (
-    "the network's thresholds are out of order in some images: there the probabilities of its classes do not sum to 100 %"
-)
-_PROBABILITIES = "the network returns probabilities: these are differentiated, not logits"
-_LOGITS = (
-    "the outputs are taken as logits of classes of which one is right (softmax); scores='sigmoid' if an image may have "
-    "several classes, scores='value' if they are quantities"
-)
-
-
-def _single(columns: Tensor, head: Head) -> _Decided:
-    """Return the assumed kind of a single output."""
-    names = len(head.names)
-    quantity = "scores='value' if it is a quantity"
-    if names in {1, 2}:
-        remark = f"the single output is taken as the logit of {quote(head.names[-1])} (sigmoid); {quantity}"
-        return _Decided("sigmoid", mirrored=names == 2, remarks=(remark,))
-    if columns.ndim == 3:
-        return _Decided("sigmoid", remarks=(f"the single map is taken as the logit of a mask (sigmoid); {quantity}",))
-    remark = "the single output is taken as a quantity; scores='sigmoid' if it is the logit of a class"
-    return _Decided("value", remarks=(remark,))
-
-
-def _effective(ending: str, columns: Tensor) -> str:
-    """Return an ending as it counts: a softmax only if it is over the classes."""
-    if ending not in {"softmax", "log_softmax"}:
-        return ending
-    if columns.shape[1] == 1:  # one of its classes alone
-        return ending.replace("softmax", "sigmoid")
-    return ending if _is_distribution(columns.exp() if ending == "log_softmax" else columns, _ALIKE) else _ELSEWHERE
-
-
-def _is_distribution(columns: Tensor, tolerance: float) -> bool:
-    """Return True unless a value is negative or a sum differs from one; values that are not finite are ignored."""
-    sums = columns.sum(1)
-    differs = (sums - 1).abs() > tolerance
-    return bool(sums.isfinite().any()) and not bool((columns < 0).any()) and not bool((differs & sums.isfinite()).any())
-
-
-def _is_mirrored(kind: str, count: int, names: int) -> bool:
-    return kind == "sigmoid" and count == 1 and names == 2
-
-
-def _check_word(word: str, base: str, count: int) -> None:
-    """Check the user's declaration of the outputs."""
-    other = "leave out scores=, or scores='value' for the outputs as they are"
-    if word == "softmax" and count == 1:
-        raise RequestError("the softmax of a single output is always 100 %", hint="scores='sigmoid', or scores='value'")
-    if base and word != "value" and (word == "softmax") != (base == "softmax"):
-        raise RequestError(f"the network ends with a {base}, which contradicts {quote(word)}", hint=other)
-
-
 # --- what follows for each class
 
 
-def _scores_of(decided: _Decided, columns: Tensor, before: Tensor | None, head: Head) -> ClassScores:
+def _scores_of(decided: ScoreKind, columns: Tensor, before: Tensor | None, head: Head) -> ClassScores:
     scores = _each_of(decided, columns, before, head)
     return _of_pixels(scores, decided) if columns.ndim == 3 else scores
 
 
-def _each_of(decided: _Decided, columns: Tensor, before: Tensor | None, head: Head) -> ClassScores:
+def _each_of(decided: ScoreKind, columns: Tensor, before: Tensor | None, head: Head) -> ClassScores:
     """Return the scores of all classes; of pixels `(N, C, P)`."""
     plain = columns.detach()
     values, probabilities = _differentiated(decided, columns, before)
@@ -471,7 +325,7 @@ def _each_of(decided: _Decided, columns: Tensor, before: Tensor | None, head: He
         outputs = torch.cat([mirrored, plain], 1)
         probabilities = None if probabilities is None else torch.cat([1 - probabilities, probabilities], 1)
     if decided.given == "probability" and not logits and decided.kind != "value" and not decided.remarks:
-        decided = replace(decided, remarks=(_PROBABILITIES,))
+        decided = replace(decided, remarks=(PROBABILITIES,))
     unordered = decided.kind == "ordinal" and bool((plain[:, 1:] > plain[:, :-1]).any())
     names, remark = _names_of(values.shape[1], columns.shape[1], head, mapped=decided.kind == "ordinal" or decided.mirrored)
     ranking = values.detach()
@@ -496,7 +350,7 @@ def _each_of(decided: _Decided, columns: Tensor, before: Tensor | None, head: He
     return scores
 
 
-def _differentiated(decided: _Decided, columns: Tensor, before: Tensor | None) -> tuple[Tensor, Tensor | None]:
+def _differentiated(decided: ScoreKind, columns: Tensor, before: Tensor | None) -> tuple[Tensor, Tensor | None]:
     """Return the differentiated score of each output, and its probability, outside the graph."""
     plain = columns.detach()
     if decided.kind == "value":
@@ -550,7 +404,7 @@ def _names_of(classes: int, outputs: int, head: Head, *, mapped: bool) -> tuple[
     return (), f"{names} class names for {outputs} output{plural}: {unknown}{why}"
 
 
-def _of_pixels(scores: ClassScores, decided: _Decided) -> ClassScores:
+def _of_pixels(scores: ClassScores, decided: ScoreKind) -> ClassScores:
     """Return the sum of each class of `(N, C, P)` over the pixels that are predicted as it."""
     own = _predicted(scores, decided)
     counts = own.sum(2)
@@ -575,7 +429,7 @@ def _of_pixels(scores: ClassScores, decided: _Decided) -> ClassScores:
     )
 
 
-def _predicted(scores: ClassScores, decided: _Decided) -> Tensor:
+def _predicted(scores: ClassScores, decided: ScoreKind) -> Tensor:
     """Return which pixels are predicted as each class, bool `(N, C, P)`."""
     plain = scores.values.detach().nan_to_num(nan=-torch.inf)
     if decided.kind == "value":

@@ -25,9 +25,10 @@ if TYPE_CHECKING:
     from fmapviz.core.layout import Layout
     from fmapviz.core.placement import InFile
     from fmapviz.data import FeatureMap, Layer
-    from fmapviz.observe.class_scores import ClassScores, Head, Index
+    from fmapviz.observe.class_scores import ClassScores, Index
     from fmapviz.observe.endings import Endings
     from fmapviz.observe.places import Places
+    from fmapviz.observe.score_kinds import Head
 
 
 @dataclass(frozen=True, slots=True, eq=False)

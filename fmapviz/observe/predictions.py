@@ -28,7 +28,8 @@ def predict(scores: ClassScores, *, most: int) -> list[tuple[Prediction, ...]]:
 
     Example:
         >>> import torch
-        >>> from fmapviz.observe.class_scores import Head, class_scores
+        >>> from fmapviz.observe.class_scores import class_scores
+        >>> from fmapviz.observe.score_kinds import Head
         >>> scores = class_scores(torch.tensor([[0.0, 2.0, 1.0]]), key=None, images=1, head=Head(("cat", "dog", "cow")))
         >>> ((first, second),) = predict(scores, most=2)
         >>> str(first), str(second)

@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 
     from fmapviz.core.members import Detector
     from fmapviz.observe.boxes import Boxes
-    from fmapviz.observe.class_scores import ClassScores, Head
+    from fmapviz.observe.class_scores import ClassScores
     from fmapviz.observe.forward_record import ForwardRecord
+    from fmapviz.observe.score_kinds import Head
 
 
 class OtherEndingError(Exception):

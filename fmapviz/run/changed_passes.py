@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 import torch
 
 from fmapviz.errors import FmapvizError
-from fmapviz.observe.class_scores import Head
 from fmapviz.observe.forward_record import ForwardRecord
 from fmapviz.observe.gradients import BackwardError, begin_graph, edge_of, gradients_at, is_out_of_memory, recording
 from fmapviz.observe.hooks import undisturbed, unobserved
 from fmapviz.observe.lasting_state import LastingState
 from fmapviz.observe.located import AbsentError
+from fmapviz.observe.score_kinds import Head
 from fmapviz.observe.score_reader import OtherEndingError, ScoreReader
 from fmapviz.observe.target_scores import NOT_FINITE
 from fmapviz.run.forward_pass import ForwardError

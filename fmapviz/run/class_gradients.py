@@ -6,10 +6,11 @@ from itertools import product
 from typing import TYPE_CHECKING
 
 from fmapviz.data import Target
-from fmapviz.observe.class_scores import Head, scores_of_pixels
+from fmapviz.observe.class_scores import scores_of_pixels
 from fmapviz.observe.forward_record import ForwardRecord, GraphPoint
 from fmapviz.observe.gradients import BackwardError, begin_graph, gradients_at
 from fmapviz.observe.located import Located
+from fmapviz.observe.score_kinds import Head
 from fmapviz.observe.score_reader import OtherEndingError
 from fmapviz.observe.target_scores import indices_of, scores_at, why_absent
 from fmapviz.observe.targets import TOP1

@@ -12,9 +12,10 @@ import torch
 from torch import nn
 
 from fmapviz.errors import RequestError
-from fmapviz.observe.class_scores import Head, class_scores
+from fmapviz.observe.class_scores import class_scores
 from fmapviz.observe.endings import Endings
 from fmapviz.observe.predictions import predict
+from fmapviz.observe.score_kinds import Head
 from fmapviz.observe.target_scores import indices_of
 from fmapviz.observe.targets import TargetChoice, parse
 

@@ -16,7 +16,8 @@ from torchvision.models.detection.backbone_utils import resnet_fpn_backbone
 import fmapviz
 from fmapviz.errors import RequestError
 from fmapviz.observe import predictions
-from fmapviz.observe.class_scores import Head, class_scores
+from fmapviz.observe.class_scores import class_scores
+from fmapviz.observe.score_kinds import Head
 
 CLASSES = ("cat", "dog", "cow")
 

@@ -7,8 +7,9 @@ import torch
 from cases import thorough
 
 from fmapviz.errors import RequestError
-from fmapviz.observe.class_scores import Head, class_scores
+from fmapviz.observe.class_scores import class_scores
 from fmapviz.observe.same_target import SameTarget
+from fmapviz.observe.score_kinds import Head
 from fmapviz.observe.target_scores import indices_of, scores_at
 from fmapviz.observe.targets import TOP1, BoxTarget, PixelsTarget, PixelTarget
 

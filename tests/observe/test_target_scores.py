@@ -15,8 +15,9 @@ from fmapviz.core.centres import Centres
 from fmapviz.core.placement import InFile, Placement
 from fmapviz.errors import RequestError
 from fmapviz.observe.boxes import Boxes
-from fmapviz.observe.class_scores import Head, class_scores
+from fmapviz.observe.class_scores import class_scores
 from fmapviz.observe.located import AbsentError, Located
+from fmapviz.observe.score_kinds import Head
 from fmapviz.observe.target_scores import indices_of, scores_at, why_absent
 from fmapviz.observe.targets import BoxTarget, PixelTarget, parse
 from fmapviz.run.batch import describe_given

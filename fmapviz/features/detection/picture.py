@@ -15,7 +15,7 @@ from fmapviz.data import CustomContent, LayerResult, percent
 from fmapviz.draw.colormaps import table
 from fmapviz.draw.text import NUMBERED, Typeface, has_glyphs, wrap
 from fmapviz.errors import RequestError
-from fmapviz.observe.class_scores import Head
+from fmapviz.observe.score_kinds import Head
 from fmapviz.observe.score_reader import ScoreReader
 from fmapviz.run.batch_results import LayerBatch
 from fmapviz.run.observers import PassObserver

@@ -13,13 +13,13 @@ import torch
 from fmapviz.core.layout import LayoutError
 from fmapviz.errors import FmapvizError, RequestError
 from fmapviz.features.trust.switching import NOISE, NONE, Elsewhere, NotExpandedError
-from fmapviz.observe.class_scores import Head
 from fmapviz.observe.forward_record import ForwardRecord
 from fmapviz.observe.gradients import is_out_of_memory
 from fmapviz.observe.hooks import unobserved
 from fmapviz.observe.lasting_state import LastingState
 from fmapviz.observe.randomness import all_undisturbed
 from fmapviz.observe.reshape import NotAMapError
+from fmapviz.observe.score_kinds import Head
 from fmapviz.observe.score_reader import OtherEndingError, ScoreReader
 from fmapviz.run.forward_pass import ForwardError
 

@@ -11,10 +11,11 @@ from yolo import saved
 
 from fmapviz.models.load import load_model
 from fmapviz.observe.boxes import Boxes
-from fmapviz.observe.class_scores import Head, class_scores
+from fmapviz.observe.class_scores import class_scores
 from fmapviz.observe.detectors import find_detector
 from fmapviz.observe.forward_record import ForwardRecord
 from fmapviz.observe.predictions import predict
+from fmapviz.observe.score_kinds import Head
 from fmapviz.observe.score_reader import ScoreReader
 from fmapviz.observe.target_scores import indices_of, scores_at
 from fmapviz.observe.targets import parse

@@ -17,9 +17,10 @@ from yolo import confident, saved
 
 from fmapviz.models.load import load_model
 from fmapviz.observe.boxes import Boxes, sources
-from fmapviz.observe.class_scores import Head, class_scores
+from fmapviz.observe.class_scores import class_scores
 from fmapviz.observe.forward_record import ForwardRecord
 from fmapviz.observe.predictions import predict
+from fmapviz.observe.score_kinds import Head
 from fmapviz.observe.score_reader import ScoreReader
 from fmapviz.observe.target_scores import indices_of, why_absent
 from fmapviz.observe.targets import parse
