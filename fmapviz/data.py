@@ -135,7 +135,8 @@ class FeatureMap:
         call: Call of the layer within the forward pass, from 1.
         index: Position in the order of execution among the hooked layers, from 0.
         values: The tensor the layer returned, `(N, C, H, W)` for a convolution, any range, on the model's device.
-        passed_on: Whether `values` is the layer's input, or a view of it.
+        passed_on: Whether `values` may have gone into other layers already: it is the layer's input, a view of it, or one of
+            several tensors.
         gradient: Gradient of a score with respect to `values`, of the same shape; None if not requested, or if the score
             does not depend on them.
         layout: Which axes of `values` are images, channels, rows and columns; None if only the layer's type is known.

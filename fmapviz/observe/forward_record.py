@@ -140,7 +140,7 @@ class ForwardRecord:
         """Record a tensor, and begin the graph there if it is outside of one."""
         values = feature_map.values
         if not values.requires_grad and values.is_floating_point() and torch.is_grad_enabled():
-            # What a layer has passed on may have gone into other layers before.
+            # A graph that begins here would lack what other layers have computed from it before.
             begun = not feature_map.passed_on and begin_graph_in_place(values)
             self.disconnected = self.disconnected or (self.late and not begun)
         return GraphPoint.of(feature_map, copied=copied)

@@ -61,7 +61,7 @@ def observe(
         enter: Called with each tensor that goes into a layer, before the layer runs; the layer receives what it returns. The
             index of these is that of the layer's entry, not of its output.
         attached: Whether `receive` gets tensors that are part of the graph, if there is one, and learns of each that is not
-            whether the layer only passed it on.
+            whether other layers may have received it already.
         begin: Called when a forward pass begins.
         layouts: Finds the layouts of the outputs.
 
@@ -79,12 +79,12 @@ def observe(
             call = counter.calls[module]
             entries.leave(module)
             name = layer.name if call == 1 else f"{layer.name}#{call}"
-            for part, values, reason in _read(rest[-1]):
+            for part, values, reason in (read := _read(rest[-1])):
                 if reason:
                     refuse(FeatureMap(layer, f"{name}{part}", call, next(counter.executed), values), reason)
                     continue
                 given = values.detach() if values.requires_grad and not attached else values
-                passed_on = attached and not values.requires_grad and _is_passed_on(values, module, (args, rest[:-1]))
+                passed_on = attached and not values.requires_grad and _is_passed_on(read, values, module, (args, rest[:-1]))
                 layout = layouts.of(layer, f"{name}{part}", values) if layouts else None
                 index = next(counter.executed)
                 receive(FeatureMap(layer, f"{name}{part}", call, index, given, passed_on, layout=layout))
@@ -276,8 +276,13 @@ class _Entries:
                 values.copy_(own)
 
 
-def _is_passed_on(values: Tensor, module: nn.Module, given: object) -> bool:
-    """Return True if a layer returns its input, or a view of it, unchanged."""
+def _is_passed_on(returned: Sequence[object], values: Tensor, module: nn.Module, given: object) -> bool:
+    """Return True if a layer returns its input, or a view of it, unchanged, or several tensors.
+
+    It may have computed one of several from another.
+    """
+    if len(returned) > 1:
+        return True
     if getattr(module, "inplace", False):
         return False
     own = values.untyped_storage().data_ptr()

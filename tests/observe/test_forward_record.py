@@ -263,3 +263,34 @@ def test_a_tensor_that_is_returned_twice_has_a_gradient_under_both_names():
     doubled = 2 * images()[0, 1]
     for heat in heats_of(drawn):
         assert torch.allclose(torch.from_numpy(heat.raw), 2 * doubled**2 / doubled.numel())
+
+
+class _Scales(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3)
+
+    def forward(self, batch):
+        fine = self.first(batch)
+        return {"fine": fine, "coarse": self.second(fine.tanh())}
+
+
+class _OfScales(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scales, self.head = _Scales(), nn.Linear(8, 3)
+
+    def forward(self, batch):
+        return self.head(torch.cat([each.mean((2, 3)) for each in self.scales(batch).values()], 1))
+
+
+@pytest.mark.parametrize("key", ["fine", "coarse"])
+def test_a_gradient_at_one_of_several_outputs_counts_the_others_that_were_computed_from_it(key):
+    torch.manual_seed(0)
+    network, batch = _OfScales().eval(), torch.rand(2, 3, 12, 12)
+    found = fmapviz.cam(network, batch, target=1, layer=f"scales[{key!r}]", method="hirescam")
+    fine = network.scales.first(batch)
+    maps = {"fine": fine, "coarse": network.scales.second(fine.tanh())}
+    score = network.head(torch.cat([each.mean((2, 3)) for each in maps.values()], 1))[:, 1].sum()
+    (gradient,) = torch.autograd.grad(score, maps[key])
+    torch.testing.assert_close(found.raw, (maps[key] * gradient).sum(1).detach())
