@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+_MOST = 1_000_000  # passes of an image: hours, even with a small network
 Baseline = Literal["mean", "blur", "black"]
 Off = Literal["zero", "mean"]
 _option = partial(option, panel=CHOOSE)
@@ -114,6 +115,8 @@ def check_changes(changes: Changes) -> None:
     check_types(changes)
     for name in ("patch", "stride", "steps", "samples"):
         check_number(name, cast("int | None", getattr(changes, name)))
+    for name in ("steps", "samples"):
+        check_number(name, cast("int | None", getattr(changes, name)), f"at most {_MOST:,}", most=_MOST)
     check_word("baseline", changes.baseline, get_args(Baseline))
     if not changes.off:
         check_word("off", changes.off, get_args(Off))

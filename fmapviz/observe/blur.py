@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _SIGMA = 0.05  # of the shorter side: the standard deviation
+_ROUNDED = 1e-5  # of the largest value; weights of a Gaussian add up to 1 but for rounding
 
 
 def blurred(image: Tensor, sigma: float = _SIGMA) -> Tensor:
@@ -20,7 +21,7 @@ def blurred(image: Tensor, sigma: float = _SIGMA) -> Tensor:
         sigma: Its standard deviation; a share of the shorter side.
 
     Returns:
-        Of the shape of the image.
+        Of the shape of the image; equal to it, bit for bit, where it has one colour.
 
     Example:
         >>> import torch
@@ -32,5 +33,24 @@ def blurred(image: Tensor, sigma: float = _SIGMA) -> Tensor:
     # Not wider than what reflection at the borders allows.
     sides = [2 * min(int(3 * pixels) + 1, side - 1) + 1 for side in (width, height)]
     frames = image.reshape(-1, 1, height, width)
-    found: Tensor = gaussian_blur(frames.float(), sides, [pixels, pixels])
-    return found.to(image).view(image.shape)
+    frames = frames.float()
+    found: Tensor = gaussian_blur(frames, sides, [pixels, pixels])
+    return without_rounding(found, frames).to(image).view(image.shape)
+
+
+def without_rounding(found: Tensor, image: Tensor) -> Tensor:
+    """Return values, and in place of those that differ from an image by rounding only, the image.
+
+    A map of the difference of an image of one colour and its own mean would be one of rounding.
+
+    Args:
+        found: Of the shape of the image.
+        image: Any shape.
+
+    Example:
+        >>> import torch
+        >>> image = torch.tensor([1.0, 2.0])
+        >>> without_rounding(image + torch.tensor([1e-6, 1.0]), image)
+        tensor([1., 3.])
+    """
+    return found.where((found - image).abs() > _ROUNDED * image.abs().amax(), image)

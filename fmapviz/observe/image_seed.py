@@ -25,6 +25,11 @@ class ImageSeed:
         digest = hashlib.sha256(image.detach().float().cpu().contiguous().numpy().tobytes()).digest()
         self._key = np.frombuffer(digest[:16], np.uint64)
 
+    @property
+    def digest(self) -> str:
+        """Hexadecimal digits that only images of equal pixels share."""
+        return self._key.tobytes().hex()
+
     def numbers(self, sample: int) -> np.random.Generator:
         """Return the generator of a sample."""
         # The counter of Philox has 256 bits, of which the highest 64 number the samples: their streams never meet.

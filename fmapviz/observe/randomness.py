@@ -26,21 +26,24 @@ def python_states() -> object:
 
 
 @contextmanager
-def all_undisturbed(device: torch.device = _CPU) -> Iterator[None]:
+def all_undisturbed(device: torch.device = _CPU) -> Iterator[Numbers]:
     """Restore the generators of PyTorch, NumPy and Python at the end, if numbers were drawn.
 
     Example:
-        >>> with all_undisturbed():
+        >>> with all_undisturbed() as numbers:
         ...     first = random.random(), torch.rand(1)
-        >>> first == (random.random(), torch.rand(1))
-        True
+        >>> first == (random.random(), torch.rand(1)), numbers.drawn
+        (True, True)
     """
     numpy_state, python_state, before = np.random.get_state(), random.getstate(), python_states()  # noqa: NPY002
+    numbers = Numbers()
     try:
-        with undisturbed(device):
-            yield
+        with undisturbed(device) as of_torch:
+            yield numbers
     finally:
-        if before != python_states():  # other threads may compare the states: they change only if they have to
+        moved = before != python_states()
+        numbers.drawn = of_torch.drawn or moved
+        if moved:  # other threads may compare the states: they change only if they have to
             np.random.set_state(numpy_state)  # noqa: NPY002
             random.setstate(python_state)
 
@@ -57,15 +60,13 @@ def seeded_by(name: str, device: torch.device = _CPU) -> Iterator[Numbers]:
         >>> torch.equal(first, second), numbers.drawn
         (True, True)
     """
-    seed, numbers = zlib.crc32(name.encode("utf-8", "surrogatepass")), Numbers()
+    seed = zlib.crc32(name.encode("utf-8", "surrogatepass"))
     with all_undisturbed(device):
         torch.manual_seed(seed)
         np.random.seed(seed)  # noqa: NPY002
         random.seed(seed)
-        before = python_states()
-        with undisturbed(device) as of_torch:
+        with all_undisturbed(device) as numbers:
             yield numbers
-        numbers.drawn = of_torch.drawn or before != python_states()
 
 
 class Gate:

@@ -135,6 +135,13 @@ class SameTarget:
         weights = _weights(self._at_pixels(scores))
         return weights[:, self.index].view(-1, len(self.pixels)).mean(1)
 
+    def measure_of(self, scores: ClassScores) -> str:
+        """Return what `weights_in` returns: `probability`, `score`, or of a box `overlap x score`."""
+        if self.is_box:
+            return "overlap x score"
+        read = scores if self.pixels is None else self._at_pixels(scores)
+        return "score" if read.probabilities is None else "probability"
+
     def compared_in(self, scores: ClassScores) -> Tensor:
         """Return the target's score in each of N copies, to be compared with that of the unchanged image.
 

@@ -13,9 +13,10 @@ import torch
 from fmapviz.errors import FmapvizError
 from fmapviz.observe.forward_record import ForwardRecord
 from fmapviz.observe.gradients import BackwardError, begin_graph, edge_of, gradients_at, is_out_of_memory, recording
-from fmapviz.observe.hooks import undisturbed, unobserved
+from fmapviz.observe.hooks import unobserved
 from fmapviz.observe.lasting_state import LastingState
 from fmapviz.observe.located import AbsentError
+from fmapviz.observe.randomness import all_undisturbed
 from fmapviz.observe.score_kinds import Head
 from fmapviz.observe.score_reader import OtherEndingError, ScoreReader
 from fmapviz.observe.target_scores import NOT_FINITE
@@ -113,7 +114,7 @@ class ChangedPasses:
             record.endings, record.score_layout = reader.endings(), layout
             recorded, seeing = recording() if graph else _without_graph(), record.endings or nullcontext()
             lasting, capturing = self._lasting.one_pass(given), record.capturing(self._head)
-            restored = undisturbed(given.device) if alike else nullcontext()
+            restored = all_undisturbed(given.device) if alike else nullcontext()
             with unobserved(network), lasting, recorded, restored as numbers, seeing, capturing:
                 record.output = self._forward(given)
             record.over = True
@@ -139,17 +140,32 @@ class ChangedPasses:
             return
         self._is_checked = True
         noise = torch.randn(image.shape, generator=torch.Generator().manual_seed(0)).to(image)
-        scores = []
-        for other in (image, noise * 4 * image.abs().amax().clamp(min=1)):  # of a larger range than all
-            try:
-                found, _ = self.run(torch.cat([image, other]), layout)
-            except ForwardError:  # it takes one image
+        louder = noise * 4 * image.abs().amax().clamp(min=1)  # of a larger range than all
+
+        def beside(other: Tensor) -> float:
+            found, _ = self.run(torch.cat([image, other]), layout)
+            return float(target.scores_in(found)[0])
+
+        try:
+            alike = beside(image)
+            if _differ(beside(louder), alike):
                 self.together = 1
-                return
-            scores.append(float(target.scores_in(found)[0]))
-        beside, alone = scores
-        if abs(beside - alone) > _NEAR * abs(alone):
-            self.mixes, self.together = True, 1
+                self.mixes = not _differ(beside(image), alike)  # else the score varies from pass to pass
+        except ForwardError:  # it takes one image
+            self.together = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """How much a target varies from pass to pass of the same image; 0 for most networks.
+
+    Attributes:
+        score: Standard deviation of its score, see `ImagePasses.scores`.
+        weight: Standard deviation of its probability, see `ImagePasses.weights`.
+    """
+
+    score: float
+    weight: float
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -190,7 +206,7 @@ class ImagePasses:
             None in place of a gradient if the score does not depend on the copy.
 
         Raises:
-            AbsentError: The score is not finite.
+            AbsentError: The score or its gradient is not finite.
             ForwardError: The network, or the backward pass through it, failed.
         """
         found, start = self.passes.run(copy, self.layout, graph=True)
@@ -200,6 +216,8 @@ class ImagePasses:
             (gradient,) = gradients_at(scores, [edge_of(start)])
         except BackwardError as error:
             raise ForwardError(str(error)) from error.__cause__
+        if gradient is not None and not bool(gradient.isfinite().all()):
+            raise AbsentError("the gradient of the class score is not finite for a changed copy of the image")
         return gradient, score
 
     def score(self, copy: Tensor) -> tuple[float, bool]:
@@ -208,18 +226,18 @@ class ImagePasses:
         (score,) = _finite(self.target.scores_in(found).detach())
         return score, self.target.is_in(found)
 
-    def spread(self) -> float:
-        """Return the standard deviation of the score of the unchanged image in repeated passes; 0 for most networks."""
+    def spread(self) -> Spread:
+        """Return how much the score of the unchanged image varies in repeated passes."""
         found = [self._alone() for _ in range(REPEATS)]
         if found[0] == found[1] and not self.passes.draws:
-            return 0.0
-        with undisturbed(self.image.device):
+            return Spread(0.0, 0.0)
+        with all_undisturbed(self.image.device):
             found += [self._alone(alike=False) for _ in range(_MORE)]
-        return float(torch.tensor(found[1:], dtype=torch.float64).std())
+        return Spread(*torch.tensor(found[1:], dtype=torch.float64).std(0).tolist())
 
-    def _alone(self, *, alike: bool = True) -> float:
+    def _alone(self, *, alike: bool = True) -> list[float]:
         found, _ = self.passes.run(self.image, self.layout, alike=alike)
-        return _finite(self.target.compared_in(found))[0]
+        return [_finite(read(found))[0] for read in (self.target.compared_in, self.target.weights_in)]
 
     def _read(self, copies: Iterable[Tensor], read: Callable[[ClassScores], Tensor]) -> Iterator[float]:
         self.passes.learn(self.image, self.target, self.layout)
@@ -238,6 +256,10 @@ class ImagePasses:
                     parts.extendleft([part[at : at + half] for at in range(0, len(part), half)][::-1])
                     continue
                 yield from _finite(read(found))
+
+
+def _differ(score: float, other: float) -> bool:
+    return abs(score - other) > _NEAR * abs(other)
 
 
 def _finite(scores: Tensor) -> list[float]:

@@ -104,7 +104,7 @@ def test_a_network_that_changes_something_starts_each_pass_as_the_first(kind):
     own, before = passes.of(image, SameTarget(0), None), image.clone()
     with passes.restored():
         found = [*own.scores([image] * 20)]
-        assert own.spread() == 0
+        assert own.spread().score == 0
     assert torch.tensor(found).std() == 0
     assert torch.equal(image, before)
     assert all(not bool(each) for each in network.buffers())
@@ -170,9 +170,9 @@ def test_a_network_of_random_numbers_draws_the_same_ones_for_each_copy_and_its_s
     found = [*own.scores([image] * 9)]
     assert len({*found[8:], *found[:1]}) == 1 or len({*found}) == 1
     assert passes.draws
-    assert own.spread() > 0
+    assert own.spread().score > 0
     assert torch.equal(torch.get_rng_state(), before)
-    assert passes_of(small()).of(image, SameTarget(1), None).spread() == 0
+    assert passes_of(small()).of(image, SameTarget(1), None).spread().score == 0
 
 
 class NotFinite(Small):
@@ -224,3 +224,34 @@ def test_a_patch_larger_than_the_image_names_one_that_fits():
     ):
         fmapviz.cam(network, image_of(size=24), method="occlusion")
     assert error.value.hint == "patch=6 fits"
+
+
+class OfNumPy(Small):
+    """Draws numbers of NumPy's generator."""
+
+    def change(self, maps):
+        return maps + torch.from_numpy(np.random.normal(size=(len(maps), 1, 1, 1))).float()  # noqa: NPY002
+
+
+def test_numbers_of_numpy_are_the_same_in_each_pass():
+    network, image = small(OfNumPy), image_of()
+    passes = passes_of(network)
+    of_image = passes.of(image, SameTarget(0), None)
+    assert len({*of_image.scores([image] * 9)}) == 1
+    assert (passes.draws, passes.mixes, passes.together) == (True, False, 1)
+    assert of_image.spread().score > 0.1
+
+
+class Outside(Small):
+    """Draws numbers of a generator of its own, which nothing restores."""
+
+    numbers = np.random.default_rng()
+
+    def change(self, maps):
+        return maps + torch.from_numpy(self.numbers.normal(size=(len(maps), 1, 1, 1))).float()
+
+
+def test_a_score_that_varies_is_not_taken_for_one_that_depends_on_the_other_images():
+    passes = passes_of(small(Outside))
+    [*passes.of(image_of(), SameTarget(0), None).scores([image_of()] * 3)]
+    assert (passes.mixes, passes.together) == (False, 1)

@@ -18,6 +18,7 @@ class AttributionView(View):
             and of `Changes`, which returns the signed map, float32 `(H, W)`, and a note for its caption.
         passes: Reference of a function of the shape of an image and of `Changes`, which returns the number of passes.
         describe: Reference of a function of `Changes`, which describes the method.
+        weighted: Whether it is of the class's probability, where the network has one.
         colormap: Colour map unless the style names one; empty: that of all heat maps.
     """
 
@@ -27,6 +28,7 @@ class AttributionView(View):
     attribute: str
     passes: str
     describe: str
+    weighted: bool = False
     colormap: str = ""
 
 
@@ -69,6 +71,7 @@ CONTRIBUTION = Contribution(
             "rise",
             "Heat map over the input: mean of random masks, weighted by the class's probability (RISE).",
             *("samples", "baseline"),
+            weighted=True,
             words="d-rise drise random-masks randomized-input-sampling",
         ),
     ),

@@ -8,13 +8,15 @@ import torch
 
 from fmapviz.config.changes import GivenBaseline
 from fmapviz.errors import RequestError
-from fmapviz.observe.blur import blurred
+from fmapviz.observe.blur import blurred, without_rounding
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from fmapviz.config.changes import Changes
     from fmapviz.data import Preparation
+
+UNCHANGED = "the image is its own baseline, so that nothing can be replaced: choose another one"
 
 
 def baseline_of(image: Tensor, changes: Changes, preparation: Preparation) -> Tensor:
@@ -27,11 +29,15 @@ def baseline_of(image: Tensor, changes: Changes, preparation: Preparation) -> Te
         preparation: How it was prepared.
 
     Returns:
-        Of the shape of the image.
+        Of the shape of the image; equal to it, bit for bit, where the two differ by rounding.
 
     Raises:
         RequestError: What black has become is unknown; given values have another shape.
     """
+    return without_rounding(_baseline(image, changes, preparation), image)
+
+
+def _baseline(image: Tensor, changes: Changes, preparation: Preparation) -> Tensor:
     if isinstance(changes, GivenBaseline):
         return _given(changes.values, image)
     kind = changes.baseline
@@ -53,7 +59,7 @@ def baseline_of(image: Tensor, changes: Changes, preparation: Preparation) -> Te
 def _given(values: Tensor, image: Tensor) -> Tensor:
     """Return given values in the shape of an image."""
     try:
-        return values.to(image).expand_as(image)
+        return values.detach().to(image).expand_as(image)
     except RuntimeError as error:
         one = tuple(image.shape[1:])
         message = f"the baseline has the shape {tuple(values.shape)}, and the image {one}"

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from fmapviz.features.attribution.baseline import baseline_of
+from fmapviz.features.attribution.baseline import UNCHANGED, baseline_of
 from fmapviz.observe.located import AbsentError
 
 if TYPE_CHECKING:
@@ -35,9 +35,11 @@ def attribute(image: ImagePasses, preparation: Preparation, changes: Changes) ->
     """Return the map of an image, see `integrate`, summed over channels, and how far its sum is from the score's rise.
 
     Raises:
-        AbsentError: The score does not depend on the input.
+        AbsentError: The score does not depend on the input, or the image is the baseline.
     """
     baseline = baseline_of(image.image, changes, preparation)
+    if torch.equal(baseline, image.image):
+        raise AbsentError(UNCHANGED)
     whole = integrate(image.image, lambda copy: image.gradient(copy)[0], baseline, steps=changes.steps)
     if whole is None:
         raise AbsentError(INDEPENDENT)

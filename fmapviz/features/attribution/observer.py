@@ -99,7 +99,7 @@ class AttributionObserver(PassObserver):
         self._report = current.report
 
     def _count(self, passes: int) -> None:
-        self._done += passes
+        self._done = min(self._done + passes, self._total)  # a few more find out whether copies may share a pass
         self._report(self._done, self._total)
 
     def draw(self, current: ClassPass) -> None:
@@ -183,8 +183,10 @@ class AttributionObserver(PassObserver):
         target = SameTarget.of(current.scores, image, index)
         passes = self._passes.of(record.pixels[image : image + 1].detach(), target, record.score_layout)
         found: tuple[Tensor, str] = load(method.attribute)(passes, self._preparation, self._plan.changes)
-        if spread := passes.spread():
-            said = f"the score varies from pass to pass of the same image: standard deviation {spread:.2g}"
+        spread = passes.spread()
+        if varies := spread.weight if method.weighted else spread.score:
+            what = target.measure_of(current.scores) if method.weighted else "score"
+            said = f"the {what} varies from pass to pass of the same image: standard deviation {varies:.2g}"
             current.results.notices[image].append(f"{method.name}: {said}")
         return found
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from fmapviz.errors import RequestError
-from fmapviz.features.attribution.baseline import baseline_of
+from fmapviz.features.attribution.baseline import UNCHANGED, baseline_of
+from fmapviz.features.attribution.extremes import Extremes
 from fmapviz.observe.located import AbsentError
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def attribute(image: ImagePasses, preparation: Preparation, changes: Changes) ->
     """Return the map of an image, see `occlude`.
 
     Raises:
-        AbsentError: No patch changes the score.
+        AbsentError: No patch changes the score, or the image is the baseline.
         RequestError: A patch is larger than the image.
     """
     pixels = image.image
@@ -54,9 +55,16 @@ def attribute(image: ImagePasses, preparation: Preparation, changes: Changes) ->
             hint=f"patch={max(1, side // 4)} fits",
         )
     baseline = baseline_of(pixels, changes, preparation)
-    found = occlude(pixels, image.scores, baseline, patch=changes.patch, stride=changes.distance)
-    if not found.any():
-        raise AbsentError("no patch changes its score: it does not depend on the input, or the input is the baseline")
+    if torch.equal(baseline, pixels):
+        raise AbsentError(UNCHANGED)
+    extremes = Extremes()
+
+    def scores(copies: Iterable[Tensor]) -> Iterator[float]:
+        return extremes.watch(image.scores(copies))
+
+    found = occlude(pixels, scores, baseline, patch=changes.patch, stride=changes.distance)
+    if extremes.only_rounding(pixels.dtype):
+        raise AbsentError("no patch changes its score: it does not depend on the input")
     return found, ""
 
 

@@ -9,7 +9,8 @@ import torch
 from torch.nn.functional import interpolate
 
 from fmapviz.core.words import counted
-from fmapviz.features.attribution.baseline import baseline_of
+from fmapviz.features.attribution.baseline import UNCHANGED, baseline_of
+from fmapviz.features.attribution.extremes import Extremes
 from fmapviz.observe.image_seed import ImageSeed
 from fmapviz.observe.located import AbsentError
 
@@ -40,22 +41,22 @@ def attribute(image: ImagePasses, preparation: Preparation, changes: Changes) ->
     """Return the map of an image, see `weigh`.
 
     Raises:
-        AbsentError: The probability is zero, or the same, behind all masks.
+        AbsentError: The probability is zero, or the same, behind all masks, or the image is the baseline.
     """
     baseline = baseline_of(image.image, changes, preparation)
-    extremes = [float("inf"), -float("inf")]
+    if torch.equal(baseline, image.image):
+        raise AbsentError(UNCHANGED)
+    extremes = Extremes()
 
     def weights(copies: Iterable[Tensor]) -> Iterator[float]:
-        for weight in image.weights(copies):
-            extremes[:] = min(weight, extremes[0]), max(weight, extremes[1])
-            yield weight
+        return extremes.watch(image.weights(copies))
 
     samples = changes.samples or SAMPLES
     found = weigh(image.image, weights, baseline, samples=samples)
     masks = counted(samples, "mask")
-    if extremes == [0, 0]:
+    if extremes.low == extremes.high == 0:
         raise AbsentError(f"its probability is zero behind all {masks}" if samples > 1 else "its probability is zero")
-    if extremes[0] == extremes[1] and samples > 1:
+    if extremes.only_rounding(image.image.dtype) and samples > 1:
         raise AbsentError(f"its probability is the same behind all {masks}: it does not depend on the input")
     return found, ""
 

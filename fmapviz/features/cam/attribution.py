@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -251,7 +252,7 @@ def cam(
         probability=_all_of([each.probability for each in targets], raw.device),
         kind=targets[0].kind if targets else "",
         names=tuple(each.name for each in targets),
-        notices=(*found.remarks, *unplaced),
+        notices=(*found.remarks, *unplaced, *dict.fromkeys(chain.from_iterable(found.notices))),
     )
 
 

@@ -167,6 +167,7 @@ def trust(
         raise RequestError(message, hint=f"call once for each; fmapviz.visualize(..., views='{VIEW}') judges over many")
     model = replace(made.model, module=unwrap(made.model.module))
     layers = _check_layer(layer, model)
+    target = check_type("target", target, str | int, hint="such as 'top1', an index, or a name; call once for each class")
     choice = parse([str(target)], model.classes)[-1]
     plan = Plan(
         observations=(TrustObservation((VIEW,), (choice,), judged),),

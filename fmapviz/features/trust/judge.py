@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 
 from fmapviz.errors import FmapvizError
 from fmapviz.features.trust.cells import Cells, order_of, rank_correlation
@@ -133,11 +134,14 @@ class Judge:
         orders = [order_of(each, ties) for each in means]
         orders += [seed.numbers(number).permutation(cells.count) for number in range(CHANCE)]
         pixels = image.followed.image
-        curves = trace(pixels, image.passes.weights, blurred(pixels), cells=cells, orders=orders)
+        blur = blurred(pixels)
+        if torch.equal(blur, pixels):
+            raise AbsentError("the blurred image is the image itself, of one colour or a few pixels: no cell can be removed")
+        curves = trace(pixels, image.passes.weights, blur, cells=cells, orders=orders)
         measure = self._measure(image)
         _check(np.concatenate([each for curve in curves for each in (curve.deletion, curve.insertion)]), measure)
         spread = image.passes.spread()
-        last_layer = self._last_layer(image, spread)
+        last_layer = self._last_layer(image, spread.score)
         unknown = [Randomised(why="its score is the same")] * len(maps)
         last, everything = unknown, unknown
         if last_layer is not None:
@@ -150,13 +154,11 @@ class Judge:
         agreement = np.array([[rank_correlation(one, other) for other in means] for one in means])
         named = last_layer or ("" if last_layer is None else type(self._network).__name__)
         chance = tuple(curves[len(maps) :])
-        return Judgement(tuple(methods), chance, agreement, spread, named, measure, missing)
+        return Judgement(tuple(methods), chance, agreement, spread.weight, named, measure, missing, seed.digest)
 
     def _measure(self, image: _Judged) -> str:
         found, _ = self.changed.run(image.followed.image, image.passes.layout)
-        if image.followed.target.is_box:
-            return "overlap x score"
-        return "score" if found.probabilities is None else "probability"
+        return image.followed.target.measure_of(found)
 
     def _last_layer(self, image: _Judged, spread: float) -> str | None:
         """Return the last module in the order of execution whose own weights the score depends on; None if none does."""

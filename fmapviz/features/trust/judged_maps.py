@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import isfinite
 from typing import TYPE_CHECKING
 
 from fmapviz.core import registry
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from fmapviz.observe.targets import TargetChoice
     from fmapviz.run.batch_results import LayerBatch
     from fmapviz.run.plan import Observation
+
+_NOT_FINITE = "it has values that are not finite, which have no order"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -140,7 +143,10 @@ class MapMaker:
             results = self._passes.observe(followed.image, Wanted(plan, layers, followed.places, find=find))
             missing |= results.missing[0] | results.undrawn
             for found in _read(results.layers, followed.image, automatic=self._plan.automatic):
-                maps[found.key] = found
+                if all(map(isfinite, found.extremes)):
+                    maps[found.key] = found
+                else:
+                    missing[found.view] = _NOT_FINITE
         order = [view.name for view in self.views]
         return sorted(maps.values(), key=lambda each: order.index(each.view)), missing
 

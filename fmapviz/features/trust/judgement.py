@@ -72,6 +72,7 @@ class Judgement:
         last_layer: Name of the last module whose weights the score depends on; empty if there is none.
         measure: What the curves are of, `probability`, `score`, or of a box `overlap x score`.
         missing: Why a view has no map, by its name.
+        pixels: Digest of the image, which only its copies share; empty if it is unknown.
     """
 
     methods: tuple[JudgedMethod, ...]
@@ -81,6 +82,7 @@ class Judgement:
     last_layer: str
     measure: str
     missing: tuple[tuple[str, str], ...] = ()
+    pixels: str = ""
 
     @property
     def whole(self) -> float:

@@ -348,6 +348,32 @@ def test_a_class_whose_probability_says_nothing_is_not_judged(network, message):
         fmapviz.trust(network, spot(), target=0, methods=["eigencam"], layer="conv")
 
 
+def test_an_image_of_one_colour_is_not_judged():
+    image = torch.tensor([0.1, -0.3, 0.7]).view(1, 3, 1, 1).expand(1, 3, 24, 24)
+    with pytest.raises(RequestError, match="nothing is judged for class1: the blurred image is the image itself"):
+        fmapviz.trust(Small(), image, target=1, methods=["saliency"])
+
+
+class Steep(Small):
+    """Has a finite score, whose gradient at the image is not."""
+
+    def forward(self, batch):
+        return super().forward(batch) + (batch - batch).abs().sum((1, 2, 3)).sqrt()[:, None]
+
+
+def test_a_map_that_is_not_finite_is_named_and_not_judged():
+    found = fmapviz.trust(Steep(), spot(), target=1, methods=["saliency", "eigencam"], layer="conv")
+    assert found.methods == ("eigencam",)
+    assert "saliency: no map, it has values that are not finite, which have no order." in found.remarks
+
+
+def test_the_spread_is_that_of_the_probability():
+    network = Noisy().eval()
+    assert network(spot())[0, 1] != network(spot())[0, 1]
+    found = fmapviz.trust(network, spot(), target=1, methods=["saliency"])
+    assert found.spread == pytest.approx(0, abs=1e-6)  # the same noise in all scores changes no probability
+
+
 def test_an_empty_map_is_named():
     network = Small()
     with torch.no_grad():
@@ -377,6 +403,7 @@ def test_an_empty_map_is_named():
         ({"methods": ["maps"]}, "no such method: 'maps'"),
         ({"layer": "nowhere"}, "no such layer: 'nowhere'"),
         ({"target": "top9"}, "nothing is judged for top9"),
+        ({"target": ["0", "1"]}, "target must be str or int, not"),
         *thorough(({"steps": 0}, "steps must be at least 1")),
     ],
 )
