@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from math import nan, sqrt
 from typing import TYPE_CHECKING, Any
@@ -37,6 +38,8 @@ class MethodSamples:
         last: Rank correlations with the last layer random, float64 `(N,)`; NaN where one is unknown.
         all: With all layers random.
         of_class: Whether its map depends on the class.
+        copies: Number of further images with the same pixels as one of these. They are left out: a bootstrap takes its
+            samples for independent.
     """
 
     images: NDArray[np.int64]
@@ -47,6 +50,7 @@ class MethodSamples:
     last: NDArray[np.float64]
     all: NDArray[np.float64]
     of_class: bool
+    copies: int = 0
 
     @property
     def gain(self) -> NDArray[np.float64]:
@@ -63,7 +67,9 @@ class RankedMethod:
         method: Name of the view.
         layer: Name of the feature map; empty of a map of the input.
         rank: 1 and the number of methods that are better; None: the images are too few.
-        images: Number of images.
+        images: Number of images, each counted once however many copies it has.
+        compared: Number of those in which all methods have a map.
+        copies: Number of copies of these images, which are left out.
         deletion: Mean area.
         deletion_error: Its standard error; NaN of a single image.
         insertion: Mean area.
@@ -85,6 +91,8 @@ class RankedMethod:
     layer: str
     rank: int | None
     images: int
+    compared: int
+    copies: int
     deletion: float
     deletion_error: float
     insertion: float
@@ -104,22 +112,28 @@ class RankedMethod:
 def samples_of(images: Sequence[Mapping[str, Any]]) -> dict[Key, MethodSamples]:
     """Return the numbers of each method, of images as `fmapviz.features.trust.unit_judgements` records them."""
     rows: dict[Key, list[tuple[Any, ...]]] = {}
+    seen, copies = set[tuple[str, str]](), Counter[Key]()
     for number, image in enumerate(images):
         for target in image["targets"]:
-            chance = target["chance"]
+            chance, pixels = target["chance"], (target["target"], target.get("pixels") or str(number))
+            is_copy = pixels in seen
+            seen.add(pixels)
             for method in target["methods"]:
                 key = target["target"], method["method"], method["layer"] or ""
+                if is_copy:
+                    copies[key] += 1
+                    continue
                 areas = method["deletion"], method["insertion"], chance["deletion"], chance["insertion"]
                 correlations = (nan if method[name] is None else method[name] for name in ("last_random", "all_random"))
                 rows.setdefault(key, []).append((number, *areas, *correlations, method["of_class"]))
-    return {key: _samples(own) for key, own in rows.items()}
+    return {key: _samples(own, copies[key]) for key, own in rows.items()}
 
 
-def _samples(rows: Sequence[tuple[Any, ...]]) -> MethodSamples:
+def _samples(rows: Sequence[tuple[Any, ...]], copies: int) -> MethodSamples:
     images, *numbers, of_class = zip(*rows, strict=True)
     deletion, insertion, below, above, last, everything = (np.array(each, np.float64) for each in numbers)
     own = np.array(images, np.int64)
-    return MethodSamples(own, deletion, insertion, below, above, last, everything, any(of_class))
+    return MethodSamples(own, deletion, insertion, below, above, last, everything, any(of_class), copies)
 
 
 def rank(samples: Mapping[Key, MethodSamples]) -> list[RankedMethod]:
@@ -135,20 +149,26 @@ def rank(samples: Mapping[Key, MethodSamples]) -> list[RankedMethod]:
     ranked = []
     for target in dict.fromkeys(key[0] for key in samples):
         own = {key: each for key, each in samples.items() if key[0] == target}
-        behind = _behind(list(own.values()))
+        common = _common(list(own.values()))
+        behind = _behind(list(own.values()), common)
         rows = [
-            _row(key, each, None if behind is None else 1 + int(behind[at].sum()))
+            _row(key, each, None if behind is None else 1 + int(behind[at].sum()), compared=len(common))
             for at, (key, each) in enumerate(own.items())
         ]
         ranked += sorted(rows, key=lambda each: (each.rank or 0, each.deletion - each.insertion))
     return ranked
 
 
-def _behind(samples: Sequence[MethodSamples]) -> NDArray[np.bool_] | None:
-    """Return which methods, the columns, are better than each, the rows; None if the images are too few."""
+def _common(samples: Sequence[MethodSamples]) -> NDArray[np.int64]:
+    """Return the numbers of the images in which all methods have a map."""
     common = samples[0].images
     for each in samples[1:]:
         common = np.intersect1d(common, each.images)
+    return common
+
+
+def _behind(samples: Sequence[MethodSamples], common: NDArray[np.int64]) -> NDArray[np.bool_] | None:
+    """Return which methods, the columns, are better than each, the rows; None if the images are too few."""
     if len(common) < LEAST:
         return None
     gains = np.stack([each.gain[np.isin(each.images, common)] for each in samples], 1)
@@ -177,7 +197,7 @@ def resampled_means(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.concatenate([values[numbers.integers(count, size=(part, count))].mean(1) for part in parts])
 
 
-def _row(key: Key, own: MethodSamples, place: int | None) -> RankedMethod:
+def _row(key: Key, own: MethodSamples, place: int | None, *, compared: int) -> RankedMethod:
     deletion, insertion = own.chance_deletion.mean(0), own.chance_insertion.mean(0)
     words = in_words(
         _verdict(own.deletion, own.chance_deletion, lower=True), _verdict(own.insertion, own.chance_insertion, lower=False)
@@ -189,6 +209,8 @@ def _row(key: Key, own: MethodSamples, place: int | None) -> RankedMethod:
         layer=layer,
         rank=place,
         images=len(own.images),
+        compared=compared,
+        copies=own.copies,
         deletion=float(own.deletion.mean()),
         deletion_error=_error(own.deletion),
         insertion=float(own.insertion.mean()),
@@ -241,14 +263,19 @@ def summary_of(rows: Sequence[RankedMethod]) -> str:
     Args:
         rows: All of the target.
     """
+    copies = max(each.copies for each in rows)
+    once = f"; {counted(copies, 'image')} not counted, with the same pixels as another one" if copies else ""
+    return _ranked_in_words(rows) + once
+
+
+def _ranked_in_words(rows: Sequence[RankedMethod]) -> str:
+    images = counted(rows[0].compared, "image")
     if rows[0].rank is None:
-        fewest = min(each.images for each in rows)
-        return f"{counted(fewest, 'image')} in which all methods have a map: not ranked, as fewer than {LEAST} cannot tell"
+        return f"{images} in which all methods have a map: not ranked, as fewer than {LEAST} cannot tell"
     if len(rows) == 1:
         return f"{_named(rows[0])}: {rows[0].verdict}"
     first = [each for each in rows if each.rank == 1]
     names = ", ".join(map(_named, first))
-    images = counted(rows[0].images, "image")
     if len(first) == len(rows):
         return f"{images} do not tell the methods apart: {names}"
     if len(first) > 1:

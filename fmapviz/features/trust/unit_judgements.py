@@ -57,6 +57,7 @@ def record_of(judgement: Judgement, target: Target) -> dict[str, Any]:
         "target": target.label,
         "class": target.index,
         "class_name": target.name or None,
+        "pixels": judgement.pixels,
         "measure": judgement.measure,
         "whole": judgement.whole,
         "blurred": judgement.blurred,

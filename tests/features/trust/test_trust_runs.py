@@ -248,6 +248,25 @@ def test_only_images_in_which_all_methods_have_a_map_are_compared():
     assert [row.rank for row in rows] == [None, None]
 
 
+def test_the_sentence_has_the_number_of_images_in_which_all_methods_have_a_map():
+    of = {name: samples(np.linspace(0.2, 0.4, 8)) for name in ("early", "late")}
+    object.__setattr__(of["late"], "images", of["late"].images + 4)
+    rows = rank({("top1", name, ""): each for name, each in of.items()})
+    assert [(row.images, row.compared, row.rank) for row in rows] == [(8, 4, None)] * 2
+    assert summary_of(rows) == "4 images in which all methods have a map: not ranked, as fewer than 6 cannot tell"
+
+
+def test_copies_of_an_image_count_once(tmp_path):
+    image = pixels()
+    summary = draw(Small(), torch.cat([image] * 6 + [pixels(seed=1)]), tmp_path, views="saliency,trust")
+    (row,) = table_of(summary)
+    assert [row[name] for name in ("images", "compared", "copies", "rank")] == ["2", "2", "5", ""]
+    own = json.loads(next(summary.directory.glob("*/trust.json")).read_text())["images"][0]["targets"][0]
+    single = draw(Small(), torch.cat([image, pixels(seed=1)]), tmp_path / "two", views="saliency,trust")
+    assert table_of(single)[0] == row | {"copies": "0"}
+    assert len(own["pixels"]) == 32
+
+
 def test_the_interval_of_the_bootstrap_is_that_of_the_normal_distribution():
     values = np.random.default_rng(0).normal(size=(400, 1))
     means = resampled_means(values)
