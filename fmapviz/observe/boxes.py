@@ -126,6 +126,16 @@ def highest_of(table: Tensor) -> Tensor:
     return table.where(table == table.amax(1, keepdim=True), 0).amax(0)
 
 
+def highest_among(labels: Tensor, scores: Tensor, classes: int) -> Tensor:
+    """Return the highest score of each class, `(K)`, among selected boxes `(B)`, whatever their scores; 0 of other classes.
+
+    Example:
+        >>> highest_among(torch.tensor([2, 0, 2]), torch.tensor([0.5, 0.25, 0.125]), 3).tolist()
+        [0.25, 0.0, 0.5]
+    """
+    return scores.new_zeros(classes).scatter_reduce(0, labels, scores, "amax")
+
+
 def sources(boxes: Boxes, table: Tensor, decode: Decode | None = None) -> Tensor:
     """Return the candidate that each box comes from: the one with its score for its class and, of several, its corners.
 

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torchvision.ops import box_convert
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.image_processing_auto import IMAGE_PROCESSOR_MAPPING
 
-from fmapviz.observe.boxes import Boxes, boxes_in, highest_of, logits_at, repeated, sources
+from fmapviz.errors import RequestError, quote
+from fmapviz.observe.boxes import Boxes, boxes_in, highest_among, logits_at, repeated, sources
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -18,17 +20,24 @@ if TYPE_CHECKING:
     from fmapviz.observe.forward_record import ForwardRecord
 
 _LEAST = 0.5  # of `post_process_object_detection` of transformers
+_LIKE = {"d_fine": "rt_detr", "rt_detr_v2": "rt_detr", "dab-detr": "conditional_detr"}  # types without a processor of theirs
 
 
 def read(record: ForwardRecord, least: float | None) -> list[Boxes]:
     """Return the boxes of each image; see `fmapviz.core.members.Detector`.
 
     The differentiated value of a box is the logit of its class for its query.
+
+    Raises:
+        RequestError: The network has other outputs, or transformers does not define how its boxes are selected.
     """
     network, output, pixels = cast(Any, record.network), cast(Any, record.output), record.pixels  # classes of transformers
-    known: Any = IMAGE_PROCESSOR_MAPPING[type(network.config)]
-    kinds = known.values() if isinstance(known, dict) else known
-    processor = next(kind for kind in kinds if kind is not None)()
+    if not {"logits", "pred_boxes"} <= set(output):
+        raise RequestError(
+            f"no boxes of {type(network).__name__} are read: it has no scores of queries",
+            hint="views such as maps need none",
+        )
+    processor = _processor(network.config)
     with torch.no_grad():
         selected = processor.post_process_object_detection(
             output, threshold=-1.0, target_sizes=[tuple(pixels.shape[-2:])] * len(pixels)
@@ -41,11 +50,28 @@ def read(record: ForwardRecord, least: float | None) -> list[Boxes]:
         # Queries may be equal before training; the first then stands for all.
         distinct = scores.where(~repeated(torch.cat([logits.detach(), places], 1))[:, None], 0)
         rows = sources(boxes, distinct, partial(_decoded, corners))
-        boxes = replace(
-            boxes, values=logits_at(logits, rows, boxes.labels), logits=True, least=_LEAST, highest=highest_of(scores)
-        )
+        highest = highest_among(boxes.labels, boxes.scores, scores.shape[1])
+        boxes = replace(boxes, values=logits_at(logits, rows, boxes.labels), logits=True, highest=highest)
         found.append(boxes.above(_LEAST if least is None else least))
     return found
+
+
+def _processor(config: Any) -> Any:  # Any: classes of transformers
+    """Return an image processor of a network's type, or of the type whose processor the published models of it name.
+
+    Raises:
+        RequestError: There is none.
+    """
+    like = _LIKE.get(config.model_type)
+    kind = type(config) if like is None else CONFIG_MAPPING[like]
+    known: Any = IMAGE_PROCESSOR_MAPPING.get(kind, ())  # a class, several, or a dict of them
+    found = next((each for each in (known.values() if isinstance(known, dict) else known) if each is not None), None)
+    if found is None or not hasattr(found, "post_process_object_detection"):
+        raise RequestError(
+            f"transformers does not define how boxes of {quote(config.model_type)} are selected",
+            hint="views such as maps need none",
+        )
+    return found()
 
 
 def _corners(places: Tensor, height: int, width: int) -> Tensor:

@@ -12,7 +12,7 @@ from torchvision.ops import box_convert
 
 from fmapviz.errors import RequestError
 from fmapviz.models.sources.ultralytics import unpatched
-from fmapviz.observe.boxes import Boxes, highest_of, logits_at
+from fmapviz.observe.boxes import Boxes, highest_among, highest_of, logits_at
 
 with unpatched():
     from ultralytics.nn.modules import OBB, RTDETRDecoder, Segment
@@ -67,8 +67,12 @@ def read(record: ForwardRecord, least: float | None) -> list[Boxes]:
             end2end=ends,
             return_idxs=True,
         )
-        highest = [highest_of(each.mT) for each in logits.detach().sigmoid()]
-        anchors = _selected(head, found, logits.sigmoid().mT) if ends else None
+        table = logits.detach().sigmoid().mT
+        highest = [
+            highest_among(each[:, 5].long(), each[:, 4], head.nc) if ends else highest_of(scores)
+            for each, scores in zip(found.detach(), table, strict=True)
+        ]
+        anchors = _selected(head, found, table) if ends else None
     boxes = []
     for image, (every, found_at) in enumerate(zip(kept, rows, strict=True)):
         seen = slice(None) if prototypes is None else _has_pixels(every, prototypes[image], record.pixels.shape[2:])
@@ -146,10 +150,10 @@ def _of_queries(head: Any, output: Any, pixels: Tensor, least: float) -> list[Bo
     height, width = pixels.shape[-2:]
     size = found.new_tensor([width, height, width, height])
     boxes = []
-    for each, own, rows, table in zip(found, logits, queries, scores, strict=True):
+    for each, own, rows in zip(found, logits, queries, strict=True):
         kept = each[:, 4] > least
         corners, labels = box_convert(each[kept, :4], "cxcywh", "xyxy") * size, each[kept, 5].long()
-        values, highest = logits_at(own, rows[kept], labels), highest_of(table)
+        values, highest = logits_at(own, rows[kept], labels), highest_among(each[:, 5].long(), each[:, 4], own.shape[1])
         chosen = Boxes(labels, each[kept, 4], values, corners, logits=True, least=least, highest=highest)
         boxes.append(chosen.sorted())
     return boxes

@@ -155,3 +155,46 @@ def test_a_target_whose_logit_is_unknown_is_refused():
     (missing,) = parse(["box4"], ("person", "dog"))[-1:]
     assert "finds only 3 boxes" in why_absent(scores, missing, 0)
     assert [each.logit for each in predict(scores, most=3)[0]] == [None, 2.0, 3.0]
+
+
+def _of_scales(kind):
+    import transformers
+
+    widths = {"hidden_sizes": [8] * 4, "depths": [1] * 4, "embedding_size": 8, "layer_type": "basic"}
+    parts = transformers.RTDetrResNetConfig(out_features=["stage2", "stage3", "stage4"], **widths)
+    sizes = {"encoder_hidden_dim": 32, "encoder_in_channels": [8] * 3, "encoder_ffn_dim": 32, "encoder_attention_heads": 2}
+    sizes |= {"d_model": 32, "num_queries": 20, "decoder_in_channels": [32] * 3, "decoder_ffn_dim": 32, "decoder_layers": 2}
+    sizes |= {"decoder_attention_heads": 2, "num_labels": 5, "num_denoising": 0, "encoder_layers": 1}
+    config = getattr(transformers, f"{kind}Config")(backbone_config=parts, **sizes)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        network = getattr(transformers, f"{kind}ForObjectDetection")(config).eval().requires_grad_(requires_grad=False)
+    for values in network.parameters():
+        values.mul_(1.7 if values.ndim > 1 else 1)  # so that scores differ
+    return network
+
+
+@needs("transformers", "hf")
+@pytest.mark.parametrize("kind", ["RTDetrV2", *thorough("DFine", "RTDetr")])
+def test_boxes_of_types_without_an_image_processor_are_those_of_the_processor_of_their_published_models(kind):
+    from transformers import RTDetrImageProcessor
+
+    network, batch = _of_scales(kind), photo(64, images=2)
+    boxes, output = boxes_of(network, batch, confidence=0.6)
+    selected = RTDetrImageProcessor().post_process_object_detection(output, threshold=0.6, target_sizes=[(64, 64)] * 2)
+    for own, wanted in zip(boxes, selected, strict=True):
+        assert len(own.scores) > 1
+        torch.testing.assert_close(own.corners, wanted["boxes"])
+        assert own.labels.tolist() == wanted["labels"].tolist()
+        torch.testing.assert_close(own.values.sigmoid(), wanted["scores"])
+        assert own.least == 0.6
+
+
+@needs("transformers", "hf")
+def test_the_threshold_that_shows_a_class_is_below_the_box_that_the_processor_would_select_of_it():
+    network, batch = _of_scales("RTDetrV2"), photo(64)
+    (none,), _ = boxes_of(network, batch, confidence=0.99)
+    (every,), _ = boxes_of(network, batch, confidence=0.0)
+    shown = {label: every.scores[every.labels == label].max() for label in every.labels.tolist()}
+    assert len(shown) > 1
+    assert none.highest.tolist() == [float(shown.get(label, 0)) for label in range(5)]
