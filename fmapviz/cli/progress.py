@@ -33,7 +33,7 @@ class ProgressLine:
         self.total: int | None = None
         self.staged = 0  # images drawn in shards that are not complete
         self.drawn = self.skipped = self.failed = 0
-        self._within: dict[str, str] = {}  # how far images are of which views take many passes
+        self._within: dict[str, tuple[int, int]] = {}  # passes done and needed, of images of which views take many
         self._shown = shown
         self._begun = self._logged = time.monotonic()
         self._bar: Bar | None = None
@@ -62,7 +62,7 @@ class ProgressLine:
 
     def advance(self, path: str, done: int, total: int) -> None:
         """Show how many of the passes of an image are done."""
-        self._within[path] = f"{path.rpartition('/')[2]}: {done:,} of {max(done, total):,} passes"
+        self._within[path] = done, max(done, total)
         self.update()
 
     def leave(self, path: str) -> None:
@@ -76,11 +76,12 @@ class ProgressLine:
         if finished == self.skipped:
             self._begun = now  # looking for finished images is no work on new ones
         speed = self._speed(finished, now - self._begun)
-        within = next(reversed(self._within.values()), "")
+        within = next((_passes(path, *counts) for path, counts in reversed(self._within.items())), "")
         if self._bar is not None:
-            self._bar.update(
-                self._bar.task_ids[0], completed=finished, total=self.total, speed=", ".join(filter(None, (speed, within)))
-            )
+            text = ", ".join(filter(None, (speed, within)))
+            # The number of images beside the bar is rounded down.
+            begun = min(0.99, sum(done / total for done, total in self._within.values() if total))
+            self._bar.update(self._bar.task_ids[0], completed=finished + begun, total=self.total, speed=text)
         elif self._shown and now - self._logged >= LOG_INTERVAL_SECONDS:
             self._logged = now
             total = f" of {self.total}" if self.total else ""
@@ -109,6 +110,10 @@ class ProgressLine:
             self.update()
             self._bar.stop()
             self._bar = None
+
+
+def _passes(path: str, done: int, total: int) -> str:
+    return f"{path.rpartition('/')[2]}: {done:,} of {total:,} passes"
 
 
 def _duration(seconds: float) -> str:
