@@ -241,6 +241,8 @@ def _check(values: NDArray[np.float64], measure: str) -> None:
     if not values.any():
         raise AbsentError(f"its {measure} is zero, whichever cells of the image are removed")
     if np.ptp(values) <= 1e-6 * abs(values).max():
+        if round(float(values.max()), 6) == 1:  # the score that it is of may still depend on the image
+            raise AbsentError(f"its {measure} is one, whichever cells of the image are removed")
         raise AbsentError(f"its {measure} is the same, whichever cells are removed: it does not depend on the input")
 
 

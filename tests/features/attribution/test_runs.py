@@ -265,6 +265,21 @@ def test_what_is_not_known_is_said_and_not_drawn(tmp_path, network, view, said):
     assert said in summary.failures[0].message
 
 
+class Certain(Small):
+    """Gives class 0 all of the probability."""
+
+    def forward(self, batch):
+        return super().forward(batch) + torch.tensor([500.0, 0, 0, 0, 0])
+
+
+def test_a_probability_of_one_is_not_said_to_be_independent_of_the_input():
+    assert fmapviz.cam(Certain(), pixels(), target=0, method="occlusion", **FEW).raw.any()
+    with pytest.raises(RequestError, match=r"no rise of class0: its probability is one behind all 6 masks$"):
+        fmapviz.cam(Certain(), pixels(), target=0, method="rise", **FEW)
+    with pytest.raises(RequestError, match="its probability is one, whichever cells of the image are removed"):
+        fmapviz.trust(Certain(), pixels(), target=0, methods=["saliency"])
+
+
 class Wide(nn.Module):
     """Has scores that do not depend on the image, but round otherwise in passes of another number of copies."""
 
