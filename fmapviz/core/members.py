@@ -257,6 +257,8 @@ class Detector(NamedMember):
     Attributes:
         classes: A regular expression of the names of their classes, `module.Class`.
         captures: Paths of modules whose outputs `read` needs, of those that the network has.
+        thresholds: Paths of the attributes, of those that the network has, that hold the lowest score of a box that it
+            returns. A pass with another lowest score sets them meanwhile.
         feeds: Reference of a function of the network that returns the paths of the modules whose outputs its head reads, of
             all scales; empty: heat maps are of a layer as of any other network.
         read: Reference of a function of a `fmapviz.observe.forward_record.ForwardRecord`, with the output of the network and
@@ -266,6 +268,7 @@ class Detector(NamedMember):
 
     classes: str
     captures: tuple[str, ...] = ()
+    thresholds: tuple[str, ...] = ()
     feeds: str = ""
     read: str
 

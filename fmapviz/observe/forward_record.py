@@ -155,14 +155,18 @@ class ForwardRecord:
 
     @contextmanager
     def capturing(self, head: Head) -> Iterator[None]:
-        """Keep what the modules return that a detector's boxes are read from."""
+        """Keep what the modules return that a detector's boxes are read from, of all boxes above the lowest score."""
+        if head.detector is None:
+            yield
+            return
         handles = []
-        for path in head.detector.captures if head.detector else ():
+        for path in head.detector.captures:
             with suppress(AttributeError):  # the network has none
                 module = self.network.get_submodule(path)
                 handles.append(module.register_forward_hook(partial(self._capture, path)))
         try:
-            yield
+            with _lowest_score(self.network, head.detector.thresholds, head.confidence):
+                yield
         finally:
             for handle in handles:
                 handle.remove()
@@ -202,3 +206,21 @@ def _may_be_head(feature_map: FeatureMap) -> bool:
     shape = feature_map.shape
     vector = len(shape) == 2 or (len(shape) == 4 and shape[2:] == (1, 1))
     return vector and isinstance(feature_map.layer.module, nn.Linear | nn.Conv2d)
+
+
+@contextmanager
+def _lowest_score(network: nn.Module, paths: Sequence[str], score: float | None) -> Iterator[None]:
+    """Let a detector return the boxes above a score, None: its own, within the block."""
+    own: list[tuple[nn.Module, str, object]] = []
+    for path in paths if score is not None else ():
+        owner, _, name = path.rpartition(".")
+        with suppress(AttributeError):  # the network has none
+            module = network.get_submodule(owner)
+            own.append((module, name, getattr(module, name)))
+    try:
+        for module, name, _ in own:
+            setattr(module, name, score)
+        yield
+    finally:
+        for module, name, value in own:
+            setattr(module, name, value)

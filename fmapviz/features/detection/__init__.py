@@ -28,6 +28,7 @@ CONTRIBUTION = Contribution(
             help="The detectors of torchvision: Faster, Mask and Keypoint R-CNN, RetinaNet, FCOS, SSD.",
             classes=r"torchvision\.models\.detection\.(faster_rcnn\.FasterRCNN|retinanet\.RetinaNet|fcos\.FCOS|ssd\.SSD)",
             captures=("transform", "rpn", "roi_heads.box_predictor", "head", "anchor_generator"),
+            thresholds=("score_thresh", "roi_heads.score_thresh"),
             feeds="fmapviz.features.detection.torchvision:feeds",
             read="fmapviz.features.detection.torchvision:read",
         ),

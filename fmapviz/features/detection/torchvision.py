@@ -31,6 +31,7 @@ def read(record: ForwardRecord, least: float | None) -> list[Boxes]:
     network, output = record.network, cast("list[dict[str, Tensor]]", record.output)
     part: Any = network.roi_heads if isinstance(network, FasterRCNN) else network
     first = 1 if isinstance(network, FasterRCNN | SSD) else 0  # behind the background
+    lowest = float(part.score_thresh) if least is None else least
     found = []
     height, width = record.pixels.shape[-2:]
     for image, (each, (logits, scores)) in enumerate(zip(output, _candidates(network, record.captured), strict=True)):
@@ -38,9 +39,7 @@ def read(record: ForwardRecord, least: float | None) -> list[Boxes]:
         rows = sources(boxes, scores, _decoder(network, record.captured, image, (height, width)))
         values = logits_at(logits, rows, boxes.labels)
         highest = nn.functional.pad(known.amax(0), (first, 0)) if known.numel() else None
-        found.append(
-            replace(boxes, values=values, logits=True, least=float(part.score_thresh), highest=highest).above(least)
-        )
+        found.append(replace(boxes, values=values, logits=True, least=lowest, highest=highest))
     return found
 
 

@@ -7,6 +7,8 @@ import pytest
 import torch
 from cases import thorough
 from extras import needs
+from planted import SMALL
+from tiny_models import as_model
 from yolo import saved
 
 from fmapviz.models.load import load_model
@@ -58,6 +60,33 @@ def test_boxes_of_torchvision_are_its_own_with_the_logit_of_each(name):
     assert torch.allclose(probability_of(name, boxes, record.captured), boxes.scores, atol=1e-6)
     assert boxes.best >= boxes.scores.max() - 1e-6
     assert boxes.least == 0
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_a_confidence_replaces_the_threshold_of_torchvision_for_a_pass(name):
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        network = SMALL[name]().eval()
+    model, batch, part = as_model(network), photo(96), getattr(network, "roi_heads", network)
+    lower = part.score_thresh = 0.0
+    with torch.no_grad():
+        (own,) = network(list(batch))
+    part.score_thresh = higher = float(own["scores"].max()) + 1e-3
+    for confidence, kept in ((None, 0), (lower, len(own["scores"])), (float(own["scores"].median()), None)):
+        with (
+            pytest.raises(ValueError, match="stopped"),
+            ForwardRecord(network, batch).capturing(Head.of(model, None, confidence=confidence)),
+        ):
+            raise ValueError("stopped")
+        (boxes,) = run(model, batch, confidence)[0].boxes
+        assert part.score_thresh == higher
+        least = higher if confidence is None else confidence
+        assert len(boxes.scores) == int((own["scores"] > least).sum())
+        assert kept in {len(boxes.scores), None}
+        assert boxes.least == least
+    assert len(own["scores"]) > 3
+    shown = float(run(model, batch)[0].boxes[0].why_none().partition("confidence=")[2].split()[0])
+    assert len(run(model, batch, shown)[0].boxes[0].scores) > 0
 
 
 def probability_of(name, boxes, captured):
