@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from torch import nn
 
 from fmapviz.errors import FmapvizError
 from fmapviz.features.trust.cells import Cells, order_of, rank_correlation
 from fmapviz.features.trust.curves import CHANCE, passes, trace
 from fmapviz.features.trust.judged_maps import MapMaker
 from fmapviz.features.trust.judgement import JudgedMethod, Judgement, Randomised, Sign
-from fmapviz.features.trust.randomised import randomised
+from fmapviz.features.trust.randomised import randomised, replaced
 from fmapviz.observe.blur import blurred
-from fmapviz.observe.gradients import BackwardError
+from fmapviz.observe.gradients import BackwardError, edge_of, gradients_at
 from fmapviz.observe.image_seed import ImageSeed
 from fmapviz.observe.located import AbsentError
 from fmapviz.observe.reshape import picture_size
@@ -24,10 +25,9 @@ from fmapviz.run.changed_passes import REPEATS, ChangedPasses
 from fmapviz.run.forward_pass import ForwardError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
-    from torch import nn
 
     from fmapviz.core.layout import Layout
     from fmapviz.data import Model
@@ -161,9 +161,15 @@ class Judge:
         return image.followed.target.measure_of(found)
 
     def _last_layer(self, image: _Judged, spread: float) -> str | None:
-        """Return the last module in the order of execution whose own weights the score depends on; None if none does."""
+        """Return the last module in the order of execution whose own weights the score depends on; None if none does.
+
+        Of a box only those that its score is computed from, if any: others place the box, and may run later.
+        """
         before, _ = image.passes.score(image.followed.image)
-        for name in reversed(self._executed(image)):
+        names = self._executed(image)
+        if image.followed.target.is_box:
+            names = self._scoring(image, names) or names
+        for name in reversed(names):
             with randomised(self._network, image.seed.numbers(_LAST), only=(name,)):
                 try:
                     after, _ = image.passes.score(image.followed.image)
@@ -180,6 +186,20 @@ class Judge:
             self.changed.run(image.followed.image, image.passes.layout)
         return [*order]
 
+    def _scoring(self, image: _Judged, names: Sequence[str]) -> list[str]:
+        """Return the modules that the target's score has a gradient at; empty if it has none."""
+
+        def leaf(parameter: nn.Parameter) -> nn.Parameter:
+            return nn.Parameter(parameter.detach())
+
+        with replaced(self._network, leaf), suppress(ForwardError, BackwardError):
+            found, _ = self.changed.run(image.followed.image, image.passes.layout, graph=True)
+            owned = [(name, each) for name in names for each in self._network.get_submodule(name).parameters(recurse=False)]
+            gradients = gradients_at(image.followed.target.scores_in(found), [edge_of(each) for _, each in owned])
+            reached = {name for (name, _), each in zip(owned, gradients, strict=True) if each is not None and each.any()}
+            return [name for name in names if name in reached]
+        return []
+
     def _randomise(
         self,
         image: _Judged,
@@ -195,18 +215,25 @@ class Judge:
                 others, missing = self.maps.maps(image.followed, image.observations, image.layers)
             except (ForwardError, BackwardError, FmapvizError) as error:
                 others, missing = [], {"": str(error)}
+            absent = "" if others else self._absence(image, missing)
         known = {each.key: image.cells.means(each.values) for each in others}
-        is_box = image.followed.target.is_box and not known
-        absent = "it finds no such box" if is_box else next(iter(missing.values()), "it has no such map")
         found = []
         for each, own in zip(maps, means, strict=True):
             if each.key not in known:
-                found.append(Randomised(why=absent))
+                found.append(Randomised(why=absent or next(iter(missing.values()), "it has no such map")))
                 continue
             correlation = rank_correlation(own, known[each.key])
             flat = np.isnan(correlation) and np.ptp(own) > 0
             found.append(Randomised(correlation, "its map is empty" if flat else ""))
         return found
+
+    def _absence(self, image: _Judged, missing: Mapping[str, str]) -> str:
+        """Return why there is no map at all."""
+        with suppress(AbsentError, ForwardError):
+            _, is_there = image.passes.score(image.followed.image)
+            if not is_there:
+                return "it finds no such box"
+        return next(iter(missing.values()), "")
 
 
 @contextmanager

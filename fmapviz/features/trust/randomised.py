@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Callable, Collection, Iterator
 
     import numpy as np
 
@@ -37,8 +37,17 @@ def randomised(network: nn.Module, numbers: np.random.Generator, *, only: Collec
         >>> drawn == before, network(image).item() == before
         (False, True)
     """
-    replaced: list[tuple[nn.Module, str, nn.Parameter]] = []
-    drawn: dict[int, nn.Parameter] = {}
+    with replaced(network, lambda parameter: _draw(parameter, numbers), only=only):
+        yield
+
+
+@contextmanager
+def replaced(
+    network: nn.Module, make: Callable[[nn.Parameter], nn.Parameter], *, only: Collection[str] = ()
+) -> Iterator[None]:
+    """Replace the parameters of floating point within the block, each by what `make` returns for it; see `randomised`."""
+    old: list[tuple[nn.Module, str, nn.Parameter]] = []
+    new: dict[int, nn.Parameter] = {}
     try:
         for name, module in network.named_modules():
             if only and name not in only:
@@ -46,13 +55,13 @@ def randomised(network: nn.Module, numbers: np.random.Generator, *, only: Collec
             for key, parameter in list(module._parameters.items()):
                 if parameter is None or not parameter.is_floating_point():
                     continue
-                if id(parameter) not in drawn:
-                    drawn[id(parameter)] = _draw(parameter, numbers)
-                replaced.append((module, key, parameter))
-                setattr(module, key, drawn[id(parameter)])
+                if id(parameter) not in new:
+                    new[id(parameter)] = make(parameter)
+                old.append((module, key, parameter))
+                setattr(module, key, new[id(parameter)])
         yield
     finally:
-        for module, key, parameter in reversed(replaced):
+        for module, key, parameter in reversed(old):
             setattr(module, key, parameter)
 
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 from cases import thorough
 from PIL import Image
+from planted import SMALL, scene
 from spot_detector import SpotDetector
 from torch import nn
 
@@ -206,6 +207,35 @@ def test_a_planted_object_is_removed_first_of_its_box_and_of_its_pixels(network,
     assert (8 <= row < 16, 16 <= column < 24) == (True, True)
     assert found.deletion[0, :5].min() < found.deletion[0, 0] - 0.05
     assert found.insertion[0, 5] > found.insertion[0, 0] + 0.05
+
+
+SCORING = {  # the layer that the score of a box comes from; those of its corners run later
+    "ssdlite": "head.classification_head.module_list.0.1",
+    "faster_rcnn": "roi_heads.box_predictor.cls_score",
+    "retinanet": "head.classification_head.cls_logits",
+}
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", SCORING)
+def test_boxes_are_followed_below_the_threshold_under_random_weights(name):
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        network = SMALL[name]().eval()
+        for module in network.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight)
+    image, part = scene(np.random.default_rng(0), (33, 41))[0], getattr(network, "roi_heads", network)
+    part.score_thresh = 0.0
+    (own,) = network([image])
+    highest = float(own["scores"].detach().max())
+    found = []
+    for part.score_thresh in (0.0, highest - 1e-3):
+        found.append(fmapviz.trust(network, image[None], target="box1", methods=["gradcam"]))
+    low, high = found
+    assert (low.last_layer, high.last_layer) == (SCORING[name],) * 2
+    assert np.array_equal([low.last_random, low.all_random], [high.last_random, high.all_random], equal_nan=True)
+    assert np.isfinite(low.last_random).all()
 
 
 # --- the ranking
