@@ -256,6 +256,7 @@ class Detector(NamedMember):
 
     Attributes:
         classes: A regular expression of the names of their classes, `module.Class`.
+        others: Likewise, of classes derived from these that return no boxes; empty: there are none.
         captures: Paths of modules whose outputs `read` needs, of those that the network has.
         thresholds: Paths of the attributes, of those that the network has, that hold the lowest score of a box that it
             returns. A pass with another lowest score sets them meanwhile.
@@ -267,6 +268,7 @@ class Detector(NamedMember):
     """
 
     classes: str
+    others: str = ""
     captures: tuple[str, ...] = ()
     thresholds: tuple[str, ...] = ()
     feeds: str = ""

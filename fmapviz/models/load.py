@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 # Suffixes of files that users pass in place of a model.
 _WEIGHTS = {".pth", ".pt", ".ckpt", ".bin", ".safetensors", ".tar"}
 _FOREIGN = {".onnx": "an ONNX", ".h5": "a Keras", ".keras": "a Keras", ".tflite": "a TensorFlow Lite", ".pb": "a TensorFlow"}
+_FOREIGN |= {".torchscript": "a TorchScript", ".engine": "a TensorRT", ".mlmodel": "a Core ML", ".mnn": "an MNN"}
 
 
 @explain_arguments
@@ -182,6 +183,12 @@ def _no_network(path: str) -> RequestError:
         if not begin or (begin == b"PK\3\4" and not zipfile.is_zipfile(path)):
             what = "damaged or incomplete" if begin else "it is empty"
             return WeightsError(f"cannot read {quote(path)}: {what}", hint="download or save it again")
+        if re.match(rb"\s*<", begin):
+            hint = "use the link to the file itself, not to a page about it"
+            return WeightsError(f"cannot read {quote(path)}: it is a web page", hint=hint)
+        if begin == b"vers":  # no format of weights begins so
+            hint = "`git lfs pull` in its repository downloads it"
+            return WeightsError(f"cannot read {quote(path)}: it is a Git LFS pointer", hint=hint)
     if not os.path.lexists(path):
         return RequestError(f"no such file: {quote(path)}", hint=suggest_file(path))
     return RequestError(
@@ -198,7 +205,7 @@ def _no_model(spec: str) -> RequestError:
     if suffix in _FOREIGN:
         return RequestError(
             f"not a PyTorch model, but {_FOREIGN[suffix]} file: {quote(spec)}",
-            hint="name the PyTorch model that it was exported from, such as my_net.py:build",
+            hint="name the PyTorch model that it was exported from, such as best.pt or my_net.py:build",
         )
     if hub := re.fullmatch(r"(?:hf[-_]hub:)?((\w[\w.-]*)/(\w[\w.-]*))", spec):
         full, source, model = hub.groups()

@@ -28,7 +28,13 @@ _HEADS = (  # of torchvision's detectors
 def find_detector(network: nn.Module) -> Detector | None:
     """Return the family of detectors that a network's class, or a base class of it, is of; None if it is of none."""
     names = [f"{kind.__module__}.{kind.__qualname__}" for kind in type(network).__mro__]
-    return next((each for each in registry.detectors() if any(re.fullmatch(each.classes, name) for name in names)), None)
+    return next(
+        (each for each in registry.detectors() if _is_any(each.classes, names) and not _is_any(each.others, names)), None
+    )
+
+
+def _is_any(pattern: str, names: Iterable[str]) -> bool:
+    return any(re.fullmatch(pattern, name) for name in names)
 
 
 def feeds_of(network: nn.Module) -> tuple[str, ...]:

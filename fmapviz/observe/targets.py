@@ -87,6 +87,7 @@ _BOX = re.compile(r"box(\d{1,4})", re.IGNORECASE)
 _NUMBER = r"\s*[-+]?\d{1,6}(?:\.\d{0,6})?\s*"
 _PLACED_BOX = re.compile(rf"box:({_NUMBER},{_NUMBER},{_NUMBER},{_NUMBER})(?=,|$)", re.IGNORECASE)
 _PIXEL = re.compile(r"([^,]*)@(\s*\d{1,6}\s*,\s*\d{1,6}\s*)(?=,|$)")
+_PLACED_CLASS = re.compile(r"(.*)@(\s*\d{1,6}\s*,\s*\d{1,6}\s*)", re.DOTALL)  # its name may have commas
 # What begins like a place, in place of one, with as many numbers: in messages.
 _ILL_PLACED = re.compile(r"box:[^,]*(?:,[^,@:]*){0,3}|[^,]*@[^,]*(?:,[^,@:]*)?", re.IGNORECASE)
 _ILL_RANKED = re.compile(r"box[-+.\d\s]*", re.IGNORECASE)
@@ -120,8 +121,7 @@ def parse(texts: Sequence[str], classes: Sequence[str], *, outputs: int | None =
     """
     choices: dict[object, TargetChoice] = {}
     for text in texts:
-        is_name = "," in text and _called(text, classes)
-        for part in [text] if is_name else _parts(text, classes):
+        for part in [text.strip()] if _has_commas(text, classes) else _parts(text, classes):
             for each in _read_one(part, classes, outputs):
                 choices.setdefault(each.key, each)
     if not choices:
@@ -138,7 +138,7 @@ def canonical(texts: Sequence[str], classes: Sequence[str]) -> tuple[str, ...]:
     """
     return tuple(
         _spelled(text, classes)
-        if "," in text and _called(text, classes)
+        if _has_commas(text, classes)
         else ",".join(_spelled(part, classes) for part in _parts(text, classes))
         for text in texts
     )
@@ -149,6 +149,14 @@ def no_output(index: int, outputs: int) -> RequestError:
     plural = "" if outputs == 1 else "s"
     last = f"from 0 to {outputs - 1}" if outputs > 1 else "0"
     return RequestError(f"no class {index}: the network has {outputs} output{plural}", hint=f"{last}, or top1")
+
+
+def _has_commas(text: str, classes: Sequence[str]) -> bool:
+    """Return True for a class in whose name commas are, alone, before `*` or before `@X,Y`."""
+    text = text.strip()
+    placed = _PLACED_CLASS.fullmatch(text)
+    names = {text, text.removesuffix("*").strip(), placed[1].strip() if placed else text}
+    return any("," in name and _called(name, classes) for name in names)
 
 
 def _parts(text: str, classes: Sequence[str]) -> list[str]:
@@ -201,7 +209,8 @@ def _read_placed(text: str, classes: Sequence[str], outputs: int | None) -> Targ
         if left >= right or top >= bottom:
             raise RequestError(f"an empty box: {quote(text)}", hint=f"LEFT below RIGHT and TOP below BOTTOM: {_FORM_OF_BOX}")
         return TargetChoice(f"box:{_shown(place)}", None, None, place=place)
-    if match := _PIXEL.fullmatch(text):
+    match = _PLACED_CLASS.fullmatch(text)
+    if match and (not match[1].count(",") or _called(match[1].strip(), classes)):
         place, name = _numbers(match[2]), match[1].strip()
         if not name:
             return TargetChoice(f"@{_shown(place)}", None, None, place=place)

@@ -77,6 +77,7 @@ class TestAnswersWithoutTorch:
         (["--hlep"], "no such option: '--hlep'", "did you mean --help?"),
         (["alexnet", "x.png", "--no-lables"], "no such option: '--no-lables'", "--no-labels"),
         (["verify", "runs", "--verison"], "no such option", "did you mean `fmapviz --version`, without a command?"),
+        (["runs/best.torchscript", "x.png"], "not a PyTorch model, but a TorchScript file", "best.pt"),
         (["model.onnx", "x.png"], "not a PyTorch model, but an ONNX file: 'model.onnx'", "it was exported from"),
         (["layers", "plain.pth"], "no such file: 'plain.pth'", "no similar name in"),
         (

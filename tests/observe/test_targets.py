@@ -15,7 +15,7 @@ from torchvision.models.detection.backbone_utils import resnet_fpn_backbone
 from fmapviz.errors import RequestError
 from fmapviz.observe.class_scores import class_scores
 from fmapviz.observe.target_scores import indices_of, scores_at
-from fmapviz.observe.targets import TargetChoice, parse
+from fmapviz.observe.targets import TargetChoice, canonical, parse
 
 CLASSES = (
     "circle",
@@ -73,6 +73,17 @@ def test_a_name_is_matched_exactly_first():
 def test_a_name_may_have_commas():
     assert labels(["tench, Tinca tinca"]) == [("tench, Tinca tinca", None, 3)]
     assert labels(["Tench, tinca TINCA", "top1"]) == [("tench, Tinca tinca", None, 3), ("top1", 1, None)]
+
+
+@pytest.mark.parametrize(
+    ("form", "every", "place"), [("{}*", True, ()), ("{}@3,4", False, (3.0, 4.0)), ("{} @3, 4", False, (3, 4))]
+)
+@pytest.mark.parametrize("name", ["tench, Tinca tinca", "a,b,,c", "b, c: d"])
+def test_a_name_with_commas_may_have_all_its_boxes_and_a_place(name, form, every, place):
+    classes = ["other", name]
+    (found,) = parse([form.format(name)], classes)
+    assert (found.index, found.every, found.place) == (1, every, place)
+    assert parse(canonical([form.format(name)], classes), classes) == (found,)
 
 
 def test_repeated_targets_are_dropped():

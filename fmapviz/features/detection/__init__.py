@@ -20,6 +20,7 @@ CONTRIBUTION = Contribution(
             name="yolo",
             help="Networks of ultralytics: YOLO and RT-DETR.",
             classes=r"ultralytics\.nn\.tasks\.(Detection|Segmentation|Pose|OBB|RTDETRDetection)Model",
+            others=r"ultralytics\.nn\.tasks\.DepthModel",
             feeds="fmapviz.features.detection.yolo:feeds",
             read="fmapviz.features.detection.yolo:read",
         ),

@@ -324,7 +324,7 @@ def _build(file: Path, arguments: dict[str, Any]) -> nn.Module:
     # Any: literals.
     try:
         with unpatched():
-            facade = ultralytics.RTDETR if file.name.startswith("rtdetr") else ultralytics.YOLO
+            facade = ultralytics.RTDETR if "rtdetr" in file.name else ultralytics.YOLO
             network: nn.Module = facade(str(file)).model
             built: Any = type(network)
             module: nn.Module = built(network.yaml, verbose=False, **arguments) if arguments else network

@@ -11,7 +11,7 @@ from fmapviz.errors import WeightsError, first_few, quote
 from fmapviz.models.weights.errors import no_state
 from fmapviz.models.weights.read import read_content
 from fmapviz.models.weights.stand_ins import Inert
-from fmapviz.models.weights.state_dict import ordered_names
+from fmapviz.models.weights.state_dict import is_state, ordered_names
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 # What the trainer saves beside tensors, under its names since the first release.
 _SAVED = re.compile(
     r"""torch\.nn\.modules\..+ | torchvision\.transforms\..+
-    | ultralytics\.nn\.(tasks|distill_model|modules)\b.+ | ultralytics\.utils\.(loss|tal)\..+
+    | ultralytics\.nn\.(tasks|distill_model|modules)\b.+ | ultralytics\.(yolo\.)?utils\.(loss|tal)\..+
     | ultralytics\.(yolo\.)?utils\.IterableSimpleNamespace
     | numpy\.dtype | numpy\.dtypes\.\w+ | numpy\._?core\.multiarray\.scalar
     | pathlib\.(_local\.)?\w+Path | builtins\.getattr""",
@@ -28,6 +28,10 @@ _SAVED = re.compile(
 _LONGEST = 16384  # pixels, as of `InputOptions.size`
 _NETWORKS = "ultralytics.nn.tasks."
 _REPOSITORY = "models.yolo."  # of YOLOv5, whose files name its own modules
+_DERIVED = {  # repositories made from it, by modules of theirs
+    "YOLOv7": {"models.yolo.IDetect", "models.yolo.IAuxDetect", "models.common.SPPCSPC"},
+    "YOLOv9": {"models.yolo.DDetect", "models.yolo.DualDDetect", "models.common.RepNCSPELAN4"},
+}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,11 +63,22 @@ def read_network(path: Path) -> SavedNetwork:
     content, _, names = read_content(path, single=True)
     saved = content if isinstance(content, dict) else {}
     network = next((each for each in (saved.get("ema"), saved.get("model"), content) if isinstance(each, Inert)), None)
+    if network is not None and (own := next((own for own, parts in _DERIVED.items() if not parts.isdisjoint(names)), "")):
+        raise WeightsError(
+            f"{quote(path)} is of {own}'s repository, whose code ({network.spelling}) is not part of ultralytics",
+            hint=f"git clone https://github.com/WongKinYiu/{own.lower()}, and in that folder name its network, such as "
+            f"\"models.yolo:{network.spelling.rpartition('.')[2]}(cfg='FILE.yaml')\", with weights={quote(path)}",
+        )
     if network is not None and network.spelling.startswith(_REPOSITORY):
         raise WeightsError(
             f"{quote(path)} is of YOLOv5's own repository, whose code ({network.spelling}) is not part of ultralytics",
             hint="git clone https://github.com/ultralytics/yolov5, and in that folder, for a network of size s, MODEL is "
             f"\"models.yolo:DetectionModel(cfg='models/yolov5s.yaml')\" with weights={quote(path)}",
+        )
+    if network is None and any(map(is_state, (content, *map(saved.get, ("model", "ema", "state_dict"))))):
+        raise WeightsError(
+            f"{quote(path)} has tensors, but no network",
+            hint=f"name its architecture, such as ultralytics:yolo11n.yaml, and pass weights={quote(path)}",
         )
     if network is None or not network.spelling.startswith(_NETWORKS):
         raise (

@@ -23,6 +23,7 @@ from fmapviz.config import InputOptions
 from fmapviz.errors import RequestError, WeightsError, quote
 from fmapviz.models.load import load_model, model_names, outline_model
 from fmapviz.models.recognise import recognise
+from fmapviz.observe.detectors import find_detector
 from fmapviz.run.batch import load_image, make_batch
 
 source = pytest.importorskip("fmapviz.models.sources.ultralytics")
@@ -274,6 +275,40 @@ def test_a_file_of_the_repository_of_yolov5_says_what_to_install(tmp_path, monke
     with pytest.raises(WeightsError, match="YOLOv5's own repository") as caught:
         load_model(str(tmp_path / "yolov5s.pt"))
     assert "git clone" in caught.value.hint
+
+
+@pytest.mark.parametrize(("part", "name"), [("IDetect", "yolov7"), ("DualDDetect", "yolov9")])
+def test_a_file_of_a_repository_made_from_yolov5_names_that_one(part, name, tmp_path, monkeypatch):
+    home = types.ModuleType("models.yolo")
+    home.Model, own = (type(each, (torch.nn.Module,), {"__module__": "models.yolo"}) for each in ("Model", part))
+    setattr(home, part, own)
+    monkeypatch.setitem(sys.modules, "models", types.ModuleType("models"))
+    monkeypatch.setitem(sys.modules, "models.yolo", home)
+    network = home.Model()
+    network.head = own()
+    torch.save({"model": network}, tmp_path / "best.pt")
+    with pytest.raises(WeightsError, match="repository") as caught:
+        load_model(str(tmp_path / "best.pt"))
+    assert f"/{name}," in caught.value.hint
+
+
+@pytest.mark.parametrize("nest", [lambda state: state, lambda state: {"model": state}])
+def test_a_state_dict_in_place_of_a_network_is_named_so(nest, tmp_path):
+    torch.save(nest(torch.nn.Conv2d(3, 2, 1).state_dict()), tmp_path / "weights.pt")
+    with pytest.raises(WeightsError, match="has tensors, but no network") as caught:
+        load_model(f"ultralytics:{tmp_path / 'weights.pt'}")
+    assert "weights=" in caught.value.hint
+
+
+def test_a_network_of_depths_is_no_detector():
+    model = load_model("ultralytics:yolo26n-depth.yaml", weights="random")
+    assert find_detector(model.module) is None
+    assert fmapviz.cam(model, torch.rand(1, 3, 64, 64), target=0, scores="value").map.shape == (1, 64, 64)
+
+
+@pytest.mark.thorough
+def test_a_detection_transformer_is_built_whatever_its_name_begins_with():
+    assert type(outline_model("ultralytics:yolov8n-rtdetr.yaml").module).__name__ == "RTDETRDetectionModel"
 
 
 @pytest.mark.parametrize("share", [0.5, *thorough(0, 0.01, 0.999)])
