@@ -57,14 +57,14 @@ def _baseline(image: Tensor, changes: Changes, preparation: Preparation) -> Tens
 
 
 def _given(values: Tensor, image: Tensor) -> Tensor:
-    """Return given values in the shape of an image."""
-    try:
-        return values.detach().to(image).expand_as(image)
-    except RuntimeError as error:
-        one = tuple(image.shape[1:])
+    """Return given values in the shape of an image: one value, or all axes, each whole or of length 1."""
+    one = tuple(image.shape[1:])
+    own = values.shape[1:] if values.ndim == image.ndim and len(values) == 1 else values.shape
+    if values.numel() != 1 and (len(own) != len(one) or any(a not in {1, b} for a, b in zip(own, one, strict=True))):
         message = f"the baseline has the shape {tuple(values.shape)}, and the image {one}"
         hint = f"values of this shape, prepared as the image, or ({one[0]}, 1, 1) for a colour"
-        raise RequestError(message, hint=hint) from error
+        raise RequestError(message, hint=hint)
+    return values.detach().to(image).expand_as(image)
 
 
 def _levels(image: Tensor, preparation: Preparation) -> tuple[Tensor, Tensor] | None:

@@ -369,7 +369,7 @@ def test_a_given_baseline_replaces_pixels():
     torch.testing.assert_close(fmapviz.cam(network, image, **whole).raw, expected.expand(1, 24, 24), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("shape", [(3, 5, 5), (4, 1, 1), (24, 24, 3), (2, 3, 24, 24), (0, 24, 24)])
+@pytest.mark.parametrize("shape", [(3, 5, 5), (4, 1, 1), (24, 24, 3), (2, 3, 24, 24), (0, 24, 24), (24,), (24, 24)])
 @pytest.mark.parametrize("method", ["occlusion", *thorough("rise", "integrated-gradients")])
 def test_a_baseline_of_another_shape_is_refused(method, shape):
     with pytest.raises(RequestError, match=re.escape(f"the baseline has the shape {shape}, and the image (3, 24, 24)")):
