@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 import torch
 from torch import nn
@@ -108,6 +109,7 @@ class ForwardRecord:
         captured: What the modules returned that a detector's boxes are read from, by their paths.
         places: Where the maps of layers lie in the input; None if nothing is drawn over it.
         files: The file of each image, for targets that are given by a place; see `Located`.
+        begun: The tensors at which the graph began within the network.
         known: Gradients computed while choosing layers: by the identity of the point, and the class of each image.
     """
 
@@ -129,6 +131,7 @@ class ForwardRecord:
     captured: dict[str, Any] = field(default_factory=dict)  # Any: whatever a module returns
     places: Places | None = None
     files: Sequence[InFile | None] = ()
+    begun: list[ref[Tensor]] = field(default_factory=list)
     known: dict[tuple[object, tuple[Index | None, ...]], Tensor] = field(default_factory=dict)
 
     @property
@@ -143,6 +146,8 @@ class ForwardRecord:
             # A graph that begins here would lack what other layers have computed from it before.
             begun = not feature_map.passed_on and begin_graph_in_place(values)
             self.disconnected = self.disconnected or (self.late and not begun)
+            if begun:
+                self.begun.append(ref(values if values._base is None else values._base))
         return GraphPoint.of(feature_map, copied=copied)
 
     def keep(self, feature_map: FeatureMap) -> None:
@@ -152,6 +157,13 @@ class ForwardRecord:
             self.kept.append(self.point(feature_map, copied=self.names is not None))
         if self.heads and _may_be_head(feature_map):
             self.vectors.append(replace(feature_map, values=feature_map.values.detach().clone()))
+
+    def release(self) -> None:
+        """Take the tensors at which the graph began out of it: the network may keep one, such as positions."""
+        for each in self.begun:
+            if (values := each()) is not None:
+                with suppress(RuntimeError):  # one of several views of an operation
+                    values.detach_()
 
     @contextmanager
     def capturing(self, head: Head) -> Iterator[None]:

@@ -107,27 +107,35 @@ class ClassGradients:
             start, given = (batch, batch) if late else begin_graph(batch)
             record = ForwardRecord(self.model.module, start, late=late, names=names, heads=heads)
             results = BatchResults(record.images)
-            yield record, given, results
-            if record.disconnected:
-                reader.early = True
-                continue
-            current = ClassPass(record, results)
             try:
-                self._score(current)
-            except OtherEndingError:
-                continue
-            chosen = [each.choose(current) for each in self.observers]
-            if not all(chosen):
-                continue
-            try:
-                self._draw(current)
-            except BackwardError:
-                if not late:
-                    raise
-                reader.early = True  # a late graph may begin within `torch.utils.checkpoint`, for example
-                continue
-            return
+                yield record, given, results
+                if self._is_final(record, results):
+                    return
+            finally:
+                record.release()
         raise AssertionError("the same reason twice")
+
+    def _is_final(self, record: ForwardRecord, results: BatchResults) -> bool:
+        """Draw the results of a pass; return False if it has to be repeated."""
+        if record.disconnected:
+            self.reader.early = True
+            return False
+        current = ClassPass(record, results)
+        try:
+            self._score(current)
+        except OtherEndingError:
+            return False
+        chosen = [each.choose(current) for each in self.observers]
+        if not all(chosen):
+            return False
+        try:
+            self._draw(current)
+        except BackwardError:
+            if not record.late:
+                raise
+            self.reader.early = True  # a late graph may begin within `torch.utils.checkpoint`, for example
+            return False
+        return True
 
     def _score(self, current: ClassPass) -> None:
         """Find the class scores, if views need them, and the requested classes."""

@@ -294,3 +294,29 @@ def test_a_gradient_at_one_of_several_outputs_counts_the_others_that_were_comput
     score = network.head(torch.cat([each.mean((2, 3)) for each in maps.values()], 1))[:, 1].sum()
     (gradient,) = torch.autograd.grad(score, maps[key])
     torch.testing.assert_close(found.raw, (maps[key] * gradient).sum(1).detach())
+
+
+class _Positions(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.cached, self.viewed = torch.ones(1, 4, 10, 10), torch.ones(4, 10, 10)
+
+    def forward(self):
+        return self.cached, self.viewed[None]
+
+
+class _WithPositions(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.positions, self.first, self.head = _Positions(), nn.Conv2d(3, 4, 3), nn.Linear(4, 3)
+
+    def forward(self, batch):
+        return self.head((self.first(batch) * sum(self.positions())).mean((2, 3)))
+
+
+@pytest.mark.parametrize("layer", ["auto", "first"])
+def test_a_tensor_that_the_network_keeps_is_in_no_graph_afterwards(layer):
+    network = _WithPositions().eval()
+    fmapviz.cam(network, torch.rand(2, 3, 12, 12), target=1, layer=layer)
+    assert not network.positions.cached.requires_grad
+    assert not network.positions.viewed.requires_grad
