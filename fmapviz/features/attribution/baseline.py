@@ -62,8 +62,8 @@ def _given(values: Tensor, image: Tensor) -> Tensor:
     own = values.shape[1:] if values.ndim == image.ndim and len(values) == 1 else values.shape
     if values.numel() != 1 and (len(own) != len(one) or any(a not in {1, b} for a, b in zip(own, one, strict=True))):
         message = f"the baseline has the shape {tuple(values.shape)}, and the image {one}"
-        hint = f"values of this shape, prepared as the image, or ({one[0]}, 1, 1) for a colour"
-        raise RequestError(message, hint=hint)
+        colour = f", or ({one[0]}, 1, 1) for a colour" if len(one) == 3 else ""
+        raise RequestError(message, hint=f"values of this shape, prepared as the image{colour}")
     return values.detach().to(image).expand_as(image)
 
 
