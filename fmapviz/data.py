@@ -387,6 +387,16 @@ class Target:
         return self.name or f"{'output' if self.kind == 'value' else 'class'} {self.index}"
 
     @property
+    def full_title(self) -> str:
+        """The title, with the user's own form of the target unless it says the same: boxes may be of one class.
+
+        Example:
+            >>> Target("box2", 3, "star", 2.5).full_title, Target("star", 3, "star", 2.5).full_title
+            ('star, box2', 'star')
+        """
+        return f"{self.title}{self._rank}"
+
+    @property
     def numbers(self) -> str:
         """Score, logit and probability, in words."""
         pixels = self.share is not None
@@ -410,7 +420,7 @@ class Target:
             >>> Target("top1", 3, "star", 2.5, logit=2.5, probability=0.987).caption
             'star, top1: 98.7 %, logit 2.5'
         """
-        return f"{self.title}{self._rank}: {self.short}"
+        return f"{self.full_title}: {self.short}"
 
     @property
     def short(self) -> str:

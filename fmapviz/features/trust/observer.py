@@ -175,13 +175,13 @@ class EffectObserver(PassObserver):
                 continue
             found = self._effects(current, switch, image, index, channels=maps.shape[1])
             if reason := _why_none(found, switch.off):
-                results.notices[image].append(f"{VIEW} of {point.name} for {target.title}: {reason}")
+                results.notices[image].append(f"{VIEW} of {point.name} for {target.full_title}: {reason}")
                 drawn[image], why = None, reason
             else:
                 contents[image] = draw_ordered(
                     found, maps[image : image + 1], self._style, off=_named(self._plan.changes), vector=is_vector
                 )
-                results.notices[image] += _notices(found, f"{VIEW} of {point.name} for {target.title}")
+                results.notices[image] += _notices(found, f"{VIEW} of {point.name} for {target.full_title}")
         if not contents:
             if why:
                 raise NotAMapError(why)

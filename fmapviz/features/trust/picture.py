@@ -168,7 +168,7 @@ def draw_effects(drawn: EffectsDrawn, layer: LayerResult) -> NDArray[np.uint8]:
 
 
 def _heading(drawn: EffectsDrawn, layer: LayerResult) -> Iterator[tuple[str, Typeface]]:
-    of = f": what each channel does for {layer.target.title}" if layer.target else ""
+    of = f": what each channel does for {layer.target.full_title}" if layer.target else ""
     yield f"{layer.layer}  {layer.type}{of}", _STRONG
     score = number(drawn.found.score)
     yield f"unchanged score {score}; a bar is the score with the channel {_switched(drawn.off)}, minus {score}", _TEXT

@@ -143,7 +143,7 @@ class TrustObserver(PassObserver):
             try:
                 contents[image] = self._draw(current, image, index, label=choice.label)
             except AbsentError as reason:
-                results.notices[image].append(f"no {VIEW} for {target.title}: {reason}")
+                results.notices[image].append(f"no {VIEW} for {target.full_title}: {reason}")
                 why, drawn[image] = str(reason), None
         if not contents:
             results.undrawn[VIEW] = why or results.undrawn.get(VIEW, "no image has the class")

@@ -121,7 +121,7 @@ def draw_trust(drawn: TrustDrawn, layer: LayerResult, seen: NDArray[np.uint8], s
     maps = column([row(tiles[at : at + across], gap=_GAP) for at in range(0, len(tiles), across)], gap=_GAP)
     charts = [_draw_chart(found, kind) for kind in ("deletion", "insertion")]
     width = max(maps.width, sum(chart.width for chart in charts) + _GAP)
-    title = f"trust: {layer.target.title}, {layer.target.short}" if layer.target else "trust"
+    title = f"trust: {layer.target.caption}" if layer.target else "trust"
     notes = [
         "deletion, the area under the curve: lower is better; insertion: higher is better; grey: the range of "
         f"{len(found.chance)} random orders. Random: rank correlation with the map of the same network with random weights"

@@ -445,7 +445,7 @@ def test_a_box_is_followed_and_a_channel_without_which_it_is_lost_comes_first(dr
     np.testing.assert_allclose(found[1:], [-60 / 255 / 3, 0], atol=1e-6)
     effect = record["layers"][0]["effect"]
     assert (effect["channels"], effect["effects"][0], effect["computed"]) == ([0, 1, 2], None, "behind")
-    assert "effect of colours for spot: the network finds no such box without channel 0" in notices
+    assert "effect of colours for spot, box1: the network finds no such box without channel 0" in notices
     assert [*summary.directory.rglob("*.effect.png")]
 
 

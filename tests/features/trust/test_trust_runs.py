@@ -238,6 +238,20 @@ def test_boxes_are_followed_below_the_threshold_under_random_weights(name):
     assert np.isfinite(low.last_random).all()
 
 
+@pytest.mark.thorough
+def test_a_sheet_and_a_notice_have_the_rank_of_the_box(tmp_path):
+    image, events = pixels(size=32), []
+    named, ranked = (
+        fmapviz.trust(SpotDetector(), image, target=target, methods=["occlusion"], patch=16) for target in ("spot", "box1")
+    )
+    assert np.array_equal(named.deletion, ranked.deletion)
+    assert not np.array_equal(named.sheet, ranked.sheet)
+    options = {"targets": "box1,box2", "views": "occlusion,trust", "on_event": events.append}
+    draw(SpotDetector(weak=(8, 1, 0.0)), image, tmp_path, **options)
+    notices = [notice for event in events if isinstance(event, Outcome) for notice in event.notices]
+    assert any(notice.startswith("no trust for spot, box2: ") for notice in notices)
+
+
 # --- the ranking
 
 
