@@ -222,7 +222,7 @@ def _may_be_head(feature_map: FeatureMap) -> bool:
 
 @contextmanager
 def _lowest_score(network: nn.Module, paths: Sequence[str], score: float | None) -> Iterator[None]:
-    """Let a detector return the boxes above a score, None: its own, within the block."""
+    """Set the lowest score of the boxes that a detector returns, within the block; None: its own."""
     own: list[tuple[nn.Module, str, object]] = []
     for path in paths if score is not None else ():
         owner, _, name = path.rpartition(".")

@@ -25,7 +25,7 @@ from fmapviz.run.changed_passes import REPEATS, ChangedPasses
 from fmapviz.run.forward_pass import ForwardError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -215,25 +215,24 @@ class Judge:
                 others, missing = self.maps.maps(image.followed, image.observations, image.layers)
             except (ForwardError, BackwardError, FmapvizError) as error:
                 others, missing = [], {"": str(error)}
-            absent = "" if others else self._absence(image, missing)
+            is_there = bool(others) or self._is_there(image)
+        absent = next(iter(missing.values()), "it has no such map") if is_there else "it finds no such box"
         known = {each.key: image.cells.means(each.values) for each in others}
         found = []
         for each, own in zip(maps, means, strict=True):
             if each.key not in known:
-                found.append(Randomised(why=absent or next(iter(missing.values()), "it has no such map")))
+                found.append(Randomised(why=absent))
                 continue
             correlation = rank_correlation(own, known[each.key])
             flat = np.isnan(correlation) and np.ptp(own) > 0
             found.append(Randomised(correlation, "its map is empty" if flat else ""))
         return found
 
-    def _absence(self, image: _Judged, missing: Mapping[str, str]) -> str:
-        """Return why there is no map at all."""
+    def _is_there(self, image: _Judged) -> bool:
+        """Return False if the network, with the weights that it has now, finds no such box."""
         with suppress(AbsentError, ForwardError):
-            _, is_there = image.passes.score(image.followed.image)
-            if not is_there:
-                return "it finds no such box"
-        return next(iter(missing.values()), "")
+            return image.passes.score(image.followed.image)[1]
+        return True
 
 
 @contextmanager
