@@ -8,7 +8,6 @@ DEV := $(VENV)/.dev
 # One for each core: a further one collects and imports all once more, which takes longer than others wait. Each has a gigabyte.
 WORKERS := $(shell cores=$$(getconf _NPROCESSORS_ONLN); echo $$((cores < 16 ? cores : 16)))
 PYTEST = $(BIN)/pytest -n $(WORKERS) --dist worksteal --store-durations
-RAY := tests/whole/test_ray.py
 BROWSERS := chromium-headless-shell chromium chromium-browser google-chrome google-chrome-stable
 
 # Tests start many interpreters. Each of them would compile the package again where the environment forbids compiled files.
@@ -49,8 +48,8 @@ test-all: test thorough ## run every check and all tests
 
 # Ray's processes lose each other's messages beside other tests, and in a process that has run thousands of them.
 thorough: $(DEV) ## test what `make test-all` adds: more examples, rare ways, killed commands, browsers, Ray
-	$(PYTEST) -m thorough --ignore $(RAY)
-	$(BIN)/pytest -m thorough $(RAY)
+	$(PYTEST) -m "thorough and not ray"
+	$(BIN)/pytest -m "thorough and ray"
 
 # Old versions warn of what has changed since, which is no failure here.
 test-lowest: ## test with the oldest versions that pyproject.toml allows, in an environment of its own (7 GB)

@@ -402,6 +402,7 @@ def test_an_own_view_is_pickled_without_running_its_code(place):
     assert registry.view(name).own is not registry.view(received).own
 
 
+@pytest.mark.ray
 @pytest.mark.thorough
 def test_workers_of_ray_draw_own_views(place):
     pytest.importorskip("ray")

@@ -82,6 +82,7 @@ PATIENT = {
         str(1000 * PATIENCE),
     ),
 }
+pytestmark = pytest.mark.ray
 WORKER = 'import runpy, sys; del sys.argv[0]; runpy.run_path(sys.argv[0], run_name="__main__")'
 OPTIONS = {"preprocessing": InputOptions(fit="none", mean=(0.0,), std=(1.0,)), "batch_size": 1, "name": "run"}
 SHARDS = {"to": ["tar", "tensorboard", "stats"], "shard": 3}

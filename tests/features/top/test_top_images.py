@@ -190,6 +190,7 @@ def test_new_images_are_ranked_among_the_old_ones(pictures, tmp_path):
     assert problems(grown.parent) == []
 
 
+@pytest.mark.ray
 @needs("ray", "ray")
 @pytest.mark.thorough
 def test_ray_computes_the_same_table(pictures, tmp_path):
