@@ -30,6 +30,7 @@ def parse(name, *words):
     return command.make_context(name, [*["alexnet"] * ARGUMENTS.get(name, 1), *given, *words], parent=parent).params
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(("command", "option"), SINGLE, ids=lambda each: getattr(each, "name", each))
 def test_two_values_of_an_option_that_takes_one_are_refused(command, option):
     name = max(option.opts, key=len)

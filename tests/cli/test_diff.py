@@ -29,6 +29,7 @@ def test_the_first_layer_that_differs_much_is_named_on_standard_error(fmapviz, t
     assert result.stdout.decode().splitlines() == [str(tmp_path / "runs" / "shapesnet-diff")]
 
 
+@pytest.mark.thorough
 def test_the_summary_has_a_table_of_the_most_changed_layers(fmapviz, tuned, tmp_path):
     words = ("diff", "shapesnet", *SHAPES, "--against", str(tuned), "--to", "numbers", "--out", str(tmp_path / "runs"))
     lines = fmapviz(*words).stderr.decode().splitlines()
@@ -55,6 +56,7 @@ def test_json_has_the_differences(fmapviz, tuned, tmp_path):
     assert [layer["same"] for layer in step["layers"]][:4] == [True, True, True, False]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("words", "error", "hint"),
     [

@@ -92,6 +92,7 @@ def test_no_next_step_where_it_is_not_wanted_or_would_be_refused(terminal, words
     assert terminal(f"fmapviz shapesnet 'my photo.png' {words}", **environment) is None
 
 
+@pytest.mark.thorough
 def test_no_next_step_if_the_output_is_no_terminal(terminal, warm, fmapviz, tmp_path):
     shown = fmapviz("shapesnet", "my photo.png", "--out", "a")
     assert b"next" not in shown.stdout + shown.stderr

@@ -80,6 +80,7 @@ def refuse(option, text):
     return None
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("option", TYPED)
 def test_what_is_said_of_a_refused_value_is_in_the_words_of_the_command(option):
     """Its value as it was typed, no spelling of Python, and a proposal that the command takes."""
@@ -96,7 +97,7 @@ OPEN = "[a" * 20_000  # fnmatch would take seconds, or minutes
 LONG_GLOBS = [OPEN, f"layer,{OPEN}", "*" * 1001, "a" * 1000 + "?", f"{OPEN}]", "[!" * 9999]
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("glob", LONG_GLOBS, ids=range(len(LONG_GLOBS)))
 @pytest.mark.parametrize("name", ["layers", "exclude", "types"])
 def test_a_glob_that_is_too_long_is_refused_in_one_sentence(name, glob):
@@ -108,6 +109,7 @@ def test_a_glob_that_is_too_long_is_refused_in_one_sentence(name, glob):
         assert caught.value.hint
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("command", [["models"], ["layers", "shapesnet", "--layers"], ["layers", "shapesnet", "--exclude"]])
 def test_a_typed_glob_that_is_too_long_is_refused(command, fmapviz):
     result = fmapviz(*command, OPEN)

@@ -87,6 +87,7 @@ def write(place):
     return write
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("texts", [TEXTS[:2], *thorough((TEXTS[2:],))], ids=["some", "others"])
 @pytest.mark.parametrize("command", COMMANDS)
 def test_each_option_from_a_file_equals_the_typed_one(command, texts, write):
@@ -124,6 +125,7 @@ def test_a_table_of_a_command_beats_general_settings_and_typed_options_beat_both
     assert parse("run", "--no-config")["columns"] is None
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("command", COMMANDS)
 def test_each_typed_option_beats_the_file(command, write):
     for option in options_of(command):
@@ -313,6 +315,7 @@ def test_the_table_of_a_command_is_checked_in_full_when_it_runs(write):
     assert outcome("top") == "k takes one value, not an array (fmapviz.toml:4)"
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(("text", "expected"), WRONG.items(), ids=range(len(WRONG)))
 def test_a_wrong_value_is_refused_with_its_place(text, expected, write):
     write(text)
@@ -409,6 +412,7 @@ def test_a_fmapviz_toml_that_is_no_file_is_refused_and_a_pyproject_passed_over(m
     assert not isinstance(outcome("run", "--no-config"), str)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("words", [["--help"], ["-h"], ["run", "--help"], ["top", "-h"], ["guide"], ["models", "alexnet"]])
 def test_help_guide_and_completion_read_no_file(words, fmapviz, write, place):
     write("broken")
@@ -633,6 +637,7 @@ def message_of(place, monkeypatch, capsys):
     return message_of
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(("command", "text"), [(command, text) for command, texts in LATE.items() for text in texts])
 def test_a_value_that_is_refused_after_parsing_is_refused_with_its_place(command, text, write, message_of):
     write(text)

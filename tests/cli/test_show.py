@@ -104,6 +104,7 @@ def test_the_answer_of_a_terminal_decides_whatever_the_variables_say(find, answe
     assert answer == b"" or answer not in ended.shown, "the answer was echoed"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("answer", "graphics"), [(XTERM, "sixel 256"), (KITTY, "None None"), (PLAIN, "None None")])
 def test_a_multiplexer_is_asked_for_its_attributes_only(find, answer, graphics):
     """tmux would take the question of kitty as the title of its window, and shows sixels of its own."""
@@ -136,6 +137,7 @@ def test_a_terminal_of_another_session_is_not_asked(warm, tmp_path):
     assert (escapes(ended.shown), (tmp_path / "found").read_text()) == (0, "kitty 256")
 
 
+@pytest.mark.thorough
 @given(
     st.lists(
         st.sampled_from([KITTY, ITERM2, XTERM, PLAIN, b"\x1b", b"[?", b";4;", b"c", b"\x1b_G", b"\x1b\\", b"\xff"])
@@ -185,6 +187,7 @@ def test_pictures_are_shrunk_to_the_terminal_and_never_enlarged(warm, tmp_path):
     assert all(max(each.shape[1] / 150, each.shape[0] / 170) == pytest.approx(1, abs=0.01) for each in others)
 
 
+@pytest.mark.thorough
 def test_another_terminal_gets_a_notice(warm, tmp_path):
     """Whatever it says about itself."""
     ended = run_in_terminal(warm, COMMAND, *RUN, "--to", "png", place=tmp_path, answer=PLAIN, **VARIABLES["iterm2"])
@@ -246,6 +249,7 @@ def test_a_damaged_picture_is_left_out(warm, tmp_path, fmapviz, damage):
     assert (ended.code, len(pictures_of_kitty(ended.shown))) == (0, 2)
 
 
+@pytest.mark.thorough
 def test_pictures_of_an_event_file_are_those_that_tensorboard_reads(fmapviz, tmp_path):
     from fmapviz.formats.tensorboard import read_pictures
 

@@ -133,6 +133,7 @@ def test_changed_code_is_refused_before_anything_is_run(command, own):
         (place / file).write_text(before)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("command", often(OFTEN[:1], of=COMMANDS))
 def test_new_files_beside_the_code_are_not_run(command, own):
     place, run = own
@@ -216,6 +217,7 @@ def test_a_forged_view_or_format_is_neither_imported_nor_called(own):
             assert not (place / "mark").exists(), reference
 
 
+@pytest.mark.thorough
 def test_a_lone_record_runs_no_command(own, tmp_path_factory, fmapviz):
     _, run = own
     alone = tmp_path_factory.mktemp("alone")

@@ -226,6 +226,7 @@ def test_an_own_format_in_python_is_a_class_or_a_function(place):
     assert {"names.txt", "names.list"} <= names(summary.directory / "1.png")
 
 
+@pytest.mark.thorough
 def test_changed_user_code_makes_another_run(place):
     first = run("0.png", network(), to="formats.py:Values").directory
     (place / "formats.py").write_text(FORMATS.replace("values.txt", "numbers.txt"))

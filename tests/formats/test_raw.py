@@ -343,6 +343,7 @@ def test_heat_maps_are_stored_signed_at_the_layers_resolution(look, pictures):
         np.testing.assert_allclose(arrays["mean/last"], last.mean(1)[0].numpy(), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.thorough
 def test_all_channels_are_stored_regardless_of_channels(look, pictures):
     model = overwritten()
     summary = look(model, pictures, style=Style(channels="top:2"), to=["raw", "npz", "png"])
@@ -447,6 +448,7 @@ def test_two_runs_write_the_same_bytes(look, pictures, form):
     assert one == other
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["raw.safetensors", "raw.npz"])
 def test_a_flipped_byte_is_found_and_repaired_by_force(look, pictures, tmp_path, name):

@@ -145,6 +145,7 @@ def test_the_page_opens_with_the_first_picture_and_loads_nothing_else(open_repor
     assert report.page.title() == "00 features.0 - a.png - tiny"
 
 
+@pytest.mark.thorough
 def test_files_with_other_names_in_an_object_store_are_loaded(open_report, tmp_path):
     units = write_run(tmp_path, ("a.png",))
     objects = {}
@@ -1338,6 +1339,7 @@ def test_the_report_grows_with_the_run(open_report, tmp_path):
 # --- Failures
 
 
+@pytest.mark.thorough
 def test_missing_and_damaged_files_are_reported(open_report, tmp_path):
     write_run(tmp_path, NAMES)
     (tmp_path / "a.png/00_features.0.maps.png").unlink()
@@ -1366,6 +1368,7 @@ def test_the_page_works_without_statistics_and_kernels(open_report, tmp_path):
     report.until("document.querySelector('#statistics .summary').textContent.startsWith('stats.js cannot be read.')")
 
 
+@pytest.mark.thorough
 def test_the_page_of_a_run_without_images_reports_it(open_report, tmp_path):
     failures = [{"path": "/x/broken.jpg", "message": "cannot be decoded", "code": "E_DECODE"}]
     write_index(tmp_path, [], failures=failures)

@@ -62,6 +62,7 @@ def assert_swiped(report, run, names=PICTURES, *, away=24):
     return seen
 
 
+@pytest.mark.thorough
 def test_the_divider_separates_the_two_pictures(open_report, run):
     report = open_report(run)
     button = report.page.locator("#over")

@@ -64,6 +64,7 @@ def value_in(tip):
     return float(shown), 10.0 ** -len(shown.partition(".")[2])
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", often(["channel", "viridis"], of=STYLES))
 def test_the_tip_shows_the_value_under_the_pointer(open_report, tmp_path, picture, name):

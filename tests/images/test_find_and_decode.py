@@ -103,6 +103,7 @@ def touch(*paths: Path) -> None:
 # --- refusals
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", ZOO)
 def test_a_bad_file_is_refused_with_its_code(name, tmp_path, capfd):
     code, content = ZOO[name]
@@ -113,6 +114,7 @@ def test_a_bad_file_is_refused_with_its_code(name, tmp_path, capfd):
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     ("form", "options"),
     [

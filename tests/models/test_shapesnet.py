@@ -183,6 +183,7 @@ def test_a_mask_covers_the_painted_shape(fresh):
         assert (distances(outside, ink) > 0.2).mean() > 0.9
 
 
+@pytest.mark.thorough
 def test_only_a_ring_has_a_hole(fresh):
     for picture in fresh:
         middle = np.argwhere(picture.mask).mean(axis=0).round().astype(int)

@@ -374,6 +374,7 @@ OF_SHARDS = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("forgery", [*FORGERIES, *OF_SHARDS])
 def test_a_forged_file_is_no_rounding_even_if_others_are_rounded(forgery, of_image, of_shard, tmp_path):
     right = of_shard if forgery in OF_SHARDS else of_image

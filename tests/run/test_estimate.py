@@ -252,6 +252,7 @@ def test_a_run_of_more_files_than_free_inodes_is_refused(inputs, tmp_path, full)
 # --- the command
 
 
+@pytest.mark.thorough
 def test_the_command_prints_the_estimate(fmapviz, inputs, tmp_path):
     done = fmapviz("shapesnet", inputs, "--out", tmp_path / "out", "--plan", "--to", "png,stats")
     assert done.returncode == 0, done.stderr

@@ -328,6 +328,7 @@ for number in range(1000):
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("number", [signal.SIGKILL, *thorough(signal.SIGTERM, signal.SIGINT)], ids=lambda each: each.name)
 def test_no_fork_outlives_a_process_that_is_ended(folder, tmp_path, warm, number):
     process = begin(warm, LONG, folder, tmp_path)

@@ -400,6 +400,7 @@ def test_what_is_gone_is_named_and_the_rest_is_drawn(place, tmp_path):
     assert "its image has changed" in found["b.png"].reason
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
@@ -452,6 +453,7 @@ def test_other_versions_are_named(forged, monkeypatch):
     assert found["b.png"].reason.startswith("drawn again with torch 1.0, not ")
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(torch.backends.mps.is_available(), reason="this machine has the device")
 def test_a_device_that_is_not_here_is_named_where_bytes_differ(forged):
     record = {name: value for name, value in read_run(forged).items() if name != "sha256"}

@@ -180,6 +180,7 @@ def test_other_versions_are_refused_unless_they_are_allowed(own):
     assert again(run, place / "again", allow_versions=True).same
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["numpy", *thorough("pillow")])
 def test_the_versions_of_other_packages_count_too(name, own):
     place, run = own
@@ -242,6 +243,7 @@ def test_a_file_that_is_no_record_is_refused(content, tmp_path, fmapviz):
     assert fmapviz("rerun", tmp_path / "nothing").returncode == 2
 
 
+@pytest.mark.thorough
 def test_a_touched_image_is_drawn_and_compared(own):
     place, run = own
     os.utime(place / "in/a.png")

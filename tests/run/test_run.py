@@ -425,6 +425,7 @@ def test_a_changed_image_has_new_pictures(pictures, look, tmp_path):
     }
 
 
+@pytest.mark.thorough
 def test_force_redraws_all_images(pictures, look):
     directory = look(pictures).directory
     before = stamps(directory)
@@ -609,6 +610,7 @@ def test_a_unit_that_would_lie_inside_another_has_another_name(tmp_path, look):
         assert problems(out) == []
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind", ["file", "tree"])
 def test_foreign_files_in_place_of_units_are_not_changed(kind, pictures, look):
@@ -913,6 +915,7 @@ def test_a_network_of_clips_is_drawn_frame_by_frame(pictures, look):
     assert (summary.layers, summary.pictures) == (1, 3)
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("options", "noticed"),

@@ -68,6 +68,7 @@ def test_another_time_place_and_number_of_workers_do_not_change_it(kind, runs, t
     assert digest_of(other.directory) == digest_of(runs[kind]) != None  # noqa: E711  not None
 
 
+@pytest.mark.thorough
 def test_parts_and_another_order_do_not_change_it(runs, tmp_path):
     folder = paint_all(tmp_path / "in")
     for number in (2, 1):
@@ -274,6 +275,7 @@ def test_a_name_that_is_two_lines_of_the_list_is_named(copied):
 # --- the command
 
 
+@pytest.mark.thorough
 def test_the_command_prints_it(runs, fmapviz, tmp_path):
     shutil.copytree(runs["events alone"], tmp_path / "runs/one")
     shutil.copytree(runs["an archive"], tmp_path / "runs/two")

@@ -107,6 +107,7 @@ def test_webdataset_reads_the_pictures_of_a_run_without_shards(inputs, tmp_path)
             assert described["pictures"]["l01.png"]["layer"] == "second"
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")  # its own
 def test_webdataset_decodes_the_pictures(inputs, tmp_path):
     from extras import webdataset
@@ -402,6 +403,7 @@ def test_a_shard_that_holds_a_foreign_file_is_not_replaced(inputs, tmp_path, rea
     assert problems(tmp_path / "out") == []
 
 
+@pytest.mark.thorough
 def test_force_draws_everything_again(inputs, tmp_path):
     draw(inputs, tmp_path / "out")
     before = snapshot(tmp_path / "out")
@@ -553,6 +555,7 @@ def test_shards_have_a_survey(inputs, tmp_path):
     assert problems(tmp_path / "out") == ["survey.json missing"]
 
 
+@pytest.mark.thorough
 def test_kernels_are_drawn_beside_the_shards(inputs, tmp_path):
     summary = draw(inputs, tmp_path / "out", views=["maps", "kernels"])
     assert summary.done == 8
@@ -651,6 +654,7 @@ def test_of_several_runs_with_an_image_the_hint_names_one(inputs, tmp_path, fmap
     assert fmapviz(*command[1:]).returncode == 0
 
 
+@pytest.mark.thorough
 def test_of_several_pictures_one_has_to_be_chosen(tmp_path):
     visualize(
         "shapesnet", "sample_images/shapes", out=tmp_path, shard=6, to="tar", views=["maps", "gradcam"], targets=["top2"],
@@ -667,6 +671,7 @@ def test_of_several_pictures_one_has_to_be_chosen(tmp_path):
     assert extract.extract(tmp_path, image="star.jpg", layer=layer, view="gradcam", target="STAR") == by_class
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("image", "layer", "message", "hint"),
@@ -717,6 +722,7 @@ def test_extraction_without_shards_or_pictures_is_refused_with_the_reason(inputs
         extract.extract(tmp_path / "out", image="2.png", layer="first")
 
 
+@pytest.mark.thorough
 def test_a_forged_index_is_refused(inputs, tmp_path):
     draw(inputs, tmp_path / "out", to="tar")
     path = tmp_path / "out/run/shard-000000/index.parquet"

@@ -664,6 +664,7 @@ def test_merging_is_associative_and_commutative_up_to_rounding(layers, others):
                 np.testing.assert_allclose(merged[name][rows[info.key]], whole[name][own], rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.thorough
 def test_layers_have_the_index_of_their_pictures(look, pictures):
     summary = look(Ordinary(), pictures[:2], to=["stats", "png"], views=["maps", "inputs"])
     record = json.loads((summary.directory / "0.png/unit.json").read_bytes())
@@ -700,6 +701,7 @@ class Pools(nn.Module):
         return self.last(self.first(x).relu()).mean((2, 3))
 
 
+@pytest.mark.thorough
 def test_inputs_and_gradients_are_included(look, pictures):
     model = Pools().eval()
     summary = look(
@@ -728,6 +730,7 @@ def test_inputs_and_gradients_are_included(look, pictures):
     assert list(summary.dead)[:2] == ["first (input)", "last (input)"]
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "style", [Style(channels="0,2"), Style(channels="top:2"), Style(channels="top:1:std", norm="layer")]
@@ -744,6 +747,7 @@ def test_statistics_include_layers_without_the_chosen_channels(look, pictures):
     assert_numpys(summary.directory, outputs(model, pictures))
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("views", [["maps"], ["mean"], ["histogram", "maps", "pca"]])
 def test_statistics_are_the_same_beside_any_other_format(whole, look, views):
@@ -760,6 +764,7 @@ def test_statistics_alone_leave_no_picture(look, pictures):
     assert names == ["products.json", "run.json", "stats.csv", "stats.json", "stats.safetensors", "unit.json"]
 
 
+@pytest.mark.thorough
 def test_the_document_equals_the_table(look, pictures):
     model = Makes(spoilt=spoilt, plain=lambda x: x)
     summary = look(model, pictures, layers=["spoilt", "plain"])

@@ -97,6 +97,7 @@ def test_a_run_that_ends_between_pages_and_table_of_top_writes_the_table(tmp_pat
     check_that_top_can_be_drawn_again(run, Net())
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("part", [None, Part(1, 2)])
 def test_a_second_command_of_the_same_run_adds_its_images(part, tmp_path):

@@ -286,6 +286,7 @@ def test_an_own_view_changes_no_other_picture_and_no_state(place):
     assert RunConfig(network(), views=["maps"]).views == ("maps",)
 
 
+@pytest.mark.thorough
 def test_changed_user_code_makes_another_run(place):
     (place / "parts.py").write_text("POWER = 2\n")
     code = "import parts\ndef energy(maps):\n    return maps.abs().pow(parts.POWER).mean(1)\n"
@@ -363,6 +364,7 @@ def test_an_own_view_may_need_gradients(place):
             assert np.allclose(value, gradient.mean(0), atol=1e-7)
 
 
+@pytest.mark.thorough
 def test_all_formats_and_readers_of_runs_accept_own_views(place):
     summary = run("0.png", "shapesnet", views="views.py:average,views.py:Signs", to="png,html,tensorboard,tar,stats,svg")
     assert not [problem for each in verify(summary.directory) for problem in each.problems]

@@ -311,6 +311,7 @@ REFUSED = (
 )
 
 
+@pytest.mark.thorough
 def test_images_that_cannot_be_read_do_not_stop_the_others(house):
     make_good(house.place / "in/a first.png")
     make_good(house.place / "in/z last.png")
@@ -383,6 +384,7 @@ def test_an_image_deleted_between_listing_and_opening_is_a_failure(house):
     assert house.tree() == tree_of(*(f"{number}.png" for number in range(29)), failures=True, files=CONV)
 
 
+@pytest.mark.thorough
 def test_heic_without_its_package_is_a_failure_with_a_hint(house):
     (house.place / "in/photo.heic").write_bytes(b"\0\0\0\x1cftypheic\0\0\0\0mif1heicmiaf" + bytes(500))
     (house.place / "absent").mkdir()
@@ -967,6 +969,7 @@ def test_a_disk_that_fills_with_the_last_byte_is_an_output_error(form, house):
     assert house.run("verify", "out").code == 0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), *thorough((signal.SIGTERM, 143))])
 def test_a_second_signal_ends_a_command_at_once(number, code, house):
     """The first signal ends with a hint to continue; the second one ends at once."""

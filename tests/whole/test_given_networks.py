@@ -201,6 +201,7 @@ ENTRIES = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("entry", ENTRIES)
 def test_each_entry_reports_an_assumed_preprocessing_once_in_equal_words(entry, tmp_path):
@@ -279,6 +280,7 @@ def test_declarations_from_a_guessed_module_are_reported_for_tensors(module):
         assert fmapviz.cam(network, torch.rand(1, 3, 12, 20), target="two").target == (2,)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("inputs", "times"),
     [
@@ -293,6 +295,7 @@ def test_the_assumption_is_reported_for_an_iterator_that_is_preprocessed(inputs,
     assert sum("assum" in notice for notice in summary.notices) == times
 
 
+@pytest.mark.thorough
 def test_the_command_reports_its_assumptions(fmapviz_command, tmp_path):
     (tmp_path / "net.py").write_text("from torch import nn\ndef build():\n    return nn.Sequential(nn.Conv2d(3, 4, 3))\n")
     paint(tmp_path / "a.png")
@@ -389,6 +392,7 @@ def test_channels_in_declares_the_channels_of_a_network(tmp_path):
     assert "channels_in=" in failed.failures[0].hint
 
 
+@pytest.mark.thorough
 def test_the_command_accepts_channels_in(fmapviz_command, tmp_path):
     (tmp_path / "net.py").write_text(
         "import torch\nfrom torch import nn\nclass Net(nn.Module):\n    def __init__(self):\n        super().__init__()\n"

@@ -220,6 +220,7 @@ def test_a_crop_in_the_pixels_of_a_tensor_is_the_preprocessed_region(draw, path)
     assert len(rows["file"]) > 2
 
 
+@pytest.mark.thorough
 def test_a_picture_is_extracted_from_a_shard_by_the_name_of_its_image(draw):
     pytest.importorskip("pyarrow")
     given = [noise(3), noise(4)]

@@ -184,6 +184,7 @@ def every_kind(tmp_path_factory, warm):
     return found
 
 
+@pytest.mark.thorough
 def test_commands_print_all_kinds_of_lines(every_kind):
     assert {*every_kind} == KINDS - ({"summary_of_top"} if "top" not in registry.commands() else set())
 

@@ -93,6 +93,7 @@ def test_labels_do_not_change_the_tiles(look, style, added):
         assert opened(labelled / file)[0].size > opened(plain / file)[0].size or name == "02 head"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "style", [{"colorbar": True, "labels": True}, *thorough({"labels": True}, {"norm": "run", "colorbar": True})]
 )
@@ -159,6 +160,7 @@ def test_each_number_is_above_its_tile(look):
     assert {**some, **strongest} == {number: everything[number] for number in {**some, **strongest}}
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("labels", [None, True])
 def test_the_strongest_values_of_a_vector_are_numbered(look, labels):

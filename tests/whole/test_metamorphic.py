@@ -127,6 +127,7 @@ def test_repeating_a_run_changes_nothing(inputs, leave, straight):
     assert difference(leave(inputs, inputs, inputs), straight(PLAIN)) == []
 
 
+@pytest.mark.thorough
 def test_other_settings_change_the_tree(inputs, leave, straight):
     """Or nothing above could fail."""
     other = difference(leave(inputs, style=Style(padding=3)), straight(PLAIN))

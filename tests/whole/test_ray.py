@@ -388,6 +388,7 @@ def hold(place):
         time.sleep(0.1)
 
 
+@pytest.mark.thorough
 @needs("ray", "ray")
 @needs("pyarrow", "scale")
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1"])
@@ -536,6 +537,7 @@ def test_the_command_interrupted_and_killed_with_a_worker_that_is_killed_and_an_
     assert problems(place / "out") == []
 
 
+@pytest.mark.thorough
 def test_files_of_ray_of_killed_commands_are_removed():
     gone = subprocess.Popen(["true"])
     gone.wait()

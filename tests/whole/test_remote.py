@@ -174,6 +174,7 @@ def test_many_files_are_listed_in_the_order_of_the_store(bucket, monkeypatch):
     assert names(IN) == sorted(f"{number}.png" for number in range(12))
 
 
+@pytest.mark.thorough
 def test_large_files_are_read_in_pieces(bucket, monkeypatch):
     data = bytes(range(256)) * 100
     bucket.put("in/a.bin", data)
@@ -310,6 +311,7 @@ def test_finished_units_are_not_uploaded_again(bucket, proxy, inputs, options):
     assert proxy.count("PUT") == proxy.count("DELETE") == 0
 
 
+@pytest.mark.thorough
 def test_the_number_of_requests_is_bounded(bucket, proxy, inputs):
     for path in inputs.glob("*.png"):
         bucket.put(f"in/{path.name}", path.read_bytes())

@@ -217,6 +217,7 @@ def test_names_with_special_characters_are_linked(tmp_path, look):
 # --- existing files
 
 
+@pytest.mark.thorough
 def test_a_foreign_page_is_not_replaced(folder, look, tmp_path):
     run = look([folder / "img2.png"]).directory
     for name in ("index.html", "products.json"):
@@ -364,6 +365,7 @@ def test_a_full_disk_is_reported_and_repaired(folder, look, monkeypatch, tmp_pat
     assert problems(run) == []
 
 
+@pytest.mark.thorough
 def test_another_process_may_publish_first(folder, look, monkeypatch, tmp_path):
     """Another process publishes between two checks: its page is not foreign."""
     look([folder], out=tmp_path / "other")

@@ -176,6 +176,7 @@ def test_the_cases_cover_all_functions_and_parameters():
         assert inspect.signature(getattr(fmapviz, name)).parameters.keys() == names.keys()
 
 
+@pytest.mark.thorough
 def test_valid_arguments_are_accepted():
     for call in CALLS.values():
         assert refused(call) is None
@@ -216,6 +217,7 @@ OPTIONS = {
 }
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("name", VISUALIZE)
 def test_visualize_refuses_wrong_values_of_options(name, tmp_path):
     def call(**changed):

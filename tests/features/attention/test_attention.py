@@ -204,6 +204,7 @@ def test_heads_are_channels_with_statistics_and_a_range(image, tmp_path):
     assert shown["Scaling"].startswith(f"{low:.4g} to {high:.4g}, the range of all images of the run")
 
 
+@pytest.mark.thorough
 def test_rollout_is_drawn_in_patches_or_smoothly(image, tmp_path):
     net = network()
     plain = draw(net, image, tmp_path / "plain", to=["png"], style=Style(alpha=1))
@@ -216,6 +217,7 @@ def test_rollout_is_drawn_in_patches_or_smoothly(image, tmp_path):
     assert Image.open(plain.directory / path).text["Attention of"] == "the class token"
 
 
+@pytest.mark.thorough
 def test_only_chosen_layers_are_drawn(image, tmp_path):
     net = network()
     raw = raw_of(draw(net, image, tmp_path, views="attention", layers=["blocks.[01]"], exclude="blocks.0"))
@@ -227,6 +229,7 @@ def test_only_chosen_layers_are_drawn(image, tmp_path):
     assert "blocks.0.attn" in caught.value.hint
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("targets", [(), (2, 4)])
 @pytest.mark.parametrize(("layers", "chosen"), [("blocks.2*", [2]), ("blocks.[12]*", [1, 2]), ("*", [0, 1, 2])])

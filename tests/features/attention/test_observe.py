@@ -181,6 +181,7 @@ def test_the_owner_is_the_innermost_module_that_is_not_a_softmax():
     ]  # fmt: skip
 
 
+@pytest.mark.thorough
 def test_an_exception_in_the_network_leaves_no_hook_and_no_mode():
     class Net(nn.Module):
         def __init__(self):

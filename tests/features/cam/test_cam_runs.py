@@ -120,6 +120,7 @@ def everything(tmp_path_factory):
     return summary, events
 
 
+@pytest.mark.thorough
 def test_every_picture_has_the_name_of_its_layer_class_and_view(everything):
     summary, _ = everything
     expected = {"sheet.png"}
@@ -210,6 +211,7 @@ def test_heat_maps_lie_over_the_preprocessed_input(everything):
             assert drawn.mode == ("L" if name.endswith("saliency.png") else "RGB")
 
 
+@pytest.mark.thorough
 def test_tensorboard_shows_the_same_pictures_under_titles_with_the_class(everything):
     summary, _ = everything
     (path,) = summary.directory.rglob("events.out.tfevents.*")

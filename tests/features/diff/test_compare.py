@@ -328,6 +328,7 @@ def test_nothing_to_compare_is_an_error():
         list(fmapviz.diff(network(), nn.Sequential(nn.Identity(), nn.Conv2d(3, 4, 3)), X))
 
 
+@pytest.mark.thorough
 def test_only_weights_of_one_training_are_related():
     net = network()
     steps = [net]

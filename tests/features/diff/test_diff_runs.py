@@ -469,6 +469,7 @@ def finished(request, checkpoints, tmp_path_factory):
     return place
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled(1)
 def test_two_finished_runs_have_the_differences_of_their_networks(finished, checkpoints, tmp_path):
     options = {"layers": "features.[01].conv"}

@@ -39,6 +39,7 @@ def test_a_name_a_module_and_a_model_have_the_same_fields():
         assert numbers(receptive_field(model, 64)) == numbers(by_name)
 
 
+@pytest.mark.thorough
 def test_layers_are_chosen_by_name_glob_and_type():
     assert [*receptive_field("resnet18", 64, types="ReLU", layers="layer1.*")] == [
         "layer1.0.relu", "layer1.0.relu#2", "layer1.1.relu", "layer1.1.relu#2",

@@ -358,12 +358,14 @@ def test_a_run_is_complete_if_its_former_images_are_gone(pictures, tmp_path):
     assert snapshot(run / "_top") == before
 
 
+@pytest.mark.thorough
 def test_channels_that_do_not_exist_are_refused(pictures, tmp_path):
     run = visualize("shapesnet", pictures, out=tmp_path / "out", to="stats", layers="*.3.conv").directory
     with pytest.raises(RequestError, match="no layer has channel 999"):
         top_images(run, channels="999")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("chosen", "announced"),
     [
@@ -569,6 +571,7 @@ def test_a_network_of_a_file_is_loaded_again(fmapviz, pictures, tmp_path):
     assert table(run)
 
 
+@pytest.mark.thorough
 def test_other_weights_are_refused(pictures, tmp_path):
     run = visualize("shapesnet", pictures, out=tmp_path / "out", to="stats", layers="*.3.conv").directory
     with pytest.raises(RefusedError, match="drawn with something else"):
@@ -590,6 +593,7 @@ class Rolls(nn.Module):
         return self.conv(x) * next(ROLLS)
 
 
+@pytest.mark.thorough
 def test_values_that_do_not_reproduce_are_reported(pictures, tmp_path):
     told = []
     net = nn.Sequential(Rolls())

@@ -169,6 +169,7 @@ WAYS = {
 }
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     ("build", "layer", "computed", "axis"),
     [pytest.param(*row, id=name, marks=[pytest.mark.thorough] * (name in RARE)) for name, row in WAYS.items()],
@@ -332,6 +333,7 @@ def test_effects_are_the_same_for_any_number_of_workers_and_batch_size(samples, 
     assert found[0] == found[1]
 
 
+@pytest.mark.thorough
 def test_other_views_do_not_see_the_copies(drawn):
     network, batch = net(), images(2)
     options = {"layers": "0,3", "to": "npz", "predictions": 2}
@@ -358,6 +360,7 @@ class Counts(nn.Module):
         return batch
 
 
+@pytest.mark.thorough
 def test_many_channels_take_more_passes_and_no_larger_ones(drawn):
     largest = []
     for channels in (20, 300):

@@ -86,6 +86,7 @@ def test_lightning_draws_without_a_logger_and_in_a_training_that_fails(tmp_path)
     assert (tmp_path / "fmapviz" / "image_0" / "_filmstrip" / "unit.json").exists()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("module", "name"), CALLBACKS)
 @pytest.mark.filterwarnings("ignore:::(?!fmapviz|test)")  # of other packages
 def test_wrong_options_are_refused_by_the_callback(module, name):

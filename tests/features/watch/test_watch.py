@@ -153,6 +153,7 @@ def test_watching_does_not_change_a_training(picture, tmp_path, options, to_writ
         out.close()
 
 
+@pytest.mark.thorough
 def test_autocast_is_off_during_drawing(picture, tmp_path):
     expected = trained(4, autocast=True)
     seen = []
@@ -441,6 +442,7 @@ def test_an_epoch_is_drawn_at_its_first_step(picture, tmp_path):
         watch(1)
 
 
+@pytest.mark.thorough
 def test_slow_drawing_becomes_less_frequent(picture, tmp_path):
     told = []
     with watching(picture, tmp_path, every=1, budget=0, on_event=lambda event: told.append(event.message))(Net()) as watch:
@@ -636,6 +638,7 @@ def test_a_watch_describes_itself(picture, tmp_path):
     assert repr(watch).endswith("; step 4, closed>")
 
 
+@pytest.mark.thorough
 def test_the_home_directory_may_be_abbreviated(picture, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     assert Watch(Net(), picture, out="~/out", preprocessing=AS_IT_IS).directory == tmp_path / "out" / "fmapviz"
@@ -732,6 +735,7 @@ def pixels_at(images, tag, steps=(0, 1, 2)):
     return [images[tag][step] for step in steps]
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("writers", [1, 2], ids=["one writer", "two writers of one directory"])
 def test_two_networks_in_one_writer_have_different_tags(picture, tmp_path, writers):

@@ -93,6 +93,7 @@ def pixels_of(picture):
         return image.convert("RGB")
 
 
+@pytest.mark.thorough
 def test_published_weights_come_from_the_hubs_cache_with_class_names(hub, transformers, picture, tmp_path):
     for name in ("hf:some/vit", "hf:some/vit@main", f"hf:some/vit@{COMMIT}"):
         model = load_model(name)

@@ -422,6 +422,7 @@ def test_strides_that_are_no_numbers_of_pixels_are_named(tmp_path, stride):
         load_model(str(path))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["yolov8n.yaml", *thorough("yolov8n-cls.yaml", "rtdetr-resnet50.yaml", "yolo26n.yaml")])
 @pytest.mark.parametrize("is_facade", [True, False])
 def test_a_network_in_this_process_is_described_as_its_file(tmp_path, name, is_facade):

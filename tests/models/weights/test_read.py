@@ -163,6 +163,7 @@ def test_foreign_objects_become_placeholders(lightning, state, save):
     assert {"my_lightning.Config", "my_lightning.scheduled", "numpy.dtype", "builtins.range"} <= set(names)
 
 
+@pytest.mark.thorough
 def test_several_threads_read_at_once(lightning, state, save):
     content = lightning_file(lightning, state)
     path = save(content, "last.ckpt")

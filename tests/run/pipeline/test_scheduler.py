@@ -452,6 +452,7 @@ class InOrder(Fake):
         super().write(item, tell)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("batch_size", "threads"), [(1, 5), (3, 2), *thorough((1, 1), (1, 2), (3, 1), (3, 5))])
 def test_held_back_images_are_bounded_and_finished(threads, batch_size):
     phases = InOrder(threads, batch_size=batch_size)
@@ -544,6 +545,7 @@ def test_events_before_an_exception_arrive_before_it():
     assert told == things(7)
 
 
+@pytest.mark.thorough
 def test_an_exception_arrives_after_a_pause_of_the_caller():
     class Failing(Fake):
         def write(self, item, tell):

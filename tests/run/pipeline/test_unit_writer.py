@@ -207,6 +207,7 @@ def make_session(directory, model=None, **changes):
     return Session(**{**fields, **changes})
 
 
+@pytest.mark.thorough
 def test_pictures_waiting_for_a_slow_disk_are_bounded(pictures, tmp_path):
     passes = Counter()
 
