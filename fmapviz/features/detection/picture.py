@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw
 
 from fmapviz.core.drawings import Rendered
 from fmapviz.data import CustomContent, LayerResult, percent
 from fmapviz.draw.colormaps import table
-from fmapviz.draw.text import NUMBERED, Typeface, has_glyphs, wrap
+from fmapviz.draw.text import NUMBERED, has_glyphs
 from fmapviz.errors import RequestError
+from fmapviz.features.detection.labels import MARGIN, face_for, font, place_labels
 from fmapviz.observe.score_kinds import Head
 from fmapviz.observe.score_reader import ScoreReader
 from fmapviz.run.batch_results import LayerBatch
@@ -29,15 +30,16 @@ if TYPE_CHECKING:
     from fmapviz.config import Style
     from fmapviz.core.members import View
     from fmapviz.data import Model
+    from fmapviz.features.detection.labels import Label
     from fmapviz.observe.boxes import Boxes
     from fmapviz.observe.targets import TargetChoice
     from fmapviz.run.plan import Plan
     from fmapviz.run.running_pass import RunningPass
 
 VIEW = "boxes"
-_LINE, _MARGIN, _TEXT = 2, 3, 12  # width of lines, margin beside words and font size, pixels
-_SMALLEST, _LETTERS = 8, 16  # font size in small pictures: at least, and letters of such a height beside each other
+_LINE, _TEXT = 2, 12  # width of lines and font size, pixels
 _LISTED = 8  # boxes whose class and score are listed in words
+_CROWDED = "some boxes have no label, or one without class or score, where it would cover others: a larger scale makes room"
 _STEP = 0.618034  # of hues: neighbouring classes differ most
 
 
@@ -62,14 +64,21 @@ class BoxedInput(CustomContent):
 
     def render(self, _layer: LayerResult, seen: NDArray[np.uint8], style: Style, /) -> Rendered:
         """See `CustomContent`."""
-        return Rendered(draw_boxes(self, seen, scale=style.scale, text_size=style.text_size or _TEXT), has_input=True)
+        return Rendered(draw_boxes(self, seen, scale=style.scale, text_size=_text_size(style)), has_input=True)
 
-    def describe(self, _layer: LayerResult, _style: Style, /) -> dict[str, str | None]:
+    def describe(self, layer: LayerResult, style: Style, /) -> dict[str, str | None]:
         """See `CustomContent`."""
         rows = [*zip(range(1, _LISTED + 1), self.names, self.scores, strict=False)]
         found = "; ".join(f"{number}: {name} {score}" for number, name, score in rows)
         found += f"; and {len(self.names) - _LISTED} more" if len(self.names) > _LISTED else ""
-        return {"Scaling": "the input as the network saw it", "Boxes": found or self.reason}
+        shortened = _shortened(self, (layer.shape[-1], layer.shape[-2]), style)
+        return {
+            "Scaling": "the input as the network saw it",
+            "Boxes": found or self.reason,
+            "Labels": f"whole at {len(self.names) - shortened} of {len(self.names)} boxes, as far as there is room"
+            if shortened
+            else None,
+        }
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -85,9 +94,9 @@ class BoxObservation:
     def without_pictures(self, *, values: bool) -> None:
         """Return None: there is only a picture."""
 
-    def start(self, model: Model, plan: Plan, style: Style) -> BoxObserver:  # noqa: ARG002
+    def start(self, model: Model, plan: Plan, style: Style) -> BoxObserver:
         """Return an observer of one copy of the network."""
-        return BoxObserver(model, plan)
+        return BoxObserver(model, plan, style)
 
 
 def observe_boxes(
@@ -103,9 +112,9 @@ def observe_boxes(
 class BoxObserver(PassObserver):
     """Draws the boxes of passes."""
 
-    def __init__(self, model: Model, plan: Plan) -> None:
+    def __init__(self, model: Model, plan: Plan, style: Style) -> None:
         self._head = Head.of(model, plan.scores, confidence=plan.confidence)
-        self._output = plan.output
+        self._output, self._style = plan.output, style
 
     def begin(self, current: RunningPass) -> None:
         """Run the pass to its end, where the boxes are."""
@@ -125,8 +134,10 @@ class BoxObserver(PassObserver):
         for image, boxed in enumerate(contents):
             current.results.notify_once(image, boxed.reason)
         is_numbered = any(not has_glyphs(name) for boxed in contents for name in boxed.names)
-        if is_numbered and NUMBERED not in current.results.remarks:
-            current.results.remarks.append(NUMBERED)
+        size = (record.pixels.shape[-1], record.pixels.shape[-2])
+        is_crowded = any(_shortened(boxed, size, self._style) for boxed in contents)
+        remarks = [text for text, applies in ((NUMBERED, is_numbered), (_CROWDED, is_crowded)) if applies]
+        current.results.remarks += [text for text in remarks if text not in current.results.remarks]
         layer = LayerResult("", "", call=1, index=0, shape=tuple(record.pixels.shape[1:]))
         content = BatchContent(lambda number: contents[int(number)], {"number": torch.arange(record.images)})
         current.results.layers.append(LayerBatch(record.images, layer, drawings={VIEW: content}))
@@ -140,11 +151,7 @@ class BoxObserver(PassObserver):
 
 
 def draw_boxes(found: BoxedInput, seen: NDArray[np.uint8], *, scale: int, text_size: int) -> NDArray[np.uint8]:
-    """Draw boxes, the best one last, with number, class and score of each beside it.
-
-    The font has Latin letters only: a class with a name of others has its index. Labels are placed in the order of the
-    scores: above, below or inside of their boxes, where they cover the fewest pixels of other labels and of other boxes. In
-    a small picture letters are smaller, and long names are elided.
+    """Draw boxes, the best one last, with number, class and score of each where they fit, see `place_labels`.
 
     Args:
         found: The boxes.
@@ -157,64 +164,37 @@ def draw_boxes(found: BoxedInput, seen: NDArray[np.uint8], *, scale: int, text_s
     """
     coloured = seen if seen.ndim == 3 else np.repeat(seen[..., None], 3, 2)
     page = Image.fromarray(coloured.repeat(scale, 0).repeat(scale, 1))
-    drawing, face = ImageDraw.Draw(page), Typeface(min(text_size, max(_SMALLEST, page.width // _LETTERS)), 0)
-    corners = (scale * found.corners).round().astype(int)
-    names = [name if has_glyphs(name) else f"class {label}" for name, label in zip(found.names, found.labels, strict=True)]
-    texts = [(f"{number} ", *text) for number, text in enumerate(zip(names, found.scores, strict=True), 1)]
-    labels = _labels(corners, texts, page.size, face)
-    for (left, top, right, bottom), label in reversed([*zip(corners.tolist(), found.labels, strict=True)]):
+    drawing, letters = ImageDraw.Draw(page), font(face_for(page.width, text_size).size)
+    boxes = (scale * found.corners).round().astype(int).tolist()
+    for (left, top, right, bottom), label in reversed([*zip(boxes, found.labels, strict=True)]):
         outline = (left, top, max(left, right), max(top, bottom))
         drawing.rectangle(outline, outline=_colours(label)[0], width=_LINE * scale)
-    for (words, (left, top, right, bottom)), label in reversed([*zip(labels, found.labels, strict=True)]):
-        colour, ink = _colours(label)
+    for placed, label in zip(_placed(found, page.size, scale=scale, text_size=text_size), found.labels, strict=True):
+        if placed is None:
+            continue
+        (left, top, right, bottom), (colour, ink) = placed.corners, _colours(label)
         drawing.rectangle((left, top, right - 1, bottom - 1), colour)
-        drawing.text((left + _MARGIN, (top + bottom) // 2), words, ink, _font(face.size), anchor="lm")
+        drawing.text((left + MARGIN, (top + bottom) // 2), placed.words, ink, letters, anchor="lm")
     return np.asarray(page)
 
 
-def _labels(
-    corners: NDArray[np.int64], texts: Sequence[tuple[str, str, str]], size: tuple[int, int], face: Typeface
-) -> list[tuple[str, tuple[int, int, int, int]]]:
-    """Return the words of each label, and its left, top, right and bottom, within a picture of a width and height.
-
-    Args:
-        corners: Of the boxes, `(B, 4)`.
-        texts: Number, name and score of each.
-        size: Width and height of the picture.
-        face: Of the labels.
-    """
-    labels, taken = [], np.empty((0, 4), int)
-    for position, ((number, name, score), (left, top, right, bottom)) in enumerate(
-        zip(texts, corners.tolist(), strict=True)
-    ):
-        room = max(right - left, 2 * size[0] // 3) - 2 * _MARGIN - face.width(f"{number} {score}")
-        words = number + " ".join([*(line for line, _ in wrap(name, face, max(1, room))), score])
-        width, height = round(_font(face.size).getlength(words)) + 2 * _MARGIN, face.leading
-        others = np.delete(corners, position, 0)
-        places = [
-            _within((x, y, x + width, y + height), size)
-            for y in (top - height, bottom, top, bottom - height)
-            for x in (left, right - width)
-        ]
-        covered = [(_shared(place, taken), _shared(place, others)) for place in places]
-        best = places[covered.index(min(covered))]
-        labels.append((words, best))
-        taken = np.vstack([taken, best])
-    return labels
+def _shortened(found: BoxedInput, size: tuple[int, int], style: Style) -> int:
+    """Return how many boxes have no label, or one without class or score, in a picture of an input of a width and height."""
+    page = (style.scale * size[0], style.scale * size[1])
+    labels = _placed(found, page, scale=style.scale, text_size=_text_size(style))
+    return sum(label is None or not label.is_whole for label in labels)
 
 
-def _within(place: tuple[int, int, int, int], size: tuple[int, int]) -> tuple[int, int, int, int]:
-    """Move a rectangle into a picture."""
-    left, top, right, bottom = place
-    x = max(min(left, size[0] - (right - left)), 0)
-    y = max(min(top, size[1] - (bottom - top)), 0)
-    return x, y, x + right - left, y + bottom - top
+def _text_size(style: Style) -> int:
+    return style.text_size or _TEXT
 
 
-def _shared(place: tuple[int, int, int, int], boxes: NDArray[np.int64]) -> int:
-    """Return the sum of the areas that a rectangle has in common with boxes; pixels."""
-    sides = np.minimum(place[2:], boxes[:, 2:]) - np.maximum(place[:2], boxes[:, :2])
-    return int(sides.clip(0).prod(1).sum())
+@lru_cache(maxsize=32)  # the notice, the picture and its facts need the same labels
+def _placed(found: BoxedInput, size: tuple[int, int], *, scale: int, text_size: int) -> list[Label | None]:
+    """Place the labels; a class whose name the font lacks has its index."""
+    names = [name if has_glyphs(name) else f"class {label}" for name, label in zip(found.names, found.labels, strict=True)]
+    corners, texts = (scale * found.corners).round().astype(int), [*zip(names, found.scores, strict=True)]
+    return place_labels(corners, found.labels, texts, size=size, face=face_for(size[0], text_size))
 
 
 def _colours(label: int) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
@@ -222,8 +202,3 @@ def _colours(label: int) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
     red, green, blue = map(int, table("turbo")[round(30 + 195 * (label * _STEP % 1))])
     bright = 0.3 * red + 0.59 * green + 0.11 * blue > 110
     return (red, green, blue), (0, 0, 0) if bright else (255, 255, 255)
-
-
-@cache
-def _font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
-    return ImageFont.load_default(size)

@@ -16,6 +16,7 @@ import fmapviz
 from fmapviz.config import InputOptions
 from fmapviz.data import Prediction, Target, percent
 from fmapviz.errors import RequestError
+from fmapviz.features.detection.labels import face_for, place_labels
 from fmapviz.features.detection.picture import BoxedInput, draw_boxes
 
 AS_IT_IS = InputOptions(fit="none", mean=(0, 0, 0), std=(1, 1, 1))
@@ -106,6 +107,59 @@ def test_long_names_are_elided_and_letters_of_small_pictures_are_smaller():
     assert long[:30].any(0).sum() > short[:30].any(0).sum()
     large = drawn_of(np.zeros((400, 400), np.uint8), (box, "cat")).any(2)
     assert large[:30].any(1).sum() > short[:30].any(1).sum()
+
+
+def test_labels_of_many_boxes_cover_no_other_label_and_little_of_other_boxes():
+    random = np.random.default_rng(0)
+    lefts = random.integers(0, 300, (80, 2))
+    corners, classes = np.hstack([lefts, lefts + random.integers(12, 60, (80, 2))]), random.integers(0, 3, 80).tolist()
+    labels = place_labels(corners, classes, [("person", "50.0 %")] * 80, size=(320, 320), face=face_for(320, 12))
+    covered, covers = np.zeros((320, 320), int), np.zeros(80)
+    for position, label in enumerate(labels):
+        if label is not None:
+            left, top, right, bottom = label.corners
+            assert 0 <= min(label.corners) <= max(label.corners) <= 320
+            covered[top:bottom, left:right] += 1
+            for other, (x, y, x2, y2) in enumerate(corners.tolist()):
+                part = np.zeros((400, 400), bool)
+                part[top:bottom, left:right] = True
+                share = part[y:y2, x:x2].mean()
+                assert share <= (0.5 if other == position else 0.25)
+                covers[other] += share
+    assert covered.max() == 1
+    assert {label.words.count(" ") if label else None for label in labels} == {None, 0, 1, 3}
+    assert all("person" in labels[classes.index(each)].words for each in range(3))
+
+
+def test_a_notice_and_the_picture_report_labels_without_room(photo, tmp_path):
+    def draw(scale):
+        run = fmapviz.visualize(
+            Crowded(),
+            photo,
+            out=tmp_path / str(scale),
+            views="boxes",
+            to="png",
+            style=fmapviz.Style(scale=scale),
+            preprocessing=AS_IT_IS,
+        )
+        (picture,) = run.directory.rglob("*boxes*.png")
+        with Image.open(picture) as drawn:
+            return [notice for notice in run.notices if "no label" in notice], drawn.text.get("Labels")
+
+    notices, fact = draw(1)
+    assert len(notices) == 1
+    assert fact == "whole at 2 of 6 boxes, as far as there is room"
+    assert draw(8) == ([], None)
+
+
+class Crowded(Planted):
+    """Finds six boxes at one place."""
+
+    def forward(self, images):
+        return [
+            {name: values[-1:].repeat(6, *[1] * (values.ndim - 1)) for name, values in each.items()}
+            for each in super().forward(images)
+        ]
 
 
 class Named(Planted):
