@@ -8,6 +8,7 @@ option.
 from __future__ import annotations
 
 import os
+from collections import deque
 from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
@@ -143,11 +144,16 @@ def suggest(word: str, known: Iterable[str]) -> str | None:
     return f"did you mean {', '.join(map(quote, near))}?" if near else None
 
 
+_SEARCHED = 500  # folders in which a file of the same name is looked for
 SAMPLES = "sample_images"  # the pictures of the guide's examples
 
 
 def suggest_file(path: str, is_wanted: Callable[[str], bool] = bool) -> str:
-    """Return a hint for a path that does not exist: why, similar folders and names, or the last folder that exists."""
+    """Return a hint for a path that does not exist.
+
+    It is why, similar folders and names, files of the same name in the working directory and below, or the last folder that
+    exists.
+    """
     typed = Path(path)
     try:
         typed.stat()
@@ -164,10 +170,29 @@ def suggest_file(path: str, is_wanted: Callable[[str], bool] = bool) -> str:
             return f"did you mean {', '.join(near)}?"
     if _is_sample(typed):
         return f"{SAMPLES} is a folder of fmapviz's repository, and not in the package: take any photo of yours"
+    if is_wanted(typed.name) and (found := _of_the_same_name(typed.name)):
+        return f"did you mean {', '.join(map(quote, found))}?"
     with suppress(OSError, ValueError):
         existing = next(folder for folder in (typed / "_").absolute().parents if os.path.isdir(folder))
         return f"no similar name in {quote(existing)}"
     return "the working directory was removed"
+
+
+def _of_the_same_name(name: str) -> list[str]:
+    """Return up to three files of a name in the working directory and the folders below it, the newest first."""
+    found, folders = list[tuple[float, str]](), deque([""])
+    for _ in range(_SEARCHED):
+        if not folders:
+            break
+        folder = folders.popleft()
+        with suppress(OSError, ValueError), os.scandir(folder or ".") as entries:
+            for entry in entries:
+                path = str(Path(folder, entry.name))
+                if entry.name == name and entry.is_file():
+                    found.append((entry.stat().st_mtime, path))
+                elif not entry.name.startswith(".") and entry.is_dir(follow_symlinks=False):
+                    folders.append(path)
+    return [path for _, path in sorted(found, reverse=True)[:3]]
 
 
 def _is_sample(path: Path) -> bool:

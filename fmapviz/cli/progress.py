@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress as Bar
 
 LOG_INTERVAL_SECONDS = 30.0
+_SLOW = 0.5  # images a second, below which the time of an image says more
 
 
 _begun: list[ProgressLine] = []  # that of the command
@@ -95,7 +96,8 @@ class ProgressLine:
             return ""
         rate = drawn / elapsed
         left = f", about {_duration((self.total - finished) / rate)} left" if self.total else ""
-        return f"{rate:.1f} images/s{left}"
+        speed = f"{rate:.1f} images/s" if rate >= _SLOW else f"{_duration(1 / rate)} for each image"
+        return f"{speed}{left}"
 
     def print(self, text: str) -> None:
         """Print a line on standard error, above the bar."""

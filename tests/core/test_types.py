@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import unicodedata
 from pathlib import Path
@@ -27,6 +28,7 @@ from fmapviz.errors import (
     printable,
     quote,
     suggest,
+    suggest_file,
 )
 from fmapviz.events import RunSummary
 from fmapviz.types import FeatureMap, Layer, Picture, Target
@@ -336,3 +338,17 @@ def test_near_words_are_suggested():
 )
 def test_a_class_is_named_by_its_first_name(target, text):
     assert str(target) == text
+
+
+def test_files_of_the_same_name_in_other_folders_are_suggested_the_newest_first(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for age, folder in enumerate(("runs/detect/train/weights", "runs/detect/train2/weights", ".hidden", ".")):
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        Path(folder, "best.pt").touch()
+        os.utime(Path(folder, "best.pt"), (1e9 - age, 1e9 - age))
+    Path("other/best.pt").mkdir(parents=True)
+    expected = "'runs/detect/train/weights/best.pt', 'runs/detect/train2/weights/best.pt', 'best.pt'"
+    assert suggest_file("weights/best.pt") == f"did you mean {expected}?"
+    assert suggest_file("/none/best.pt") == f"did you mean {expected}?"
+    assert suggest_file("none/best.pt", lambda name: not name.endswith(".pt")) == f"no similar name in '{tmp_path}'"
+    assert suggest_file("none/last.pt").startswith("no similar name")
