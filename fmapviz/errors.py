@@ -163,31 +163,34 @@ def suggest_file(path: str, is_wanted: Callable[[str], bool] = bool) -> str:
         return f"the system reports: {error.strerror}"
     except ValueError:
         return "no path holds a NUL byte"
-    with suppress(OSError, ValueError):  # ValueError: a character that no path can hold
-        names = [each.name for each in typed.parent.iterdir() if is_wanted(each.name) or os.path.isdir(each)]
-        near = [quote(typed.with_name(name)) for name in nearest(typed.name, names, cutoff=0.7)]
-        if near:
-            return f"did you mean {', '.join(near)}?"
+    if near := _similar(typed, is_wanted) or (is_wanted(typed.name) and _of_the_same_name(typed.name)):
+        return f"did you mean {', '.join(map(quote, near))}?"
     if _is_sample(typed):
         return f"{SAMPLES} is a folder of fmapviz's repository, and not in the package: take any photo of yours"
-    if is_wanted(typed.name) and (found := _of_the_same_name(typed.name)):
-        return f"did you mean {', '.join(map(quote, found))}?"
     with suppress(OSError, ValueError):
         existing = next(folder for folder in (typed / "_").absolute().parents if os.path.isdir(folder))
         return f"no similar name in {quote(existing)}"
     return "the working directory was removed"
 
 
-def _of_the_same_name(name: str) -> list[str]:
+def _similar(typed: Path, is_wanted: Callable[[str], bool]) -> list[Path]:
+    """Return up to three paths in the folder of a path whose names are similar to its own."""
+    with suppress(OSError, ValueError):  # ValueError: a character that no path can hold
+        names = [each.name for each in typed.parent.iterdir() if is_wanted(each.name) or os.path.isdir(each)]
+        return [typed.with_name(name) for name in nearest(typed.name, names, cutoff=0.7)]
+    return []
+
+
+def _of_the_same_name(name: str) -> list[Path]:
     """Return up to three files of a name in the working directory and the folders below it, the newest first."""
-    found, folders = list[tuple[float, str]](), deque([""])
+    found, folders = list[tuple[float, Path]](), deque([Path()])
     for _ in range(_SEARCHED):
         if not folders:
             break
         folder = folders.popleft()
-        with suppress(OSError, ValueError), os.scandir(folder or ".") as entries:
+        with suppress(OSError, ValueError), os.scandir(folder) as entries:
             for entry in entries:
-                path = str(Path(folder, entry.name))
+                path = folder / entry.name
                 if entry.name == name and entry.is_file():
                     found.append((entry.stat().st_mtime, path))
                 elif not entry.name.startswith(".") and entry.is_dir(follow_symlinks=False):

@@ -257,7 +257,7 @@ def test_the_passes_of_an_image_that_takes_many_are_shown(capsys, monkeypatch, t
     shown.stop()
     lines = capsys.readouterr().err.splitlines()
     assert terminal or "progress: 0 of 2 images, a.jpg: 500 of 1,000 passes" in lines
-    assert terminal or lines[-1] == "progress: 1 of 2 images, 3 min for each image, about 3 min left"
+    assert terminal or lines[-1] == "progress: 1 of 2 images, 40 s for each image, about 40 s left"
 
 
 def test_a_log_file_gets_no_progress_before_thirty_seconds(capsys):
