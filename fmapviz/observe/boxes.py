@@ -61,7 +61,7 @@ class Boxes:
             return ""
         if self.least is None or self.highest is None:
             return "the network finds no box"
-        return f"no box {self._too_low(self.highest)}"
+        return self._why_none("no box", self.highest)
 
     def why_not(self, label: int) -> str:
         """Return why there is no box of a class, and the threshold that would show one.
@@ -69,20 +69,25 @@ class Boxes:
         Example:
             >>> Boxes(*torch.empty(3, 0), least=0.25, highest=torch.tensor([0.01, 0.0317])).why_not(0)
             'no box of the class has a score above 0.25: the highest is 0.01; confidence=0.0099 shows it'
+            >>> Boxes(*torch.empty(3, 0), least=0.25, highest=torch.tensor([0.6])).why_not(0)  # doctest: +ELLIPSIS
+            'the network keeps no box of the class, although the highest score is 0.6: it leaves out ...'
         """
         if self.least is None or self.highest is None or label >= len(self.highest):
             return "the network finds no such box in the image"
-        return f"no box of the class {self._too_low(self.highest[label])}"
+        return self._why_none("no box of the class", self.highest[label])
 
-    def _too_low(self, scores: Tensor) -> str:
-        best = float(scores.max()) if scores.numel() else 0.0
-        found = f"has a score above {self.least:.3g}: the highest is {best:.3g}"
+    def _why_none(self, subject: str, scores: Tensor) -> str:
+        best, least = float(scores.max()) if scores.numel() else 0.0, self.least or 0.0
+        if best > least:
+            left_out = "it leaves out empty boxes, and those beyond its greatest number"
+            return f"the network keeps {subject}, although the highest score is {best:.3g}: {left_out}"
+        found = f"{subject} has a score above {least:.3g}: the highest is {best:.3g}"
         if not best > 0:  # also NaN
             return found
         unit = 10.0 ** (floor(log10(best)) - 1)
         lower = float(f"{floor(best / unit) * unit:.2g}")
         lower = lower if lower < best else float(f"{lower - unit:.2g}")  # scores have to be above it
-        return f"{found}; confidence={lower:g} shows it" if self.least and 0 < lower < self.least else found
+        return f"{found}; confidence={lower:g} shows it" if 0 < lower < least else found
 
     def take(self, rows: Tensor) -> Boxes:
         """Return some of them, by their positions."""

@@ -36,7 +36,7 @@ CONTRIBUTION = Contribution(
         Detector(
             name="transformers",
             help="The detectors of Hugging Face: DETR and its successors, YOLOS.",
-            classes=r"transformers\.models\.\w+\.\w+\.\w+ForObjectDetection",
+            classes=r"transformers\.models\.\w+\.\w+\.(\w+ForObjectDetection|DetrForSegmentation|RfDetrForInstanceSegmentation)",
             read="fmapviz.features.detection.transformers:read",
         ),
     ),

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import nn
@@ -47,18 +47,63 @@ _PROCESSORS = ("preprocessor_config.json", "processor_config.json")
 _WEIGHTS = ("model.safetensors", f"model.safetensors{INDEX}", "pytorch_model.bin", f"pytorch_model.bin{INDEX}")
 _VISION_PARTS = ("vision_model", "vision_tower", "image_model", "visual")
 
-# What a network may end with, by the table of its types: the class that builds it, and the end of the network's own name.
+
+@dataclass(frozen=True, slots=True)
+class _Head:
+    """What a network may end with.
+
+    Attributes:
+        types: The types that may have it, with their classes.
+        builder: Builds a network with it.
+        suffixes: Of the names of these classes.
+        outputs: What it returns: scores of `classes`, `boxes`, or `values` of no class.
+    """
+
+    types: Any  # of transformers, like the builder
+    builder: Any
+    suffixes: tuple[str, ...]
+    outputs: Literal["classes", "boxes", "values"] = "classes"
+
+
 _HEADS = (
-    (
+    _Head(
         transformers.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING,
         transformers.AutoModelForImageClassification,
-        "ForImageClassification",
+        ("ForImageClassification",),
     ),
-    (transformers.MODEL_FOR_OBJECT_DETECTION_MAPPING, transformers.AutoModelForObjectDetection, "ForObjectDetection"),
-    (
+    _Head(
+        transformers.MODEL_FOR_OBJECT_DETECTION_MAPPING,
+        transformers.AutoModelForObjectDetection,
+        ("ForObjectDetection",),
+        outputs="boxes",
+    ),
+    _Head(
         transformers.MODEL_FOR_SEMANTIC_SEGMENTATION_MAPPING,
         transformers.AutoModelForSemanticSegmentation,
-        "ForSemanticSegmentation",
+        ("ForSemanticSegmentation",),
+    ),
+    _Head(
+        transformers.MODEL_FOR_IMAGE_SEGMENTATION_MAPPING,  # of DETR, whose boxes have masks too
+        transformers.AutoModelForImageSegmentation,
+        ("DetrForSegmentation",),
+        outputs="boxes",
+    ),
+    _Head(
+        transformers.MODEL_FOR_UNIVERSAL_SEGMENTATION_MAPPING,
+        transformers.AutoModelForUniversalSegmentation,
+        ("ForUniversalSegmentation", "MaskFormerForInstanceSegmentation"),
+    ),
+    _Head(
+        transformers.MODEL_FOR_INSTANCE_SEGMENTATION_MAPPING,
+        transformers.AutoModelForInstanceSegmentation,
+        ("ForInstanceSegmentation",),
+        outputs="boxes",
+    ),
+    _Head(
+        transformers.MODEL_FOR_DEPTH_ESTIMATION_MAPPING,
+        transformers.AutoModelForDepthEstimation,
+        ("ForDepthEstimation",),
+        outputs="values",
     ),
 )
 
@@ -115,7 +160,8 @@ def load(name: str, *, weights: str | Mapping[str, Any] | None, preprocessing: I
     else:
         loaded = _load_published(files, build)
     network, notices = _picture_part(loaded.module)
-    if _head(config) is None:
+    head = _head(config)
+    if head is None or head.outputs == "values":
         notices = (f"{type(loaded.module).__name__} has no head of classes", *notices)
     processor = files.find(_PROCESSORS)
     if processor is None and not is_random:
@@ -125,8 +171,8 @@ def load(name: str, *, weights: str | Mapping[str, Any] | None, preprocessing: I
         loaded.as_model(f"hf:{name}", preparation),
         module=network.eval(),
         forward=_caller(network, config),
-        classes=loaded.classes or (tuple(_classes(config)) if _head(config) else ()),
-        scores="" if _head(config) in {None, transformers.AutoModelForObjectDetection} else _scores(config),
+        classes=loaded.classes or (tuple(_classes(config)) if head and head.outputs != "values" else ()),
+        scores=_scores(config) if head and head.outputs == "classes" else "",
         notices=(*loaded.notices, *notices),
     )
 
@@ -226,16 +272,18 @@ def _without_code(values: Any) -> Any:
     return [_without_code(value) for value in values] if isinstance(values, list) else values
 
 
-def _head(config: Any) -> Any:
-    """Return the class of transformers that builds the head of a configuration, or of its type; None: it has no head."""
-    for mapping, builder, suffix in _HEADS:
-        if type(config) in mapping and (not config.architectures or any(suffix in name for name in config.architectures)):
-            return builder
+def _head(config: Any) -> _Head | None:
+    """Return the head of a configuration, or of its type; None: it has none that is known."""
+    for head in _HEADS:
+        named = any(suffix in name for name in config.architectures for suffix in head.suffixes)
+        if type(config) in head.types and (named or not config.architectures):
+            return head
     return None
 
 
 def _build(config: Any) -> nn.Module:
-    auto = _head(config) or transformers.AutoModel
+    head = _head(config)
+    auto = transformers.AutoModel if head is None else head.builder
     try:
         module: nn.Module = auto.from_config(config, dtype=torch.float32, trust_remote_code=False)
     except Exception as error:
@@ -309,7 +357,12 @@ def _picture_part(module: nn.Module) -> tuple[nn.Module, tuple[str, ...]]:
     kind = type(module).__name__
     if hasattr(module.config, "num_frames"):
         raise RequestError(f"{kind} takes clips of several frames, not pictures", hint="code of yours can repeat a picture")
-    if "pixel_values" in taken and "input_ids" not in taken:
+    required = [
+        name
+        for name, each in taken.items()
+        if each.default is each.empty and each.kind is each.POSITIONAL_OR_KEYWORD and name != "pixel_values"
+    ]
+    if "pixel_values" in taken and "input_ids" not in taken and not required:
         return module, ()
     for name in _VISION_PARTS:
         for path in (name, f"model.{name}"):
@@ -352,9 +405,24 @@ def _caller(network: nn.Module, config: Any) -> Callable[[nn.Module, Tensor], ob
         if "noise" in taken and patch:
             count = prod(side // step for side, step in zip(batch.shape[-2:], patch, strict=True))
             more["noise"] = torch.arange(count, device=batch.device, dtype=batch.dtype).expand(len(batch), -1)
-        return network(pixel_values=batch, **more)
+        return _with_pixels(network(pixel_values=batch, **more))
 
     return call
+
+
+def _with_pixels(output: Any) -> object:
+    """Return an output of masks, each with its classes, with the scores of pixels as `logits`; any other as it is.
+
+    The score of a class at a pixel is the sum over all queries of the probability of the class times that of the mask, as
+    in Cheng et al., *Per-pixel classification is not all you need for semantic segmentation*, 2021, section 3.4, and in
+    `post_process_semantic_segmentation` of transformers.
+    """
+    # Any: a class of transformers.
+    if not {"class_queries_logits", "masks_queries_logits"} <= set(output) or "logits" in output:
+        return output
+    classes = output["class_queries_logits"].softmax(-1)[..., :-1]  # without the one of no object
+    masks = output["masks_queries_logits"].sigmoid()
+    return {"logits": torch.einsum("nqk,nqhw->nkhw", classes, masks), **output}
 
 
 def _pair(sides: Any) -> tuple[int, int] | None:

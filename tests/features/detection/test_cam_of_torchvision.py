@@ -13,6 +13,7 @@ from torch import nn
 from torchvision.models import detection
 
 import fmapviz
+from fmapviz.errors import RequestError
 
 SIDE = 96
 SIZES = {"min_size": SIDE, "max_size": SIDE}
@@ -92,3 +93,17 @@ def test_the_map_of_a_box_is_that_of_captum_on_its_logit(build, name):
             break
     assert compared
     assert min(compared) > 0
+
+
+def test_a_class_beyond_the_greatest_number_of_boxes_is_not_said_to_have_too_low_a_score():
+    network, _ = real("fasterrcnn_mobilenet_v3_large_320_fpn")
+    network.roi_heads.detections_per_img = 1
+    batch = torch.from_numpy(np.random.default_rng(0).random((1, 3, SIDE, SIDE), np.float32))
+    with torch.no_grad():
+        ((label,),) = ([*each["labels"].tolist()] for each in network([*batch]))
+        _, scores, _ = candidates(network, batch)
+    other = next(each for each in range(1, scores.shape[1]) if each != label)
+    with pytest.raises(RequestError) as caught:
+        fmapviz.cam(network, batch, target=other)
+    assert f"keeps no box of the class, although the highest score is {scores[:, other].max():.3g}" in str(caught.value)
+    assert "has a score above" not in str(caught.value)

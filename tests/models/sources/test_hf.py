@@ -7,6 +7,7 @@ import shutil
 import socket
 from pathlib import Path
 
+import captum.attr
 import numpy as np
 import pytest
 import torch
@@ -15,6 +16,7 @@ from extras import needs
 from PIL import Image
 from sources import check_protocol
 
+import fmapviz
 from fmapviz.config import InputOptions
 from fmapviz.errors import RequestError, WeightsError
 from fmapviz.events import Outcome
@@ -206,6 +208,7 @@ def test_types_with_arguments_are_built_at_random():
         ("hf:vit(attn_implementation='some/kernel')", "no argument of this name", ""),
         (f"hf:bert({TINY})", "BertModel takes input_ids", "code of yours"),
         (f"hf:videomae({TINY})", "takes clips of several frames", "code of yours"),
+        ("hf:oneformer", "takes pixel_values, task_inputs", "code of yours"),
     ],
 )
 def test_models_that_cannot_be_built_are_an_error_with_a_hint(name, message, hint):
@@ -389,3 +392,121 @@ def test_a_name_of_another_source_has_a_hint_to_the_source():
 
 def test_the_source_has_the_functions_of_the_protocol():
     check_protocol("hf")
+
+
+def tiny_segmenter(transformers, kind):
+    """Return a network whose queries have a mask and a class each, or boxes too."""
+    swin = {"embed_dim": 16, "depths": [1] * 4, "num_heads": [1, 1, 2, 2], "window_size": 2, "image_size": 64}
+    backbone = transformers.SwinConfig(**swin, out_features=[f"stage{each}" for each in range(1, 5)])
+    resnet = {"embedding_size": 8, "hidden_sizes": [8, 16, 16, 32], "depths": [1] * 4, "layer_type": "basic"}
+    names = {"id2label": dict(enumerate(CLASSES)), "num_queries": 12}
+    heads = {f"{part}_attention_heads": 8 for part in ("encoder", "decoder")}
+    sizes = {"encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32}
+    if kind == "detr":
+        own = transformers.ResNetConfig(**resnet, out_features=[f"stage{each}" for each in range(1, 5)])
+        off = {"use_timm_backbone": False, "use_pretrained_backbone": False, "backbone": None}
+        return transformers.DetrForSegmentation(
+            transformers.DetrConfig(backbone_config=own, d_model=128, **off, **heads, **sizes, **names)
+        )
+    if kind == "eomt":
+        vit = {"image_size": 64, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 2, "num_blocks": 1}
+        network = transformers.EomtForUniversalSegmentation(transformers.EomtConfig(**vit, num_upscale_blocks=2, **names))
+        network.attn_mask_probs.zero_()  # as after training: masks are predicted once
+        return network
+    if kind == "mask2former":
+        common = {"feature_size": 32, "mask_feature_size": 32, "hidden_dim": 32, "encoder_feedforward_dim": 32}
+        layers = {"encoder_layers": 1, "decoder_layers": 2, "num_attention_heads": 2, "dim_feedforward": 32}
+        config = transformers.Mask2FormerConfig(backbone_config=backbone, **common, **layers, **names)
+        return transformers.Mask2FormerForUniversalSegmentation(config)
+    decoder = transformers.DetrConfig(d_model=32, **heads, **sizes, num_queries=12)
+    config = transformers.MaskFormerConfig(
+        backbone_config=backbone, decoder_config=decoder, fpn_feature_size=32, mask_feature_size=32, **names
+    )
+    return transformers.MaskFormerForInstanceSegmentation(config)
+
+
+@torch.no_grad()
+def balanced(network, batch):
+    """Return a network in evaluation mode of which several classes win at some pixels."""
+    for module in network.eval().modules():  # the small weights of the library make all queries alike
+        if isinstance(module, torch.nn.Embedding):
+            torch.nn.init.normal_(module.weight)
+        elif isinstance(module, torch.nn.Linear | torch.nn.Conv2d):
+            torch.nn.init.kaiming_normal_(module.weight)
+    classes = network(batch).class_queries_logits
+    last = network.class_predictor
+    last.weight.data *= 4 / classes.std(1)[0][:, None]
+    last.bias.data = -4 * classes.mean(1)[0] / classes.std(1)[0]
+    return network
+
+
+def saved(network, folder):
+    network.eval().save_pretrained(folder)
+    return f"hf:{folder}"
+
+
+@pytest.mark.parametrize("kind", ["maskformer", *thorough("mask2former", "eomt")])
+def test_a_segmenter_of_masks_has_the_scores_of_its_own_post_processing(kind, transformers, tmp_path):
+    torch.manual_seed(2)
+    batch = torch.from_numpy(np.random.default_rng(3).normal(size=(1, 3, 64, 64)).astype(np.float32))
+    network = balanced(tiny_segmenter(transformers, kind), batch)
+    layers = {
+        "maskformer": "model.pixel_level_module.decoder.mask_projection",
+        "mask2former": "model.pixel_level_module.decoder.mask_projection",
+        "eomt": "upscale_block.block.1.conv2",
+    }
+    model = load_model(saved(network, tmp_path / kind))
+    assert type(model.module) is type(network)
+    assert (model.classes, model.scores) == (CLASSES, "softmax")
+
+    output = network(batch)
+    side = output.masks_queries_logits.shape[-1]
+    processor = transformers.MaskFormerImageProcessor()  # that of Mask2Former would enlarge the masks first
+    (scores,) = processor.post_process_semantic_segmentation(output, return_segmentation_scores=True)
+    winners = scores.segmentation
+    index = int(winners.flatten().bincount(minlength=3).argmax())
+    found = fmapviz.cam(model, batch, layer=layers[kind], method="gradcam")
+    assert found.target == (index,)
+
+    pixels = winners == index
+    assert 0 < pixels.sum() < side * side
+
+    class Score(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.network = network
+
+        def forward(self, batch):
+            own = self.network(batch)
+            shares = own.class_queries_logits.softmax(-1)[:, :, index, None, None] * own.masks_queries_logits.sigmoid()
+            return (shares.sum(1) * pixels).sum((1, 2))
+
+    expected = captum.attr.LayerGradCam(Score(), network.get_submodule(layers[kind])).attribute(batch)[0, 0].detach()
+    torch.testing.assert_close(found.raw[0] / found.raw[0].norm(), expected / expected.norm(), rtol=0, atol=1e-5)
+
+
+@pytest.mark.thorough
+def test_a_detr_with_masks_is_a_detector(transformers, picture, tmp_path):
+    torch.manual_seed(2)
+    network = tiny_segmenter(transformers, "detr")
+    model = load_model(saved(network, tmp_path / "detr"))
+    assert type(model.module) is transformers.DetrForSegmentation
+    options = {"views": ["boxes"], "confidence": 0.01, "predictions": 1, "to": "png"}
+    events = []
+    visualize(model, picture, out=tmp_path / "out", on_event=events.append, **options)
+    (outcome,) = (event for event in events if isinstance(event, Outcome))
+    batch = fmapviz.load_image(picture, model)
+    with torch.no_grad():
+        output = network(batch)
+    (expected,) = transformers.DetrImageProcessor().post_process_object_detection(output, threshold=0.01)
+    assert outcome.predictions[0].score == pytest.approx(expected["scores"].max().item(), rel=1e-4)
+
+
+def test_a_network_of_depth_has_its_head(transformers, tmp_path):
+    config = transformers.GLPNConfig(
+        num_attention_heads=[1] * 4, depths=[1] * 4, hidden_sizes=[8] * 4, decoder_hidden_size=8
+    )
+    model = load_model(saved(transformers.GLPNForDepthEstimation(config), tmp_path / "depth"))
+    assert type(model.module) is transformers.GLPNForDepthEstimation
+    assert (model.classes, model.scores) == ((), "")
+    assert "GLPNForDepthEstimation has no head of classes" in model.notices
