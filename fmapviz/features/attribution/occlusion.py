@@ -64,7 +64,7 @@ def attribute(image: ImagePasses, preparation: Preparation, changes: Changes) ->
 
     found = occlude(pixels, scores, baseline, patch=changes.patch, stride=changes.distance)
     if extremes.only_rounding(pixels.dtype):
-        raise AbsentError("no patch changes its score: it does not depend on the input")
+        raise AbsentError(f"no patch changes its score{extremes.in_words(pixels.dtype)}")
     return found, ""
 
 

@@ -56,10 +56,11 @@ def attribute(image: ImagePasses, preparation: Preparation, changes: Changes) ->
     masks = counted(samples, "mask")
     if extremes.low == extremes.high == 0:
         raise AbsentError(f"its probability is zero behind all {masks}" if samples > 1 else "its probability is zero")
-    if extremes.only_rounding(image.image.dtype) and samples > 1:
+    dtype = image.image.dtype
+    if extremes.only_rounding(dtype) and samples > 1:
         if round(extremes.high, 6) == 1:  # the score may still depend on the input
             raise AbsentError(f"its probability is one behind all {masks}")
-        raise AbsentError(f"its probability is the same behind all {masks}: it does not depend on the input")
+        raise AbsentError(f"its probability is the same behind all {masks}{extremes.in_words(dtype)}")
     return found, ""
 
 

@@ -106,6 +106,23 @@ def trace(
     return curves
 
 
+def mean_curve(curves: Sequence[Curve]) -> Curve:
+    """Return the mean of the curves of random orders, which a map without an order is expected to have.
+
+    Args:
+        curves: Of one image, at least one.
+
+    Example:
+        >>> low, high = (Curve(*np.array([[0.0, 1.0], [1.0, low], [low, 1.0]])) for low in (0.0, 0.5))
+        >>> mean_curve([low, high]).deletion.tolist()
+        [1.0, 0.25]
+    """
+    shares, deletion, insertion = (
+        np.mean([getattr(each, name) for each in curves], 0) for name in ("shares", "deletion", "insertion")
+    )
+    return Curve(shares, deletion, insertion)
+
+
 def passes(orders: int, cells: Cells, steps: int = STEPS) -> int:
     """Return the number of passes that `trace` needs.
 

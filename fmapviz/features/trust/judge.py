@@ -12,7 +12,7 @@ from torch import nn
 
 from fmapviz.errors import FmapvizError
 from fmapviz.features.trust.cells import Cells, order_of, rank_correlation
-from fmapviz.features.trust.curves import CHANCE, passes, trace
+from fmapviz.features.trust.curves import CHANCE, mean_curve, passes, trace
 from fmapviz.features.trust.judged_maps import MapMaker
 from fmapviz.features.trust.judgement import JudgedMethod, Judgement, Randomised, Sign
 from fmapviz.features.trust.randomised import randomised, replaced
@@ -129,7 +129,7 @@ class Judge:
 
     def _judge(self, image: _Judged, maps: Sequence[JudgedMap], missing: tuple[tuple[str, str], ...]) -> Judgement:
         cells, seed = image.cells, image.seed
-        means = [cells.means(each.values) for each in maps]
+        means = [_means(each, cells) for each in maps]
         ties = seed.numbers(_TIES).permutation(cells.count)
         orders = [order_of(each, ties) for each in means]
         orders += [seed.numbers(number).permutation(cells.count) for number in range(CHANCE)]
@@ -140,6 +140,8 @@ class Judge:
         curves = trace(pixels, image.passes.weights, blur, cells=cells, orders=orders)
         measure = self._measure(image)
         _check(np.concatenate([each for curve in curves for each in (curve.deletion, curve.insertion)]), measure)
+        chance = tuple(curves[len(maps) :])
+        of_maps = [curve if np.ptp(mean) else mean_curve(chance) for mean, curve in zip(means, curves, strict=False)]
         spread = image.passes.spread()
         last_layer = self._last_layer(image, spread.score)
         unknown = [Randomised(why="its score is the same")] * len(maps)
@@ -149,11 +151,10 @@ class Judge:
             everything = self._randomise(image, maps, means, stream=_ALL)
         methods = [
             JudgedMethod(each.view, each.layer, curve, own_last, own_all, each.of_class, _sign(each.extremes))
-            for each, curve, own_last, own_all in zip(maps, curves, last, everything, strict=False)
+            for each, curve, own_last, own_all in zip(maps, of_maps, last, everything, strict=True)
         ]
         agreement = np.array([[rank_correlation(one, other) for other in means] for one in means])
         named = last_layer or ("" if last_layer is None else type(self._network).__name__)
-        chance = tuple(curves[len(maps) :])
         return Judgement(tuple(methods), chance, agreement, spread.weight, named, measure, missing, seed.digest)
 
     def _measure(self, image: _Judged) -> str:
@@ -217,7 +218,7 @@ class Judge:
                 others, missing = [], {"": str(error)}
             is_there = bool(others) or self._is_there(image)
         absent = next(iter(missing.values()), "it has no such map") if is_there else "it finds no such box"
-        known = {each.key: image.cells.means(each.values) for each in others}
+        known = {each.key: _means(each, image.cells) for each in others}
         found = []
         for each, own in zip(maps, means, strict=True):
             if each.key not in known:
@@ -256,6 +257,12 @@ def _noting(network: nn.Module, order: dict[str, None]) -> Iterator[None]:
     finally:
         for handle in handles:
             handle.remove()
+
+
+def _means(found: JudgedMap, cells: Cells) -> NDArray[np.float64]:
+    """Return the mean of a map in each cell; zeros of equal values, whose interpolation differs by rounding."""
+    low, high = found.extremes
+    return np.zeros(cells.count) if low == high else cells.means(found.values)
 
 
 def _check(values: NDArray[np.float64], measure: str) -> None:

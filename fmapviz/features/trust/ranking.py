@@ -40,6 +40,7 @@ class MethodSamples:
         of_class: Whether its map depends on the class.
         copies: Number of further images with the same pixels as one of these. They are left out: a bootstrap takes its
             samples for independent.
+        flat: Number of images in which all values of its map are equal, so that it has no order.
     """
 
     images: NDArray[np.int64]
@@ -51,6 +52,7 @@ class MethodSamples:
     all: NDArray[np.float64]
     of_class: bool
     copies: int = 0
+    flat: int = 0
 
     @property
     def gain(self) -> NDArray[np.float64]:
@@ -125,15 +127,16 @@ def samples_of(images: Sequence[Mapping[str, Any]]) -> dict[Key, MethodSamples]:
                     continue
                 areas = method["deletion"], method["insertion"], chance["deletion"], chance["insertion"]
                 correlations = (nan if method[name] is None else method[name] for name in ("last_random", "all_random"))
-                rows.setdefault(key, []).append((number, *areas, *correlations, method["of_class"]))
+                others = method["of_class"], method.get("sign") == "zero"
+                rows.setdefault(key, []).append((number, *areas, *correlations, *others))
     return {key: _samples(own, copies[key]) for key, own in rows.items()}
 
 
 def _samples(rows: Sequence[tuple[Any, ...]], copies: int) -> MethodSamples:
-    images, *numbers, of_class = zip(*rows, strict=True)
+    images, *numbers, of_class, flat = zip(*rows, strict=True)
     deletion, insertion, below, above, last, everything = (np.array(each, np.float64) for each in numbers)
     own = np.array(images, np.int64)
-    return MethodSamples(own, deletion, insertion, below, above, last, everything, any(of_class), copies)
+    return MethodSamples(own, deletion, insertion, below, above, last, everything, any(of_class), copies, sum(flat))
 
 
 def rank(samples: Mapping[Key, MethodSamples]) -> list[RankedMethod]:
@@ -243,6 +246,8 @@ def _notes(own: MethodSamples) -> list[str]:
         notes.append("does not depend on what was learnt")
     elif own.of_class and _mean(own.last) >= ALIKE:
         notes.append("hardly depends on the last layer")
+    if own.flat:
+        notes.append(f"empty in {counted(own.flat, 'image')}: all values are equal")
     if unknown := int(np.isnan(own.all).sum()):
         notes.append(f"unknown with random weights in {counted(unknown, 'image')}")
     return notes
@@ -279,7 +284,7 @@ def _ranked_in_words(rows: Sequence[RankedMethod]) -> str:
     if len(first) == len(rows):
         return f"{images} do not tell the methods apart: {names}"
     if len(first) > 1:
-        return f"{names} are before the others, and {images} do not tell them apart"
+        return f"no method is before {names}, and {images} do not tell them apart"
     return f"{names} is before the others over {images}"
 
 

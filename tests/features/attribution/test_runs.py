@@ -301,6 +301,28 @@ def test_differences_that_are_rounding_are_no_map(view):
             fmapviz.cam(Wide(), pixels(), target=target, method=view, patch=8, samples=11)
 
 
+class Gentle(nn.Module):
+    """Has a score that a bright quarter of the image raises by 4 %, five units in the last place of bfloat16."""
+
+    def __init__(self, rise=0.04):
+        super().__init__()
+        self.one, self.rise = nn.Parameter(torch.ones(())), rise
+
+    def forward(self, batch):
+        return self.one + self.rise * batch.mean((1, 2, 3))[:, None]
+
+
+@pytest.mark.parametrize("view", ["occlusion", "rise"])
+def test_a_small_change_of_a_score_of_16_bits_is_a_map(view):
+    image = torch.zeros(1, 3, 24, 24, dtype=torch.bfloat16)
+    image[..., :12, :12] = 4
+    few = {"method": view, "patch": 12, "samples": 100, "baseline": torch.zeros(3, 1, 1)}
+    found = fmapviz.cam(Gentle().bfloat16(), image, target=0, **few).raw[0]
+    assert found[:12, :12].mean() > max(found[12:].mean(), found[:, 12:].mean()) + 0.001
+    with pytest.raises(RequestError, match=r"but for rounding in bfloat16$"):
+        fmapviz.cam(Gentle(0.015).bfloat16(), image, target=0, **few)
+
+
 @pytest.mark.parametrize("view", ["occlusion", "rise", "integrated-gradients"])
 @pytest.mark.parametrize("baseline", ["blur", *thorough("mean")])
 def test_an_image_of_one_colour_is_its_own_baseline(view, baseline):

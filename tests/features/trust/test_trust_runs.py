@@ -278,6 +278,27 @@ def test_methods_are_ranked_by_what_the_images_tell_apart():
     assert rank(keyed) == rows
 
 
+def test_no_method_is_before_those_of_the_first_rank_though_others_may_be_behind_one_of_them_only():
+    noise = np.random.default_rng(1).normal(0, 0.035, (3, 40))  # a difference of 0.016 is twice its standard error
+    gains = np.array([[0.3], [0.29], [0.28]]) + noise - noise.mean(1, keepdims=True)
+    of = dict(zip(("best", "between", "worst"), gains, strict=True))
+    keyed = {("top1", name, ""): samples(each) for name, each in of.items()}
+    rows = rank(keyed)
+    assert {row.method: row.rank for row in rows} == {"best": 1, "between": 1, "worst": 2}
+    assert summary_of(rows) == "no method is before best, between, and 40 images do not tell them apart"
+
+
+def test_a_map_of_equal_values_has_no_order_and_is_no_better_than_chance(tmp_path):
+    summary = draw(Small(), pixels(3, size=20), tmp_path, views="occlusion,saliency,trust", patch=20)
+    row = next(row for row in table_of(summary) if row["method"] == "occlusion")
+    assert row["verdict"] == "no better than chance"
+    assert row["note"].startswith("empty in 3 images: all values are equal")
+    for of in ("deletion", "insertion"):
+        assert float(row[of]) == pytest.approx(float(row[f"chance_{of}"]), rel=1e-6)
+    (found,) = fmapviz.trust(Small(), pixels(size=33), methods=["occlusion"], patch=33).verdicts
+    assert found == "no better than chance"
+
+
 @pytest.mark.parametrize(("count", "ranked"), [(LEAST - 1, False), (LEAST, True)])
 def test_few_images_are_not_ranked(count, ranked):
     rows = rank({("top1", "one", ""): samples([0.5] * count), ("top1", "two", ""): samples([0.1] * count)})
