@@ -129,6 +129,28 @@ def parse(texts: Sequence[str], classes: Sequence[str], *, outputs: int | None =
     return tuple(choices.values())
 
 
+def parse_one(text: str, classes: Sequence[str]) -> TargetChoice:
+    """Parse a single class; `top3` is the third one.
+
+    Args:
+        text: As of `parse`.
+        classes: Likewise; an index is not limited by them if they are unknown.
+
+    Raises:
+        RequestError: As of `parse`, or they are several.
+
+    Example:
+        >>> parse_one("top3", ["circle", "star"]).label, parse_one("7", []).label
+        ('top3', 'class7')
+    """
+    if not classes and INDEX.fullmatch(text):
+        return TargetChoice(f"class{int(text)}", rank=None, index=int(text))  # the network's output limits it
+    read = parse([text], classes)
+    if len(read) > 1 and "," in text:
+        raise RequestError(f"several classes: {quote(text)}", hint="call once for each")
+    return read[-1]
+
+
 def canonical(texts: Sequence[str], classes: Sequence[str]) -> tuple[str, ...]:
     """Return classes as they are typed, with names spelled as the model does. `parse` must accept them.
 

@@ -33,7 +33,7 @@ from fmapviz.observe.layers import unwrap
 from fmapviz.observe.places import Places
 from fmapviz.observe.score_reader import ScoreReader
 from fmapviz.observe.target_scores import NOT_FINITE
-from fmapviz.observe.targets import INDEX, TargetChoice, parse
+from fmapviz.observe.targets import TargetChoice, parse_one
 from fmapviz.run.batch import make_batch
 from fmapviz.run.findings import findings_of
 from fmapviz.run.observed_passes import ObservedPasses, Wanted
@@ -323,13 +323,7 @@ def _read_one(target: object, classes: Sequence[str]) -> TargetChoice:
     target = target.item() if isinstance(target, torch.Tensor | np.generic) else target
     if isinstance(target, bool) or not isinstance(target, str | int):
         raise RequestError(f"no such target: {quote(target)}", hint="such as 'top1', an index, or a name")
-    text = str(target)
-    if not classes and INDEX.fullmatch(text):
-        return TargetChoice(f"class{int(text)}", rank=None, index=int(text))  # the network's output limits it
-    read = parse([text], classes)
-    if len(read) > 1 and "," in text:
-        raise RequestError(f"several classes: {quote(target)}", hint="call once for each")
-    return read[-1]  # top3 is the third here
+    return parse_one(str(target), classes)
 
 
 def _name_of(layer: object, network: nn.Module) -> str:

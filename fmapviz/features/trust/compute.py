@@ -22,7 +22,8 @@ from fmapviz.features.trust.trust_sheet import TrustDrawn, draw_trust
 from fmapviz.images.seen import Seen
 from fmapviz.models.network import with_axes
 from fmapviz.observe.layers import find_layers, unwrap
-from fmapviz.observe.targets import parse
+from fmapviz.observe.target_scores import NOT_FINITE
+from fmapviz.observe.targets import parse_one
 from fmapviz.run.batch import make_batch
 from fmapviz.run.findings import findings_of
 from fmapviz.run.observed_passes import Wanted
@@ -168,7 +169,7 @@ def trust(
     model = replace(made.model, module=unwrap(made.model.module))
     layers = _check_layer(layer, model)
     target = check_type("target", target, str | int, hint="such as 'top1', an index, or a name; call once for each class")
-    choice = parse([str(target)], model.classes)[-1]
+    choice = parse_one(str(target), model.classes)
     plan = Plan(
         observations=(TrustObservation((VIEW,), (choice,), judged),),
         targets=(choice,),
@@ -184,7 +185,10 @@ def trust(
     results = passes_of(model).observe(made.values, Wanted(plan, layers, places, files))
     if not results.layers:
         reasons = [*results.missing[0].values(), *results.undrawn.values(), "nothing was computed"]
-        raise RequestError(f"nothing is judged for {choice.label}: {reasons[0]}", hint="another target=, or other methods=")
+        hint = "another target=, or other methods="
+        if reasons[0] == NOT_FINITE:
+            hint = "fmapviz.visualize(..., views='maps') names the first layer with such values"
+        raise RequestError(f"nothing is judged for {choice.label}: {reasons[0]}", hint=hint)
     (batch,) = results.layers
     assert batch.targets
     assert batch.targets[0]

@@ -348,6 +348,20 @@ def test_a_class_whose_probability_says_nothing_is_not_judged(network, message):
         fmapviz.trust(network, spot(), target=0, methods=["eigencam"], layer="conv")
 
 
+def test_several_classes_are_refused_and_not_the_last_one_judged():
+    model = fmapviz.load_model("shapesnet")
+    image = torch.randn(1, 3, 24, 24)
+    with pytest.raises(RequestError, match="several classes: 'star,ring'"):
+        fmapviz.trust(model, image, target="star,ring", methods=["saliency"])
+    assert fmapviz.trust(model, image, target="top2", methods=["saliency"]).target.label == "top2"
+
+
+def test_scores_that_are_not_finite_are_traced_to_a_layer_and_not_to_the_method():
+    with pytest.raises(RequestError, match="the class scores are not finite") as raised:
+        fmapviz.trust(Small(), torch.full((1, 3, 24, 24), torch.nan), methods=["saliency"])
+    assert "names the first layer with such values" in raised.value.hint
+
+
 def test_an_image_of_one_colour_is_not_judged():
     image = torch.tensor([0.1, -0.3, 0.7]).view(1, 3, 1, 1).expand(1, 3, 24, 24)
     with pytest.raises(RequestError, match="nothing is judged for class1: the blurred image is the image itself"):
