@@ -32,10 +32,8 @@ def blurred(image: Tensor, sigma: float = _SIGMA) -> Tensor:
     pixels = sigma * min(height, width)
     # Not wider than what reflection at the borders allows.
     sides = [2 * min(int(3 * pixels) + 1, side - 1) + 1 for side in (width, height)]
-    frames = image.reshape(-1, 1, height, width)
-    frames = frames.float()
-    found: Tensor = gaussian_blur(frames, sides, [pixels, pixels])
-    return without_rounding(found, frames).to(image).view(image.shape)
+    found: Tensor = gaussian_blur(image.reshape(-1, 1, height, width).float(), sides, [pixels, pixels])
+    return without_rounding(found.to(image).view(image.shape), image)
 
 
 def without_rounding(found: Tensor, image: Tensor) -> Tensor:

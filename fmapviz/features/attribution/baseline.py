@@ -34,17 +34,16 @@ def baseline_of(image: Tensor, changes: Changes, preparation: Preparation) -> Te
     Raises:
         RequestError: What black has become is unknown; given values have another shape.
     """
-    return without_rounding(_baseline(image, changes, preparation), image)
-
-
-def _baseline(image: Tensor, changes: Changes, preparation: Preparation) -> Tensor:
     if isinstance(changes, GivenBaseline):
-        return _given(changes.values, image)
-    kind = changes.baseline
-    if kind == "blur":
+        return without_rounding(_given(changes.values, image), image)
+    if changes.baseline == "blur":
         return blurred(image)
+    return without_rounding(_colour(image, preparation, is_black=changes.baseline == "black"), image)
+
+
+def _colour(image: Tensor, preparation: Preparation, *, is_black: bool) -> Tensor:
     levels = _levels(image, preparation)
-    if kind == "black":
+    if is_black:
         if levels is None:
             message = "baseline black is unknown: how the input was normalised is not known"
             raise RequestError(message, hint="baseline='mean' or baseline='blur'")
