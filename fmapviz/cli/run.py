@@ -37,8 +37,8 @@ ModelArgument = Annotated[
     str,
     typer.Argument(
         metavar="MODEL",
-        help="A name such as alexnet (`fmapviz models` lists them); timm:, hf:, hub: or ultralytics:NAME; or your code, "
-        "my_net.py:build.",
+        help="A name such as alexnet (`fmapviz models` lists them); timm:, hf:, hub: or ultralytics:NAME; best.pt; or your "
+        "code, my_net.py:build.",
     ),
 ]
 running_option = partial(typer.Option, rich_help_panel=RUNNING)

@@ -52,7 +52,7 @@ class Changes:
     )
     off: str = _option(
         "zero",
-        "What replaces a channel that the view effect switches off: zero, its mean over the image, or what it is elsewhere.",
+        "What replaces a channel in the view effect: zero, its mean over the image, or its values in other images.",
         "The path of another image: the values of the channel in that image. That of a folder: the mean of the channel over "
         "the folder's images.",
         metavar="zero|mean|PATH",

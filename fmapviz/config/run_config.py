@@ -69,8 +69,8 @@ class Selection:
     )
     layers: Sequence[str] = _common(
         (),
-        "Only layers whose name matches: layer4.1 or 'layer4.*'.",
-        "A name without wildcards is taken whatever its type is; head is what feeds a detector's head.",
+        "Only layers whose name matches: layer4.1, 'layer4.*', or head of a detector.",
+        "A name without wildcards is taken whatever its type is; head: the layers that a detector's head reads.",
         metavar="GLOB,...",
         shown="all",
         commas=True,
