@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 from PIL import Image
-from torch.nn.functional import interpolate
+from torch.nn.functional import adaptive_avg_pool2d, interpolate
 
 from fmapviz.draw.colormaps import checkerboard, table
 
@@ -281,7 +281,16 @@ def _repeat(maps: Tensor, size: tuple[int, int], centres: Centres | None) -> Ten
 
 
 def _interpolate(maps: Tensor, size: tuple[int, int], centres: Centres | None) -> Tensor:
-    """Interpolate bilinearly between values at the centres of their positions, and repeat the outermost beyond them."""
+    """Interpolate bilinearly between values at the centres of their positions, and repeat the outermost beyond them.
+
+    Where there are two positions or more for each pixel, such as of a detector that enlarges small pictures, neighbours are
+    averaged first: otherwise some lie between those that are interpolated, and are lost.
+    """
+    rows, columns = (have // max(have // wanted, 1) for have, wanted in zip(maps.shape[1:], size, strict=True))
+    grid = rows, columns
+    if grid != (maps.shape[1], maps.shape[2]):
+        maps = adaptive_avg_pool2d(maps, grid)
+        centres = centres and centres.averaged(grid)
     if centres is None:
         return interpolate(maps[:, None], size, mode="bilinear", align_corners=False)[:, 0]
     for axis, between in enumerate(centres.between(size), 1):

@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 import torch
 from allpairspy import AllPairs
+from PIL import Image
 from torch.nn.functional import interpolate
 
 from fmapviz.config import Style
+from fmapviz.core.centres import Centres
 from fmapviz.draw.heatmap import heat_and_ends, mark_position, nearest, stretch
 
 NAN, INF = torch.nan, torch.inf
@@ -185,3 +187,16 @@ def test_a_mark_is_white_on_black_around_its_point_and_nowhere_else():
     assert {0, 255} <= set(marked[changed].ravel().tolist())
     assert not changed[40, 20]
     assert (grey == 128).all()
+
+
+@pytest.mark.parametrize("centres", [None, Centres.spread((64, 48), (16, 12))])
+def test_a_map_with_more_positions_than_pixels_loses_none(centres):
+    """As the first layer of a detector that enlarges a picture of 16 pixels: a box speaks at few positions."""
+    raw = torch.zeros(64, 48)
+    raw[32, 20] = 3.0  # between those that are nearest to the centres of pixels
+    expected = np.asarray(Image.fromarray(raw.numpy()).resize((12, 16), Image.Resampling.BOX))
+    heat, _, high = heat_and_ends(raw[None], (16, 12), centres)
+    np.testing.assert_allclose(heat[0], expected / expected.max(), atol=1e-6)
+    assert high.item() == pytest.approx(expected.max())
+    levels, _, _ = stretch(raw[None], (16, 12), Style(), centres=centres)
+    assert levels[0].argmax() == expected.argmax()
