@@ -13,7 +13,7 @@ from fmapviz.observe.reshape import NotAMapError
 from fmapviz.observe.target_scores import scores_at
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from torch import Tensor
 
@@ -78,6 +78,29 @@ def find_last(record: ForwardRecord, scores: ClassScores, indices: Sequence[Inde
         if point.edge is not None and point.name.endswith((".ln_1", ".norm1")):
             return Last(point, point.feature_map.values.detach() * 0, certain=False)
     return connected
+
+
+def find_scale(
+    record: ForwardRecord, scores: ClassScores, indices: Sequence[Index | None], feeds: Collection[str]
+) -> Last | None:
+    """Find the first scale that the scores depend on, of those that the head of a detector reads; None if there is none.
+
+    Of networks that compute a coarse scale from a fine one, such as YOLO, every box depends on the first.
+
+    Args:
+        record: A forward pass in which all layers were recorded.
+        scores: Of the classes.
+        indices: A class for each image.
+        feeds: Paths of the modules whose outputs the head reads.
+    """
+    own, scales = scores_at(scores, indices), [each for each in find_maps(record, scores) if each.layer.name in feeds][::-1]
+    if not scales or not own.requires_grad:
+        return None
+    gradients = gradients_at(own, [each.edge for each in scales], more=True)
+    for point, gradient in zip(scales, gradients, strict=True):
+        if gradient is not None and bool(gradient.any()):
+            return Last(point, gradient, certain=True)
+    return None
 
 
 def find_maps(record: ForwardRecord, scores: ClassScores) -> Iterator[GraphPoint]:

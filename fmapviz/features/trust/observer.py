@@ -15,7 +15,8 @@ from fmapviz.errors import first_few, printable
 from fmapviz.features.trust.passes import Copied, SwitchedPasses
 from fmapviz.features.trust.picture import EffectsDrawn, draw_ordered
 from fmapviz.features.trust.switching import Switch
-from fmapviz.observe.last_map import NoMapError, find_last, find_maps
+from fmapviz.observe.detectors import feeds_of
+from fmapviz.observe.last_map import NoMapError, find_last, find_maps, find_scale
 from fmapviz.observe.reshape import NotAMapError, frames_of
 from fmapviz.observe.same_target import SameTarget
 from fmapviz.observe.target_scores import NOT_FINITE
@@ -92,7 +93,7 @@ class EffectObserver(PassObserver):
 
     def __init__(self, observation: EffectObservation, model: Model, plan: Plan, style: Style) -> None:
         self._observation, self._plan, self._style = observation, plan, style
-        self._passes = SwitchedPasses(model, plan)
+        self._passes, self._feeds = SwitchedPasses(model, plan), frozenset(feeds_of(model.module))
         self._images = torch.empty(0)
         self._chosen = self._again = ""
         self._points: list[GraphPoint] = []
@@ -115,7 +116,7 @@ class EffectObserver(PassObserver):
         return {chosen} if chosen else None
 
     def choose(self, current: ClassPass) -> bool:
-        """Choose the layer of class activation maps, unless that is done."""
+        """Choose the layer of class activation maps, of a detector the first scale, unless that is done."""
         record, scores = current.record, current.scores
         assert scores
         shape, known = record.pixels.shape[1:], self._observation.chosen
@@ -126,7 +127,7 @@ class EffectObserver(PassObserver):
         if current.present is None:
             return True
         try:
-            last = find_last(record, scores, current.present)
+            last = find_scale(record, scores, current.present, self._feeds) or find_last(record, scores, current.present)
         except NoMapError as reason:
             current.results.undrawn[VIEW] = str(reason)
             return True

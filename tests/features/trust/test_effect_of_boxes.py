@@ -114,3 +114,14 @@ def test_the_effect_on_a_box_is_that_on_the_product_of_its_overlap_and_score(bui
     assert np.isnan(found[lost]).all()
     np.testing.assert_allclose(found[~lost], (products - score)[~lost], rtol=0, atol=1e-5)
     assert np.ptp(products) > 0.01
+
+
+@needs("ultralytics", "ultralytics")
+def test_the_layer_of_a_detector_is_the_first_scale_that_its_head_reads(tmp_path):
+    model, *_ = yolo(tmp_path)
+    batch = scene(np.random.default_rng(1))[0][None]
+    run = fmapviz.visualize(
+        model, batch, out=tmp_path / "out", views="effect", targets="box1", confidence=0.001, to="npz", predictions=0
+    )
+    (record,) = map(json.loads, (path.read_text() for path in run.directory.rglob("unit.json")))
+    assert [each["name"] for each in record["layers"]] == ["model.16"]
