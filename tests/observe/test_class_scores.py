@@ -246,3 +246,13 @@ def test_scores_without_a_finite_value_are_no_probabilities_and_no_class(shape):
     scores = class_scores(torch.full(shape, torch.nan), key=None, images=2)
     assert not any("probabilities" in remark for remark in scores.remarks)
     assert [indices_of(scores, *parse([word], ())) for word in ("top1", "0")] == [[None, None]] * 2
+
+
+def test_the_hint_for_indices_of_classes_names_the_scores_before_them():
+    logits = torch.randn(2, 5, 6, 7)
+    with pytest.raises(RequestError, match=r"int64 \(2, 6, 7\)") as caught:
+        class_scores(logits.argmax(1), key=None, images=2)
+    assert caught.value.hint == "integers, such as of argmax, have no gradient: return the scores that they come from"
+    with pytest.raises(RequestError) as caught:
+        class_scores(logits[:, 0], key=None, images=2)
+    assert "mask[:, None]" in caught.value.hint
