@@ -116,7 +116,7 @@ def no_scores(output: object, *, alone: bool = False) -> RequestError:
     if alone:
         hint = "scores are (N, K), or (N, K, H, W) of pixels, for N images: return them so, a single mask as mask[:, None]"
     if alone and isinstance(output, Tensor) and not output.is_floating_point() and not output.is_complex():
-        hint = "integers, such as of argmax, have no gradient: return the scores that they come from"
+        hint = "integers and booleans, such as of argmax, have no gradient: return the scores that they come from"
     return RequestError(f"no class scores in the network's output: {describe(output)}", hint=hint)
 
 

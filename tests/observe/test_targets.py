@@ -513,4 +513,7 @@ def assert_holds_no_scores(output, described):
     with pytest.raises(RequestError) as caught:
         scores_of(output)
     assert str(caught.value) == f"no class scores in the network's output: {described}"
-    assert ("mask[:, None]" if isinstance(output, torch.Tensor) else "output=") in caught.value.hint
+    hint = "output="
+    if isinstance(output, torch.Tensor):
+        hint = "mask[:, None]" if output.is_floating_point() or output.is_complex() else "have no gradient"
+    assert hint in caught.value.hint
