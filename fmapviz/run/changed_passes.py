@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from fmapviz.errors import FmapvizError
 from fmapviz.observe.forward_record import ForwardRecord
 from fmapviz.observe.gradients import BackwardError, begin_graph, edge_of, gradients_at, is_out_of_memory, recording
 from fmapviz.observe.hooks import unobserved
@@ -20,7 +19,7 @@ from fmapviz.observe.randomness import all_undisturbed
 from fmapviz.observe.score_kinds import Head
 from fmapviz.observe.score_reader import OtherEndingError, ScoreReader
 from fmapviz.observe.target_scores import NOT_FINITE
-from fmapviz.run.forward_pass import ForwardError
+from fmapviz.run.forward_pass import ForwardError, call_network
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -116,7 +115,7 @@ class ChangedPasses:
             lasting, capturing = self._lasting.one_pass(given), record.capturing(self._head)
             restored = all_undisturbed(given.device) if alike else nullcontext()
             with unobserved(network), lasting, recorded, restored as numbers, seeing, capturing:
-                record.output = self._forward(given)
+                record.output = call_network(self._model, network, given)
             record.over = True
             self.count(len(copies))
             if numbers and numbers.drawn:
@@ -125,14 +124,6 @@ class ChangedPasses:
                 return reader.read(record, key=self._key, head=self._head), start
             except OtherEndingError:
                 continue
-
-    def _forward(self, given: Tensor) -> object:
-        try:
-            return self._model.forward(self._model.module, given)
-        except (Exception, SystemExit) as error:
-            if isinstance(error, FmapvizError) or is_out_of_memory(error):
-                raise
-            raise ForwardError.after("", error, given=given.shape) from error
 
     def learn(self, image: Tensor, target: SameTarget, layout: Layout | None) -> None:
         """Find out once whether copies may share a pass, as the other images of a batch may not change a score."""

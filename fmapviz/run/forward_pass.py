@@ -68,6 +68,25 @@ class ForwardError(FmapvizError):
         return cls(message, hint=_hint(layer, error, tuple(given)))
 
 
+def call_network(model: Model, network: nn.Module, given: Tensor) -> object:
+    """Return what a network returns for a batch of which no layer is drawn.
+
+    Args:
+        model: Defines how the network is called.
+        network: That of the model, or a copy of it.
+        given: The batch, `(N, ...)`.
+
+    Raises:
+        ForwardError: The network raised an exception, other than for lack of memory or one of this package.
+    """
+    try:
+        return model.forward(network, given)
+    except (Exception, SystemExit) as error:
+        if isinstance(error, FmapvizError | MissingLayoutError) or is_out_of_memory(error):
+            raise
+        raise ForwardError.after("", error, given=given.shape) from error
+
+
 def _hint(layer: str, error: BaseException, given: tuple[int, ...]) -> str | None:
     """Return a hint about the batch that made a network fail; None without a likely cause."""
     message = str(error)

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from math import isfinite
 from typing import TYPE_CHECKING
 
 from fmapviz.core import registry
 from fmapviz.core.members import load
 from fmapviz.draw.heatmap import enlarge
-from fmapviz.errors import FmapvizError
-from fmapviz.observe.gradients import is_out_of_memory
-from fmapviz.observe.layouts.find import MissingLayoutError
 from fmapviz.observe.reshape import picture_size
-from fmapviz.run.forward_pass import ForwardError
+from fmapviz.run.forward_pass import call_network
 from fmapviz.run.observed_passes import ObservedPasses, Wanted
 from fmapviz.run.plan import Plan
 
@@ -22,7 +20,7 @@ if TYPE_CHECKING:
 
     import numpy as np
     from numpy.typing import NDArray
-    from torch import Tensor, nn
+    from torch import Tensor
 
     from fmapviz.core.members import View
     from fmapviz.data import Model
@@ -178,16 +176,7 @@ class MapMaker:
 
 def passes_of(model: Model) -> ObservedPasses:
     """Return passes of a network that its other hooks do not see; an exception of the network is a `ForwardError`."""
-
-    def forward(network: nn.Module, given: Tensor) -> object:
-        try:
-            return model.forward(network, given)
-        except (Exception, SystemExit) as error:
-            if isinstance(error, FmapvizError | MissingLayoutError) or is_out_of_memory(error):
-                raise
-            raise ForwardError.after("", error, given=given.shape) from error
-
-    return ObservedPasses(replace(model, forward=forward), seen=False)
+    return ObservedPasses(replace(model, forward=partial(call_network, model)), seen=False)
 
 
 def _read(batches: Iterable[LayerBatch], image: Tensor, *, automatic: bool) -> Iterable[JudgedMap]:
