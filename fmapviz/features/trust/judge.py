@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,7 @@ from fmapviz.features.trust.curves import CHANCE, mean_curve, passes, trace
 from fmapviz.features.trust.judged_maps import MapMaker
 from fmapviz.features.trust.judgement import JudgedMethod, Judgement, Randomised, Sign
 from fmapviz.features.trust.randomised import randomised, replaced
+from fmapviz.features.trust.weight_order import noting_weights
 from fmapviz.observe.blur import blurred
 from fmapviz.observe.gradients import BackwardError, edge_of, gradients_at
 from fmapviz.observe.image_seed import ImageSeed
@@ -25,7 +26,7 @@ from fmapviz.run.changed_passes import REPEATS, ChangedPasses
 from fmapviz.run.forward_pass import ForwardError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Collection, Sequence
 
     from numpy.typing import NDArray
 
@@ -181,9 +182,9 @@ class Judge:
         return None
 
     def _executed(self, image: _Judged) -> list[str]:
-        """Return the names of modules with weights of their own, in the order of execution."""
+        """Return the names of modules with weights of their own, in the order of their last use."""
         order: dict[str, None] = {}
-        with _noting(self._network, order):
+        with noting_weights(self._network, order):
             self.changed.run(image.followed.image, image.passes.layout)
         return [*order]
 
@@ -234,29 +235,6 @@ class Judge:
         with suppress(AbsentError, ForwardError):
             return image.passes.score(image.followed.image)[1]
         return True
-
-
-@contextmanager
-def _noting(network: nn.Module, order: dict[str, None]) -> Iterator[None]:
-    """Note in which order modules with weights run, by their last calls."""
-
-    def hook_for(name: str):  # type: ignore[no-untyped-def]  # noqa: ANN202  of hooks
-        def hook(*_arguments: object) -> None:
-            order.pop(name, None)
-            order[name] = None
-
-        return hook
-
-    handles = [
-        module.register_forward_hook(hook_for(name))
-        for name, module in network.named_modules()
-        if any(each is not None and each.ndim > 1 and each.is_floating_point() for each in module._parameters.values())
-    ]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def _means(found: JudgedMap, cells: Cells) -> NDArray[np.float64]:

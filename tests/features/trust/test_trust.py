@@ -9,6 +9,7 @@ from itertools import permutations
 import numpy as np
 import pytest
 import torch
+import torchvision
 from cases import thorough
 from scipy.stats import spearmanr
 from torch import nn
@@ -346,6 +347,35 @@ class Noisy(Small):
 def test_a_class_whose_probability_says_nothing_is_not_judged(network, message):
     with pytest.raises(RequestError, match=f"nothing is judged for class0: {message}"):
         fmapviz.trust(network, spot(), target=0, methods=["eigencam"], layer="conv")
+
+
+class Outer(nn.Module):
+    """Has weights of its own, which are used before or behind those of the module in it."""
+
+    def __init__(self, *, behind):
+        super().__init__()
+        self.behind, self.inner, self.own = behind, nn.Conv2d(3, 3, 1), nn.Parameter(torch.eye(3) + 0.1)
+
+    def forward(self, batch):
+        found = batch if self.behind else self._mixed(batch)
+        found = self.inner(found)
+        found = self._mixed(found) if self.behind else found
+        return found.mean((2, 3))
+
+    def _mixed(self, batch):
+        return (batch.movedim(1, -1) @ self.own).movedim(-1, 1)
+
+
+@pytest.mark.parametrize(("behind", "last"), [(False, "inner"), (True, "Outer")])
+def test_the_last_layer_is_that_whose_weights_are_used_last_not_the_module_that_ends_last(behind, last):
+    assert fmapviz.trust(Outer(behind=behind), spot(), target=1, methods=["saliency"]).last_layer == last
+
+
+def test_the_last_layer_of_a_vision_transformer_is_its_head_not_its_class_token():
+    torch.manual_seed(0)
+    network = torchvision.models.VisionTransformer(24, 8, 1, 2, 16, 32, num_classes=3)
+    nn.init.normal_(network.heads.head.weight)
+    assert fmapviz.trust(network, spot(), target=1, methods=["saliency"]).last_layer == "heads.head"
 
 
 def test_several_classes_are_refused_and_not_the_last_one_judged():
