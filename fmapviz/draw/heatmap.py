@@ -10,6 +10,7 @@ import torch
 from PIL import Image
 from torch.nn.functional import adaptive_avg_pool2d, interpolate
 
+from fmapviz.core.centres import Centres
 from fmapviz.draw.colormaps import checkerboard, table
 
 if TYPE_CHECKING:
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from fmapviz.config import Style
-    from fmapviz.core.centres import Centres
     from fmapviz.core.drawings import HeatMap, Size
 
 _TINY = 1e-38  # smaller float32 values are subnormal
@@ -289,8 +289,8 @@ def _interpolate(maps: Tensor, size: tuple[int, int], centres: Centres | None) -
     rows, columns = (have // max(have // wanted, 1) for have, wanted in zip(maps.shape[1:], size, strict=True))
     grid = rows, columns
     if grid != (maps.shape[1], maps.shape[2]):
+        centres = (centres or Centres.spread((maps.shape[1], maps.shape[2]), size)).averaged(grid)
         maps = adaptive_avg_pool2d(maps, grid)
-        centres = centres and centres.averaged(grid)
     if centres is None:
         return interpolate(maps[:, None], size, mode="bilinear", align_corners=False)[:, 0]
     for axis, between in enumerate(centres.between(size), 1):
