@@ -275,9 +275,9 @@ def adapt(plan: Plan, formats: Sequence[str], dtype: str, views: Sequence[str]) 
     if plan.networks == 2:
         return plan if "pictures" in needs else plan.without_pictures()
     if not plan.of_images and "pictures" not in needs:
-        raise RequestError(f"{', '.join(views)} draws pictures only", hint="to='png', to='html' or to='tensorboard'")
+        raise RequestError(f"only pictures are drawn of {', '.join(views)}", hint="to='png', to='html' or to='tensorboard'")
     if not plan.of_channels and any(needs_of(form) == ("measures",) for form in formats):
-        raise RequestError(f"{', '.join(views)} has no statistics", hint="views='maps' too, or inputs, grads, mean, ...")
+        raise RequestError(f"no statistics of {', '.join(views)}", hint="views='maps' too, or inputs, grads, mean, ...")
     plan = replace(plan, moments="measures" in needs, kept=dtype if "values" in needs else None, fields="fields" in needs)
     if "pictures" in needs:
         return plan

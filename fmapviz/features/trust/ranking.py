@@ -276,7 +276,7 @@ def summary_of(rows: Sequence[RankedMethod]) -> str:
 def _ranked_in_words(rows: Sequence[RankedMethod]) -> str:
     images = counted(rows[0].compared, "image")
     if rows[0].rank is None:
-        return f"{images} in which all methods have a map: not ranked, as fewer than {LEAST} are too few"
+        return f"{images} in which all methods have a map: not ranked, which takes {LEAST}"
     if len(rows) == 1:
         return f"{_named(rows[0])}: {rows[0].verdict}"
     first = [each for each in rows if each.rank == 1]

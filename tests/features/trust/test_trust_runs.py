@@ -319,9 +319,10 @@ def test_the_sentence_has_the_number_of_images_in_which_all_methods_have_a_map()
     object.__setattr__(of["late"], "images", of["late"].images + 4)
     rows = rank({("top1", name, ""): each for name, each in of.items()})
     assert [(row.images, row.compared, row.rank) for row in rows] == [(8, 4, None)] * 2
-    assert summary_of(rows) == "4 images in which all methods have a map: not ranked, as fewer than 6 are too few"
+    assert summary_of(rows) == "4 images in which all methods have a map: not ranked, which takes 6"
 
 
+@pytest.mark.thorough
 def test_copies_of_an_image_count_once(tmp_path):
     image = pixels()
     summary = draw(Small(), torch.cat([image] * 6 + [pixels(seed=1)]), tmp_path, views="saliency,trust")
@@ -345,7 +346,7 @@ def test_the_report_has_the_ranking(tmp_path, open_report):
     report = open_report(summary.directory)
     report.page.click("[data-dialog=trust]")
     text = report.page.inner_text("#trust")
-    assert "2 images in which all methods have a map: not ranked, as fewer than 6 are too few." in text
+    assert "2 images in which all methods have a map: not ranked, which takes 6." in text
     assert "saliency" in text
     report.page.keyboard.press("Escape")
     with Image.open(next(summary.directory.rglob("*trust.png"))) as sheet:
