@@ -150,6 +150,7 @@ def test_the_numbers_of_each_channel_equal_numpys(look, picture):
         assert record["layer"]["index"] == LAYERS.index(layer)
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "channels",
@@ -174,6 +175,7 @@ def test_chosen_channels_are_recorded_with_their_numbers(look, picture, channels
         np.testing.assert_allclose(numbers(record), reference(maps[layer])[:, chosen], rtol=2e-5, atol=1e-6)
 
 
+@pytest.mark.thorough
 def test_addresses_and_sizes_are_those_of_the_files(look):
     unit = look(views=["maps", "mean", "max", "contact", "histogram", "inputs", "grads"], labels=True)
     pictures = report_of(unit)["pictures"]

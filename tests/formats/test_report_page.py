@@ -1561,6 +1561,7 @@ def test_nothing_is_cut_off_on_a_phone(open_report, net_run):
         report.page.locator(f"#{dialog} [data-close]").tap()
 
 
+@pytest.mark.thorough
 def test_the_page_needs_only_the_run_directory(open_report, run, tmp_path):
     moved = tmp_path / "moved here"
     shutil.copytree(run, moved)

@@ -246,6 +246,7 @@ def test_the_decode_pool_returns_the_orientation_of_bands(orientation, reading, 
     assert reading(tmp_path / "six.npy", 6).orientation == 1
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("form", ["JPEG", *thorough("PNG", "WEBP")])
 def test_damaged_exif_data_have_no_orientation(form, reading, tmp_path):
     (tmp_path / "file").write_bytes(bad_images.broken_exif(form))
@@ -355,6 +356,7 @@ def test_a_worker_imports_no_torch_and_is_small(reading, picture):
     assert resident(pid) < 50e6
 
 
+@pytest.mark.thorough
 def test_a_worker_has_only_the_descriptors_that_it_needs(reading, picture):
     reading(picture)
     (pid,) = reading.pids
@@ -437,6 +439,7 @@ def test_messages_of_a_worker_are_made_printable(reading, tmp_path):
     assert reading(told).notices == (r"\u202enotice",)
 
 
+@pytest.mark.thorough
 def test_output_of_a_decoder_is_discarded(reading, tmp_path, capfd):
     assert reading(saying(tmp_path / "a.png", "print")).pixels.size == (8, 8)
     code, message, _ = answer(reading, saying(tmp_path / "b.png", f"write {tmp_path}/written"))

@@ -120,6 +120,7 @@ def test_films_of_the_same_name_have_different_folders(tmp_path):
     assert units[3:] == [f"{name}/{number:06d}" for number in range(5)]
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("choice", "told"), [({"every": 2}, True), ({}, False), *thorough(({"stop": 9}, True), ({"clip": 8}, False))]
@@ -366,6 +367,7 @@ def test_a_late_frame_is_decoded_from_the_previous_key_frame(tmp_path):
     assert len(decoded) <= GOP
 
 
+@pytest.mark.thorough
 def test_rates_of_films_and_names_of_frames_are_parsed(tmp_path):
     assert rate_of(str(write_film(tmp_path / "clip.webm", 5, codec="libvpx-vp9", rate=12))) == Fraction(12)
     assert rate_of(str(tmp_path / "gone.mp4")) is None

@@ -246,6 +246,7 @@ def test_other_geometries_have_no_placement(steps):
     assert find_placement(user(resize, *steps, TENSOR, NORMAL), (400, 300)) is None
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "change",
     [
@@ -268,6 +269,7 @@ def measured(name):
     return replace(PREPARATIONS[name], place=None)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("size", [(1, 1), (1, 40), (40, 1), (400, 2)])
 def test_a_side_of_few_pixels_has_no_measured_placement(size):
     assert find_placement(measured("crop"), size) is None

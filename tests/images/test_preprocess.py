@@ -148,16 +148,19 @@ def test_another_fit_keeps_the_size_as_trained(model, side):
 @pytest.mark.parametrize("size", SHAPES, ids=shape)
 @pytest.mark.parametrize("wanted", [(32, 32), (24, 40), (41, 23)], ids=shape)
 class TestFits:
+    @pytest.mark.sampled(9)
     def test_crop_keeps_the_middle_of_the_resized_picture(self, size, wanted):
         height, width = wanted
         expected = ImageOps.fit(noise(*size), (width, height), Image.Resampling.BILINEAR, centering=(0.5, 0.5))
         check(InputOptions(size=wanted, fit="crop"), size, expected, tolerance=1)
         check(InputOptions(size=wanted), size, expected, tolerance=1)  # it is what a size alone means
 
+    @pytest.mark.sampled(9)
     def test_squash_ignores_the_aspect_ratio(self, size, wanted):
         expected = functional.resize(noise(*size), list(wanted), InterpolationMode.BILINEAR, antialias=True)
         check(InputOptions(size=wanted, fit="squash"), size, expected)
 
+    @pytest.mark.sampled(9)
     def test_pad_centres_the_whole_picture_on_black(self, size, wanted):
         height, width = wanted
         scale = min(height / size[1], width / size[0])

@@ -190,6 +190,7 @@ def test_only_a_ring_has_a_hole(fresh):
         assert picture.mask[tuple(middle)] == (CLASSES[picture.label] != "ring")
 
 
+@pytest.mark.thorough
 def test_a_shape_lies_wholly_in_the_picture(fresh):
     for picture in fresh:
         assert not picture.mask[[0, -1]].any()

@@ -196,6 +196,7 @@ def test_a_stateful_network_is_restored(keeping, tmp_path):
     assert not network._changed()
 
 
+@pytest.mark.sampled(4)
 def test_a_class_activation_map_is_that_of_the_restored_network(keeping):
     expected = fmapviz.cam(keeping, IMAGES[:1], target=1, layer="conv")
     fmapviz.cam(keeping, IMAGES[1:2], target=1, layer="conv")

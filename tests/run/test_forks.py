@@ -260,6 +260,7 @@ def test_the_same_notice_of_each_fork_is_reported_once(network, folder, begun, t
     assert message.startswith("cannot start a process to decode in")
 
 
+@pytest.mark.thorough
 def test_a_killed_fork_ends_the_run_which_the_next_call_continues(network, folder, begun, tmp_path, monkeypatch):
     own, original = os.getpid(), UnitWriter.write
 

@@ -346,6 +346,7 @@ def test_foreign_files_are_named(out, unit):
     ]
 
 
+@pytest.mark.thorough
 def test_a_foreign_file_is_not_called_damage(out, unit, fmapviz):
     for path in (unit / "notes.txt", unit / "more.txt", out / "net/notes.txt"):
         path.write_text("mine")

@@ -46,6 +46,7 @@ def test_a_run_takes_each_view_that_its_help_lists(tmp_path):
         assert summary.exit_code == 0
 
 
+@pytest.mark.thorough
 def test_a_run_takes_each_format_that_its_help_lists(tmp_path):
     formats = listed("run", "--to")
     assert "numbers" not in formats

@@ -288,8 +288,8 @@ def test_make_test_all_runs_all_tests(machine):
     *quick, others, of_ray = everything
     assert quick == machine.make("--dry-run", "test").splitlines()
     assert '-m "not thorough and not zoo"' in quick[-1]
-    assert others.partition(" -m ")[2] == f"thorough --ignore {of_ray.rpartition(' ')[2]}"
-    assert of_ray.endswith("pytest -m thorough tests/whole/test_ray.py")
+    assert others.endswith('-m "thorough and not ray"')
+    assert of_ray.endswith('pytest -m "thorough and ray"')
 
 
 @pytest.mark.parametrize(

@@ -332,6 +332,7 @@ def draw_classes(picture, tmp_path):
 OTHER = [f"猫{number}" for number in range(40)]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("labels", [None, True], ids=["captions", "headers"])
 def test_a_class_of_other_letters_is_drawn_as_one_without_a_name(draw_classes, labels):
     options = {"views": ["gradcam", "sheet", "occlusion", "effect"], "to": "png", "style": fmapviz.Style(labels=labels)}

@@ -62,6 +62,7 @@ def test_boxes_of_torchvision_are_its_own_with_the_logit_of_each(name):
     assert boxes.least == 0
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", SMALL)
 def test_a_confidence_replaces_the_threshold_of_torchvision_for_a_pass(name):
     with torch.random.fork_rng():

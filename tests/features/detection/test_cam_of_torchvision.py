@@ -95,6 +95,7 @@ def test_the_map_of_a_box_is_that_of_captum_on_its_logit(build, name):
     assert min(compared) > 0
 
 
+@pytest.mark.thorough
 def test_a_class_beyond_the_greatest_number_of_boxes_is_not_said_to_have_too_low_a_score():
     network, _ = real("fasterrcnn_mobilenet_v3_large_320_fpn")
     network.roi_heads.detections_per_img = 1

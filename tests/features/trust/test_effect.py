@@ -169,7 +169,7 @@ WAYS = {
 }
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("build", "layer", "computed", "axis"),
     [pytest.param(*row, id=name, marks=[pytest.mark.thorough] * (name in RARE)) for name, row in WAYS.items()],

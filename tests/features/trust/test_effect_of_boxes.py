@@ -116,6 +116,7 @@ def test_the_effect_on_a_box_is_that_on_the_product_of_its_overlap_and_score(bui
     assert np.ptp(products) > 0.01
 
 
+@pytest.mark.thorough
 @needs("ultralytics", "ultralytics")
 def test_the_layer_of_a_detector_is_the_first_scale_that_its_head_reads(tmp_path):
     model, *_ = yolo(tmp_path)

@@ -418,6 +418,7 @@ class Shifted(Small):
         return super().forward(batch) + torch.randn(1)
 
 
+@pytest.mark.thorough
 def test_the_spread_is_that_of_the_probability():
     network = Shifted().eval()
     assert network(spot())[0, 1] != network(spot())[0, 1]

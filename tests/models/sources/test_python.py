@@ -478,6 +478,7 @@ def test_the_command_shows_a_traceback_of_the_users_code_once_and_exits_with_2(c
     assert "not a literal" in wrong.stderr
 
 
+@pytest.mark.thorough
 def test_a_forward_pass_that_fails_for_every_image_shows_its_traceback_once(command):
     write("net.py", CODE + "\nclass Late(Net):\n    def forward(self, x):\n        return self.head(self.body(x))\n")
     Image.new("RGB", (40, 30)).save("black.png")

@@ -118,6 +118,7 @@ def test_arguments_in_parentheses_reach_the_builder(picture, tmp_path):
         load_model("timm:resnet10t(num_classes=f())", weights="random")
 
 
+@pytest.mark.thorough
 def test_random_weights_are_repeatable_and_keep_the_random_state():
     before = torch.get_rng_state()
     first, again, other = (load_model("timm:resnet10t", weights=each) for each in ("random", "random:0", "random:1"))
@@ -184,6 +185,7 @@ def test_published_weights_and_class_names_come_from_the_hubs_cache(hub, tmp_pat
     assert outcome.predictions[0].score == pytest.approx(scores.max().item(), rel=1e-4)
 
 
+@pytest.mark.thorough
 def test_a_new_head_on_published_weights_is_initialised_and_nameless(hub):
     model = load_model("timm:resnet10t(num_classes=3)")
     assert torch.equal(model.module.conv1[0].weight, hub.conv1[0].weight)

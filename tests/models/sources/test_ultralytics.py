@@ -300,6 +300,7 @@ def test_a_state_dict_in_place_of_a_network_is_named_so(nest, tmp_path):
     assert "weights=" in caught.value.hint
 
 
+@pytest.mark.thorough
 def test_a_network_of_depths_is_no_detector():
     model = load_model("ultralytics:yolo26n-depth.yaml", weights="random")
     assert find_detector(model.module) is None

@@ -85,6 +85,7 @@ def test_a_state_dict_is_copied_and_not_changed():
     assert all(parameter.requires_grad for parameter in parameters.values())
 
 
+@pytest.mark.thorough
 def test_the_head_and_prefixes_of_a_state_dict_are_those_of_a_file():
     state = {f"module.{key}": values for key, values in models.resnet18(num_classes=7).state_dict().items()}
     model = fmapviz.load_model("resnet18", weights=state)
@@ -97,6 +98,7 @@ def test_class_names_that_come_with_a_state_dict_are_used():
     assert fmapviz.load_model("resnet18", weights={"state_dict": state, "classes": ["cat", "dog"]}).classes == ("cat", "dog")
 
 
+@pytest.mark.thorough
 def test_other_weights_make_another_run(tmp_path):
     own = fmapviz.load_model("shapesnet")
     state = own.module.state_dict()

@@ -200,6 +200,7 @@ def test_a_network_for_other_classes_computes_the_same_as_torchvisions(save):
         assert torch.equal(model.forward(model.module, pixels), trained(pixels))
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("name", "channels"),
@@ -224,6 +225,7 @@ def test_weights_for_pictures_of_other_channels_are_loaded(name, channels, save)
         assert model.forward(model.module, torch.zeros(1, channels, side, side)).shape == (1, 1000)
 
 
+@pytest.mark.thorough
 def test_weights_for_other_classes_and_channels_are_loaded(save):
     state = constant(shapes_of("resnet18", num_classes=2))
     state["conv1.weight"] = torch.ones(64, 1, 7, 7)
@@ -254,6 +256,7 @@ def test_nothing_is_adapted_if_more_differs(save):
 # What does not fit
 
 
+@pytest.mark.thorough
 def test_a_replaced_head_is_reported(save):
     network = build("resnet18")
     network.fc = nn.Sequential(nn.Linear(512, 8), nn.ReLU(), nn.Linear(8, 5))

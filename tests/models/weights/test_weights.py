@@ -220,6 +220,7 @@ def test_a_damaged_file_in_the_cache_is_named_with_the_remedy(cache, state):
     assert "delete" in hint
 
 
+@pytest.mark.thorough
 def test_a_file_in_the_cache_that_does_not_fit_is_an_error(cache, state):
     path = published_file(cache, NAME)
     torch.save({**state, "fc.bias": torch.zeros(10)}, path)
@@ -228,6 +229,7 @@ def test_a_file_in_the_cache_that_does_not_fit_is_an_error(cache, state):
     assert "fc.bias is (10), not (1000)" in message
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("nested", [False, True])
 def test_malice_in_the_cache_is_refused_and_does_not_run(nested, cache, state, tmp_path):
     malice = Malice(tmp_path / "marker")
@@ -381,6 +383,7 @@ def test_safetensors_from_a_url_are_loaded(server, state, tmp_path):
     assert_holds(load(f"{server.url}/model.safetensors").module, state)
 
 
+@pytest.mark.thorough
 def test_weights_from_a_file_url_are_read_again_when_the_file_changes(save, state):
     url = Path(save(state, "my weights.pth")).as_uri()
     assert "%20" in url
@@ -499,6 +502,7 @@ def test_a_file_in_the_working_directory_is_loaded(save, state, tmp_path, monkey
     assert_holds(load("lower").module, state)
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("nest", ["state_dict", "model", "model_state_dict"])
 def test_a_nested_state_dict_of_a_training_is_loaded(nest, save, state):
@@ -775,6 +779,7 @@ def test_a_small_file_whose_tensors_claim_terabytes_is_refused(name, sizes, save
     assert refusal(path, name)[0].startswith(f"cannot build a network for the weights in '{path}': ")
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("key", ["encoder.pos_embedding", "conv_proj.weight"])
 @pytest.mark.parametrize("shape", [(), (5,), (1, 0, 768), (1, 1, 768)])
@@ -804,6 +809,7 @@ def test_other_shapes_than_the_networks_are_refused(save, state):
     )[0]  # fmt: skip
 
 
+@pytest.mark.thorough
 def test_weights_of_another_model_are_refused(save, state):
     message, _ = refusal(save(build("squeezenet1_1").state_dict()))
     assert "missing conv1.0.weight" in message

@@ -56,6 +56,7 @@ def dtype_of(kind):
     return torch.float32 if "nearest" in kind else torch.float64
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("lengths", [LENGTHS, *thorough(MORE)], ids=["some", "many"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_interpolation_to_a_size_equals_torchs(kind, lengths):
@@ -64,6 +65,7 @@ def test_interpolation_to_a_size_equals_torchs(kind, lengths):
         assert ends(KINDS[kind](inputs, outputs, scale=None)) == real, (inputs, outputs)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("kind", KINDS)
 def test_interpolation_by_a_factor_equals_torchs(kind):
     for inputs in (4, 5, 7, 16, 23):
