@@ -46,10 +46,11 @@ test: $(if $(K),$(DEV),check) ## run every check and test each feature, format a
 
 test-all: test thorough ## run every check and all tests
 
-# Ray's processes lose each other's messages beside other tests, and in a process that has run thousands of them.
+# Ray's processes lose each other's messages beside other tests. A process that has started a Ray of its own cannot use another.
 thorough: $(DEV) ## test what `make test-all` adds: more examples, rare ways, killed commands, browsers, Ray
 	$(PYTEST) -m "thorough and not ray"
-	$(BIN)/pytest -m "thorough and ray"
+	$(BIN)/pytest -m "thorough and ray" tests/whole/test_ray.py
+	$(BIN)/pytest -m "thorough and ray" --ignore tests/whole/test_ray.py
 
 # Old versions warn of what has changed since, which is no failure here.
 test-lowest: ## test with the oldest versions that pyproject.toml allows, in an environment of its own (7 GB)

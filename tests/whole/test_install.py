@@ -285,11 +285,12 @@ def test_some_tests_are_run_without_the_checks(machine):
 
 def test_make_test_all_runs_all_tests(machine):
     everything = machine.make("--dry-run", "test-all").replace("make test-all PYTHON", "make test PYTHON").splitlines()
-    *quick, others, of_ray = everything
+    *quick, others, cluster, own = everything
     assert quick == machine.make("--dry-run", "test").splitlines()
     assert '-m "not thorough and not zoo"' in quick[-1]
     assert others.endswith('-m "thorough and not ray"')
-    assert of_ray.endswith('pytest -m "thorough and ray"')
+    assert cluster.endswith('pytest -m "thorough and ray" tests/whole/test_ray.py')
+    assert own == cluster.replace("tests/", "--ignore tests/")
 
 
 @pytest.mark.parametrize(

@@ -398,6 +398,28 @@ def test_an_address_without_a_cluster_is_an_error(place, address):
 
 
 @pytest.mark.thorough
+@needs("ray", "ray")
+def test_another_cluster_after_a_ray_of_its_own_is_refused(samples, tmp_path):
+    """Workers of the other one could not report to this process, which would wait without end."""
+    code = """
+import sys, fmapviz
+from fmapviz.errors import RequestError
+from fmapviz.types import Engine
+draw = lambda name, engine: fmapviz.visualize("shapesnet", sys.argv[1], out=name, to="png", engine=engine)
+assert draw("own", Engine(workers=1)).done == 1
+try:
+    draw("other", Engine(address="127.0.0.1:1"))
+except RequestError as refused:
+    print(refused)
+"""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_AUTH_")}
+    command = [sys.executable, "-c", code, samples / "shapes/star.jpg"]
+    ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+    said = "this process has started a Ray of its own, and cannot be reached from another one, '127.0.0.1:1'\n"
+    assert ended.stdout == said
+
+
+@pytest.mark.thorough
 def test_gpus_are_distributed_and_unsuitable_ones_used_only_on_request(cluster, place):
     for number in range(7):
         shade(place / f"in/{'more/' if number == 6 else ''}{number}.png", SLOW)  # none is done before both are at work

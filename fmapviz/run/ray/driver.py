@@ -59,6 +59,7 @@ _SWEEP_SECONDS = 1.0
 _CONNECT_SECONDS = 10.0
 _OBJECT_STORE_BYTES = 200 * 2**20  # only paths and events travel
 _FOLDERS = "fmapviz-ray-"
+_TOKEN = token_hex(32)  # of a Ray that this process starts
 _MOST_EARLY_DEATHS = 12  # of workers, before any task has ended
 
 
@@ -390,11 +391,17 @@ def _connected(engine: Engine) -> Iterator[None]:
     """Connect to Ray without output; a Ray started here leaves no files.
 
     Raises:
-        RequestError: There is no Ray at that address.
+        RequestError: There is no Ray at that address, or this process has started one of its own before.
     """
     if _ray(own=engine.address is None).is_initialized():
         yield
         return
+    if engine.address is not None and os.environ.get("RAY_AUTH_TOKEN") == _TOKEN:
+        # Ray keeps a token as long as the process lasts, and rejects the reports of workers without it, with no word.
+        raise RequestError(
+            f"this process has started a Ray of its own, and cannot be reached from another one, {quote(engine.address)}",
+            hint="use that one in another process",
+        )
     logging.getLogger("ray").setLevel(logging.CRITICAL)
     with ExitStack() as stack:
         try:
@@ -455,7 +462,7 @@ def _ray(*, own: bool = False) -> Any:
         os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
         os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")
         if own and "RAY_AUTH_MODE" not in os.environ:
-            os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token_hex(32)}
+            os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": _TOKEN}
     return import_module("ray")
 
 
