@@ -399,10 +399,11 @@ def test_an_address_without_a_cluster_is_an_error(place, address):
 
 @pytest.mark.thorough
 @needs("ray", "ray")
-def test_another_cluster_after_a_ray_of_its_own_is_refused(samples, tmp_path):
+@pytest.mark.parametrize("first", ["sys", "ray"], ids=["imported by the run", "imported before"])
+def test_another_cluster_after_a_ray_of_its_own_is_refused(samples, tmp_path, first):
     """Workers of the other one could not report to this process, which would wait without end."""
-    code = """
-import sys, fmapviz
+    code = f"""
+import {first}, sys, fmapviz
 from fmapviz.errors import RequestError
 from fmapviz.types import Engine
 draw = lambda name, engine: fmapviz.visualize("shapesnet", sys.argv[1], out=name, to="png", engine=engine)
@@ -413,10 +414,12 @@ except RequestError as refused:
     print(refused)
 """
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_AUTH_")}
+    environment["HOME"] = str(tmp_path)
     command = [sys.executable, "-c", code, samples / "shapes/star.jpg"]
     ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
     said = "this process has started a Ray of its own, and cannot be reached from another one, '127.0.0.1:1'\n"
     assert ended.stdout == said
+    assert not (tmp_path / ".ray/auth_token").exists()
 
 
 @pytest.mark.thorough

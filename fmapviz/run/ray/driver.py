@@ -396,7 +396,9 @@ def _connected(engine: Engine) -> Iterator[None]:
     if _ray(own=engine.address is None).is_initialized():
         yield
         return
-    if engine.address is not None and os.environ.get("RAY_AUTH_TOKEN") == _TOKEN:
+    if engine.address is None and "RAY_AUTH_MODE" not in os.environ:
+        os.environ.setdefault("RAY_AUTH_TOKEN", _TOKEN)  # Ray itself would write one into the home directory
+    if engine.address is not None and _is_behind_own_token():
         # Ray keeps a token as long as the process lasts, and rejects the reports of workers without it, with no word.
         raise RequestError(
             f"this process has started a Ray of its own, and cannot be reached from another one, {quote(engine.address)}",
@@ -426,6 +428,10 @@ def _connected(engine: Engine) -> Iterator[None]:
             ) from error
         stack.callback(_ray().shutdown)
         yield
+
+
+def _is_behind_own_token() -> bool:
+    return os.environ.get("RAY_AUTH_MODE") == "token" and os.environ.get("RAY_AUTH_TOKEN") == _TOKEN
 
 
 def _check_address(address: str) -> None:
