@@ -59,7 +59,7 @@ _SWEEP_SECONDS = 1.0
 _CONNECT_SECONDS = 10.0
 _OBJECT_STORE_BYTES = 200 * 2**20  # only paths and events travel
 _FOLDERS = "fmapviz-ray-"
-_TOKEN = token_hex(32)  # of a Ray that this process starts
+_OWN = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token_hex(32)}  # access to a Ray that this process starts
 _MOST_EARLY_DEATHS = 12  # of workers, before any task has ended
 
 
@@ -397,8 +397,8 @@ def _connected(engine: Engine) -> Iterator[None]:
         yield
         return
     if engine.address is None and "RAY_AUTH_MODE" not in os.environ:
-        os.environ.setdefault("RAY_AUTH_TOKEN", _TOKEN)  # Ray itself would write one into the home directory
-    if engine.address is not None and _is_behind_own_token():
+        os.environ.setdefault("RAY_AUTH_TOKEN", _OWN["RAY_AUTH_TOKEN"])  # Ray itself would write one into the home directory
+    if engine.address is not None and _OWN.items() <= os.environ.items():
         # Ray keeps a token as long as the process lasts, and rejects the reports of workers without it, with no word.
         raise RequestError(
             f"this process has started a Ray of its own, and cannot be reached from another one, {quote(engine.address)}",
@@ -428,10 +428,6 @@ def _connected(engine: Engine) -> Iterator[None]:
             ) from error
         stack.callback(_ray().shutdown)
         yield
-
-
-def _is_behind_own_token() -> bool:
-    return os.environ.get("RAY_AUTH_MODE") == "token" and os.environ.get("RAY_AUTH_TOKEN") == _TOKEN
 
 
 def _check_address(address: str) -> None:
@@ -468,7 +464,7 @@ def _ray(*, own: bool = False) -> Any:
         os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
         os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")
         if own and "RAY_AUTH_MODE" not in os.environ:
-            os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": _TOKEN}
+            os.environ |= _OWN
     return import_module("ray")
 
 
