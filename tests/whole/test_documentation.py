@@ -138,12 +138,13 @@ def workplace(tmp_path, warm):
 
 
 def shell(command, place, **environment):
-    """Run a command of a document; its standard error is part of its output, as in a terminal."""
+    """Run a command of a document as in a terminal: for a user of bash whose home is the place, with one output."""
     path = os.pathsep.join([str(place / ".bin"), str(Path(sys.executable).parent), os.environ["PATH"]])
-    browser = {"DISPLAY": ":0", "BROWSER": "true"}
+    user = {"HOME": str(place), "SHELL": "/bin/bash", "DISPLAY": ":0", "BROWSER": "true", "PATH": path}
+    around = {name: value for name, value in os.environ.items() if name not in {"XDG_CONFIG_HOME", "ZDOTDIR"}}
     return subprocess.run(
         ["bash", "-euo", "pipefail", "-c", command],
-        cwd=place, env={**os.environ, **browser, "PATH": path, **environment}, stdout=subprocess.PIPE,
+        cwd=place, env={**around, **user, **environment}, stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT, text=True, timeout=PATIENCE, check=False,
     )  # fmt: skip
 
@@ -355,13 +356,13 @@ def test_make_demo_prints_the_path_of_its_results(workplace):
 
 
 def test_completion_can_be_installed(tmp_path):
-    result = shell("fmapviz completion --install bash", tmp_path, HOME=str(tmp_path))
+    result = shell("fmapviz completion --install bash", tmp_path)
     assert result.returncode == 0, result.stdout
     assert "fmapviz" in (tmp_path / ".bashrc").read_text()
 
 
 def test_the_former_option_installs_completion(workplace):
-    result = shell("fmapviz --install-completion && true", workplace, HOME=str(workplace), SHELL="/bin/bash")
+    result = shell("fmapviz --install-completion && true", workplace)
     assert result.returncode == 0, result.stdout
     assert "it works in new terminals" in result.stdout
 
