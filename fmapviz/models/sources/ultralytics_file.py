@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import sys
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from fmapviz.core.words import counted
-from fmapviz.errors import WeightsError, first_few, quote
+from fmapviz.errors import WeightsError, first_few, printable, quote
 from fmapviz.models.weights.errors import no_state
 from fmapviz.models.weights.read import read_content
 from fmapviz.models.weights.stand_ins import Inert
@@ -86,7 +88,8 @@ def read_network(path: Path) -> SavedNetwork:
             if network is None
             else WeightsError(
                 f"{quote(path)} has no network of ultralytics, but a {network.spelling}",
-                hint=f"name its model, such as my_net.py:build, and pass weights={quote(path)}",
+                hint=f"{_installed(network.spelling)}name what builds it, such as my_net.py:build, and pass "
+                f"weights={quote(path)}",
             )
         )
     if others := [name for name in names if not _SAVED.fullmatch(name)]:
@@ -98,6 +101,18 @@ def read_network(path: Path) -> SavedNetwork:
     arguments = network.state.get("args")
     arguments = arguments.state if isinstance(arguments, Inert) else arguments
     return SavedNetwork(network, network.state.get("names"), arguments)
+
+
+def _installed(spelling: str) -> str:
+    """Return the beginning of a hint: where the code of a class comes from, if Python does not find it; nothing is imported.
+
+    Example:
+        >>> _installed("yolov6.models.yolo.Model"), _installed("collections.Counter")
+        ('get the code of yolov6, which is not installed, then ', '')
+    """
+    package = spelling.partition(".")[0]
+    found = package in sys.modules or not package.isidentifier() or find_spec(package)
+    return "" if found else f"get the code of {printable(package)}, which is not installed, then "
 
 
 def read_names(names: object, *, outputs: int | None) -> tuple[tuple[str, ...], str]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import os
 import subprocess
 import sys
 import types
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -290,6 +292,35 @@ def test_a_file_of_a_repository_made_from_yolov5_names_that_one(part, name, tmp_
     with pytest.raises(WeightsError, match="repository") as caught:
         load_model(str(tmp_path / "best.pt"))
     assert f"/{name}," in caught.value.hint
+
+
+def test_a_file_of_another_package_says_what_is_not_installed(tmp_path, monkeypatch):
+    path = tmp_path / "best.pt"
+    with monkeypatch.context() as installed:
+        home = types.ModuleType("yolov6")
+        home.Model = type("Model", (torch.nn.Module,), {"__module__": "yolov6"})
+        installed.setitem(sys.modules, "yolov6", home)
+        torch.save({"model": home.Model()}, path)
+        with pytest.raises(WeightsError, match=r"no network of ultralytics, but a yolov6\.Model") as caught:
+            load_model(f"ultralytics:{path}")
+        assert caught.value.hint.startswith("name what builds it")
+    with pytest.raises(WeightsError, match=r"yolov6\.Model") as caught:
+        load_model(f"ultralytics:{path}")
+    assert caught.value.hint.startswith("get the code of yolov6, which is not installed, then name what builds it")
+
+
+@pytest.mark.parametrize("is_enabled", [True, False])
+def test_garbage_is_collected_after_reading_as_before(is_enabled, tmp_path):
+    path = saved(tmp_path)
+    was_enabled = gc.isenabled()
+    (gc.enable if is_enabled else gc.disable)()
+    try:
+        for name in (path, tmp_path / "none.pt"):
+            with suppress(WeightsError):
+                load_model(f"ultralytics:{name}")
+            assert gc.isenabled() == is_enabled
+    finally:
+        (gc.enable if was_enabled else gc.disable)()
 
 
 @pytest.mark.parametrize("nest", [lambda state: state, lambda state: {"model": state}])
