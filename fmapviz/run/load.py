@@ -251,7 +251,7 @@ def _unwritten(views: Sequence[str], formats: Sequence[str]) -> Iterator[str]:
         left = [view for view in views if written and view not in written]
         if left and (len(left) == len(views) or not every):
             some = ", ".join(written)
-            yield f"no {form} come of {', '.join(left)}, only of {some}; to='png' or to='svg' writes every view"
+            yield f"to={form!r} writes nothing of {', '.join(left)}, only of {some}; to='png' or to='svg' writes every view"
 
 
 def adapt(plan: Plan, formats: Sequence[str], dtype: str, views: Sequence[str]) -> Plan:

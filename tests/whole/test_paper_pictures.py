@@ -337,7 +337,8 @@ def test_a_format_writes_each_view_or_reports_that_it_does_not(tmp_path, view, f
         network, inputs, out=tmp_path / "out", to=form, views=view, layers=layers, style=Style(**seed), on_event=told.append
     )
     assert not run.failures
-    notices = [each.message for each in told if isinstance(each, Notice) and each.message.startswith(f"no {form} come of")]
+    messages = [each.message for each in told if isinstance(each, Notice)]
+    notices = [each for each in messages if each.startswith(f"to={form!r} writes nothing of")]
     written = [path for path in run.directory.rglob(f"*.{form}" if form == "svg" else "*.channel*.png") if path.is_file()]
     assert bool(written) is not bool(notices)
     if form == "svg":
@@ -347,7 +348,7 @@ def test_a_format_writes_each_view_or_reports_that_it_does_not(tmp_path, view, f
             assert svg.find(f"{SVG}title").text
             assert view == "histogram" or any(pixels.size for _, _, pixels in images_in(svg))
     for notice in notices:
-        assert notice.startswith(f"no {form} come of {view}, only of maps, ")
+        assert notice.startswith(f"to={form!r} writes nothing of {view}, only of maps, ")
         assert notice.endswith("to='png' or to='svg' writes every view")
 
 
@@ -364,10 +365,10 @@ def test_unwritten_views_are_reported_only_if_no_other_format_writes_them(look):
     def told(**options):
         events = []
         look(on_event=events.append, force=True, **options)
-        return [each.message for each in events if isinstance(each, Notice) and "come of" in each.message]
+        return [each.message for each in events if isinstance(each, Notice) and "writes nothing of" in each.message]
 
     assert told(views=["maps", "mean"], to=["png", "channels"]) == []
     (some,) = told(views=["maps", "mean"], to=["channels"])
-    assert some.startswith("no channels come of mean, only of ")
+    assert some.startswith("to='channels' writes nothing of mean, only of ")
     (none,) = told(views=["mean", "max"], to=["png", "channels"])
-    assert none.startswith("no channels come of mean, max, only of ")
+    assert none.startswith("to='channels' writes nothing of mean, max, only of ")
