@@ -234,8 +234,8 @@ def clip_length(description: str) -> int:
     return int(match[1]) if match else 1
 
 
-def unscaled(preprocessing: InputOptions) -> Preparation:
-    """Only scale to 0..1, for a model that resizes and normalises its input, such as a detector."""
+def unnormalized(preprocessing: InputOptions) -> Preparation:
+    """Scale to 0..1 only, for a model that resizes and normalises its input, such as a detector."""
     if preprocessing.size is None and preprocessing.fit is None:
         preprocessing = replace(preprocessing, fit="none")
     return standard(preprocessing, mean=(0.0,) * 3, std=(1.0,) * 3)

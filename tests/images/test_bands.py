@@ -39,7 +39,7 @@ from fmapviz.images.preprocess import (
     clip,
     in_steps,
     standard,
-    unscaled,
+    unnormalized,
 )
 from fmapviz.images.seen import Seen
 from fmapviz.types import Image, ImageFile
@@ -741,9 +741,9 @@ def test_the_presets_of_torchvision_take_bands_as_tensors(tmp_path):
     assert torch.equal(clip(video(), InputOptions(), frames=2).apply(bands), expected)
     fitted = clip(video(), InputOptions(size=(20, 30)), frames=2).apply(bands)
     assert fitted.shape == (3, 2, 20, 30)
-    assert torch.equal(unscaled(InputOptions()).apply(bands), torch.from_numpy(array))
+    assert torch.equal(unnormalized(InputOptions()).apply(bands), torch.from_numpy(array))
     assert in_steps(InputOptions(), step=8, least=128, box=(520, 960)).apply(bands).shape == (3, 520, 784)
-    torch.testing.assert_close(unscaled(InputOptions(size=(20, 30))).apply(bands), torch.from_numpy(array))
+    torch.testing.assert_close(unnormalized(InputOptions(size=(20, 30))).apply(bands), torch.from_numpy(array))
 
 
 def test_a_strip_of_bands_is_refused_or_cut_like_a_picture(tmp_path):
@@ -772,7 +772,7 @@ def test_presets_refuse_other_numbers_of_channels():
     for wrong in (InputOptions(mean=(0.5, 0.5)), InputOptions(std=(0.5,) * 4), InputOptions(mean=(0.5, 0.5), size=(9, 9))):
         for prepare in (
             lambda options: as_trained(preset(), options),
-            unscaled,
+            unnormalized,
             lambda options: in_steps(options, step=8, least=8, box=(9, 9)),
             lambda options: clip(models.video.R3D_18_Weights.DEFAULT.transforms(), options, frames=2),
         ):

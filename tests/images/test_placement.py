@@ -18,7 +18,7 @@ from fmapviz.config import InputOptions
 from fmapviz.core.bands import Bands
 from fmapviz.images.decode_pool import read_image
 from fmapviz.images.placement import Placement, find_placement
-from fmapviz.images.preprocess import as_trained, by_callable, clip, in_steps, standard, unscaled
+from fmapviz.images.preprocess import as_trained, by_callable, clip, in_steps, standard, unnormalized
 from fmapviz.types import ImageFile
 
 SIZES = ["400x300", "120x333", "64x48"]
@@ -44,7 +44,7 @@ PREPARATIONS = {
     "grey": standard(InputOptions(fit="pad"), channels=1),
     "two channels": standard(InputOptions(), channels=2),
     "four channels": standard(InputOptions(fit="pad"), channels=4),
-    "detector": unscaled(InputOptions()),
+    "detector": unnormalized(InputOptions()),
     "steps": in_steps(InputOptions(), step=8, least=128, box=(260, 480)),
     "bilinear preset": as_trained(preset("resnet50"), InputOptions()),
     "bicubic preset": as_trained(preset("efficientnet_b0"), InputOptions()),

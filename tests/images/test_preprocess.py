@@ -27,7 +27,7 @@ from fmapviz.images.preprocess import (
     clip,
     in_steps,
     standard,
-    unscaled,
+    unnormalized,
 )
 from fmapviz.images.seen import Seen, shown_range
 from fmapviz.models.load import load_model
@@ -219,7 +219,7 @@ def test_size_fit_mean_and_deviation_combine(size):
     expected = standard(options).apply(noise(*size))
     for preparation in (
         as_trained(preset("alexnet"), options),
-        unscaled(options),
+        unnormalized(options),
         in_steps(options, step=8, least=8, box=(9, 9)),
     ):
         assert torch.equal(preparation.apply(noise(*size)), expected)
@@ -306,12 +306,12 @@ def test_a_network_of_one_channel_keeps_the_geometry_and_the_filter_of_its_name(
 
 @pytest.mark.parametrize("size", SHAPES, ids=shape)
 def test_a_detector_takes_the_picture_in_its_own_size_from_0_to_1(size):
-    preparation = unscaled(InputOptions())
+    preparation = unnormalized(InputOptions())
     prepared = preparation.apply(noise(*size))
     assert torch.equal(prepared, transforms.ToTensor()(noise(*size)))
     assert np.array_equal(Seen(prepared, preparation).picture, np.asarray(noise(*size)))
-    assert unscaled(InputOptions(size=(9, 5))).apply(noise(*size)).shape == (3, 9, 5)
-    assert unscaled(InputOptions(fit="pad")).apply(noise(*size)).shape == (3, 224, 224)
+    assert unnormalized(InputOptions(size=(9, 5))).apply(noise(*size)).shape == (3, 9, 5)
+    assert unnormalized(InputOptions(fit="pad")).apply(noise(*size)).shape == (3, 224, 224)
 
 
 @settings(max_examples=15, deadline=None)
@@ -419,7 +419,7 @@ def test_pictures_of_extreme_shapes_take_no_extreme_memory(torch_alone):
 from pathlib import Path
 from PIL import Image
 from fmapviz.errors import InputError
-from fmapviz.images.preprocess import as_trained, clip, in_steps, standard, unscaled
+from fmapviz.images.preprocess import as_trained, clip, in_steps, standard, unnormalized
 from fmapviz.config import InputOptions
 from fmapviz.core.lazy_torchvision import models
 
@@ -437,7 +437,7 @@ for size in ((1, 1), (1, 10_000), (10_000, 1), (2, 60_000)):
     picture = Image.new("RGB", size, "red")
     fits = [standard(InputOptions(size=(64, 64), fit=fit)) for fit in ("crop", "squash", "pad")]
     for preparation in (as_trained(preset("alexnet"), InputOptions()), as_trained(preset("vit_h_14"), InputOptions()),
-                        in_steps(InputOptions(), step=8, least=128, box=(520, 960)), unscaled(InputOptions()),
+                        in_steps(InputOptions(), step=8, least=128, box=(520, 960)), unnormalized(InputOptions()),
                         *(clip(preset(name), InputOptions(), frames=16) for name in ("r3d_18", "mvit_v2_s")), *fits):
         assert preparation.apply(picture).isfinite().all()
     try:

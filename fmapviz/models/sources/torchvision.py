@@ -353,7 +353,7 @@ def feeding(
     """Return the preprocessing of a model, its forward pass and the notices about it."""
     match _family(name):
         case "detection":
-            return preprocess.unscaled(preprocessing), lambda module, batch: module(list(batch)), ()
+            return preprocess.unnormalized(preprocessing), lambda module, batch: module(list(batch)), ()
         case "optical_flow":
             # RAFT takes multiples of 8 from 128; it correlates all pairs of features, so the area is limited.
             preparation = preprocess.in_steps(preprocessing, step=8, least=128, box=(520, 960))
