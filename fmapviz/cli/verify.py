@@ -209,7 +209,12 @@ def _notice_unfinished(runs: Mapping[str, str]) -> None:
 def extract(
     directory: Annotated[str, typer.Argument(metavar="DIR", help="A run with shards, or one of its shards.")],
     image: Annotated[str, typer.Option(metavar="NAME", help="Path of the image, the end of it, or its number.")],
-    layer: Annotated[str, typer.Option(metavar="NAME", help="Name of the layer; input is the preprocessed input.")],
+    layer: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME", help="Name of the layer; input is the preprocessed input, with --view also boxes, saliency."
+        ),
+    ],
     view: Annotated[str | None, typer.Option(metavar="NAME", help="View of the layer.", show_default="the only one")] = None,
     target: Annotated[
         str | None,

@@ -57,7 +57,8 @@ def extract(
     Args:
         directory: A directory of runs, a run or a shard, or the address of one.
         image: The image's name in the run, its path, the end of one of these, or its number.
-        layer: The feature map's name; `input` is the preprocessed input.
+        layer: The feature map's name; `input` is the preprocessed input, or with a view its picture of no single layer, such
+            as `boxes`, `saliency` or `contact`.
         view: The view, if there are several of that layer.
         target: The class, if there are several: `top1`, a number or a name, as given to the run.
 
@@ -158,12 +159,16 @@ def _choose(rows: Sequence[dict[str, Any]], image: str, layer: str, view: str | 
     failed = next((row["error"] for row in rows if row["error"]), None)
     if failed:
         raise RequestError(f"{quote(image)} was not drawn: {failed}")
-    of_layer = [row for row in rows if row["layer"] == layer] or [row for row in rows if row["view"] == layer == "input"]
+    of_layer = [row for row in rows if row["layer"] == layer]
+    if not of_layer and layer == "input":
+        of_layer = [row for row in rows if not row["layer"]]  # saliency, boxes or contact, besides the input itself
+        view = "input" if view is None and target is None else view
     if not of_layer:
         known = list(dict.fromkeys(row["layer"] for row in rows if row["layer"]))
         raise RequestError(
             f"no such layer: {quote(layer)}", hint=suggest(layer, known) or f"there are: {', '.join(known[:20])}"
         )
+    of_layer = [row for row in of_layer if row["file"]] or of_layer  # a sheet of all layers has its own row
     viewed = [row for row in of_layer if view in {None, row["view"]}]
     drawn = [row for row in viewed if target in {None, row["target"], row["class"]}]
     if target is not None and not drawn:
@@ -199,7 +204,7 @@ def _damaged(path: Path) -> DamagedError:
 def _name(row: dict[str, Any], shards: Iterable[Path]) -> str:
     """Return the name of a picture's file, with a hash if several images of the run have the same name."""
     target = f".{row['target']}" if row["target"] else ""
-    place = "input" if row["layer"] is None else f"{row['index']:02} {row['layer']}{target}"
+    place = row["view"] if row["layer"] is None else f"{row['index']:02} {row['layer'] or 'input'}{target}"
     picture = Picture(row["view"], place, b"", 0, 0, {}).file_name
     stem = "".join(ch if ch.isalnum() or ch in "._-" else "_" for ch in row["image"])[-80:].lstrip(".")
     namesakes = {other["path"] for shard in shards for other in _rows(shard, pc.field("image") == row["image"])}

@@ -654,6 +654,27 @@ def test_of_several_runs_with_an_image_the_hint_names_one(inputs, tmp_path, fmap
     assert fmapviz(*command[1:]).returncode == 0
 
 
+def test_pictures_of_no_single_layer_belong_to_the_input(tmp_path):
+    views = ["maps", "saliency", "contact", "sheet"]
+    options = {
+        "net": "shapesnet",
+        "preprocessing": InputOptions(),
+        "views": views,
+        "targets": "star",
+        "layers": "features.7.conv",
+    }
+    star = "sample_images/shapes/star.jpg"
+    draw(star, tmp_path / "shards", to="tar", **options)
+    single = draw(star, tmp_path / "single", to="png", shard=None, **options).directory / "star.jpg"
+    names = {"saliency": "00_input.star.saliency.png", "contact": "contact.png", "sheet": "sheet.png", "input": "input.png"}
+    for view, name in names.items():
+        found = extract.extract(tmp_path / "shards", image="star.jpg", layer="input", view=view)
+        assert (found.name, found.png) == (f"star.jpg.{name}", (single / name).read_bytes())
+    assert extract.extract(tmp_path / "shards", image="star.jpg", layer="input") == found
+    of_layer = extract.extract(tmp_path / "shards", image="star.jpg", layer="features.7.conv")  # though a sheet has it too
+    assert of_layer.name == "star.jpg.00_features.7.conv.maps.png"
+
+
 @pytest.mark.thorough
 def test_of_several_pictures_one_has_to_be_chosen(tmp_path):
     visualize(
