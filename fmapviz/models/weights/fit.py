@@ -6,6 +6,7 @@ import re
 from collections import OrderedDict
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -232,8 +233,8 @@ def _causes(  # noqa: PLR0912  one branch for each cause
     own: StateDict, state: StateDict, *, missing: Sequence[str], unexpected: Sequence[str], resized: Sequence[str]
 ) -> Iterator[str]:
     """Yield the causes that apply, each with its remedy, the likeliest one first."""
-    head = ["", *own][-1].partition(".")[0]  # the outermost module with the last parameters, such as `fc`
-    only_head = all(key.partition(".")[0] == head for key in (*missing, *unexpected, *resized))
+    head = _head(own)
+    only_head = all(_is_in(head, key) for key in (*missing, *unexpected, *resized))
     normalised, weights_normalised = (any(key.endswith("running_mean") for key in keys) for keys in (own, state))
     counters = sum(key.endswith("tracked") for key in own)
     if any(re.search(r"\blora_", key) for key in unexpected):
@@ -246,7 +247,7 @@ def _causes(  # noqa: PLR0912  one branch for each cause
         yield "the weights belong to a model with batch normalisation, and this one has none"
     if normalised and not weights_normalised and len(missing) + len(resized) > 2:
         yield "the weights belong to a model without batch normalisation, and this one has it"
-    if only_head and not (unexpected or resized) and not any(key.partition(".")[0] == head for key in state):
+    if only_head and not (unexpected or resized) and not any(_is_in(head, key) for key in state):
         yield (
             f"the weights have no head ('{head}'): name a function of yours that builds the model without one, such as "
             "my_net.py:backbone"
@@ -268,6 +269,17 @@ def _causes(  # noqa: PLR0912  one branch for each cause
     if missing and not (unexpected or resized):
         yield f"{len(missing)} of the network's {len(own)} tensors are not in the file: save the whole state dict"
     yield "do the weights belong to another model, or to another version of it?"
+
+
+def _head(own: StateDict) -> str:
+    """Return the outermost module with the last parameters, such as `fc`, or `model.23` where all are in `model`."""
+    modules = [key.split(".")[:-1] for key in own] or [[""]]
+    shared = takewhile(lambda names: names[0] == names[1], zip(min(modules), max(modules), strict=False))
+    return ".".join(modules[-1][: len([*shared]) + 1])
+
+
+def _is_in(module: str, key: str) -> bool:
+    return key.startswith(f"{module}.")
 
 
 def _shape(values: Tensor) -> str:

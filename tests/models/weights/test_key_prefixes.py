@@ -328,6 +328,15 @@ def test_the_likely_cause_of_a_mismatch_is_named(state, cause, save):
     assert cause in hint
 
 
+@pytest.mark.parametrize(
+    ("state", "cause"),
+    [(five_classes, "only the head ('model.head') differs"), (lambda: small(channels=8).state_dict(), "another width")],
+)
+def test_the_head_is_found_in_a_network_in_a_module(state, cause, save):
+    path = save({f"model.{key}": values for key, values in state().items()})
+    assert cause in refusal(path, nn.ModuleDict({"model": small()}))[1]
+
+
 def test_weights_with_batch_normalisation_for_a_network_without_are_refused(save):
     assert "with batch normalisation, and this one has none" in refusal(save(small().state_dict()), small(norm=False))[1]
 
