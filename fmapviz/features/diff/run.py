@@ -73,7 +73,11 @@ def _hint(config: RunConfig) -> str:
     """Return a hint on how to name the second network."""
     inputs = [config.inputs] if isinstance(config.inputs, str | Path) else config.inputs
     given = [str(each) for each in inputs if isinstance(each, str | Path)] if isinstance(inputs, list | tuple) else []
-    if any(each.endswith(_CHECKPOINTS) for each in given):
+    checkpoints = [each for each in given if each.endswith(_CHECKPOINTS)]
+    if len(checkpoints) == 1 and config.weights == "default":
+        (other,) = checkpoints
+        return f"{quote(other)} is an input here: against={other!r} takes its weights, against='model:{other}' its network"
+    if checkpoints:
         return "a series of checkpoints is one text in quotes, 'epoch_*.pt': without, the shell replaces it by the files"
     if isinstance(config.model, str | Path) and os.path.isfile(Path(config.model) / RUN_FILE):
         others = [each for each in given if not os.path.isfile(Path(each) / RUN_FILE)]

@@ -276,6 +276,20 @@ def test_wrong_arguments_are_refused_and_nothing_is_written(tmp_path, options, m
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize(
+    ("options", "start"),
+    [
+        ({"inputs": ["b.pt", *SHAPES]}, "'b.pt' is an input here: against='b.pt' takes its weights"),
+        ({"inputs": ["epoch_10.pt", "epoch_20.pt", *SHAPES]}, "a series of checkpoints is one text"),
+        ({"inputs": ["epoch_10.pt", *SHAPES], "weights": "epoch_0.pt"}, "a series of checkpoints is one text"),
+    ],
+)
+def test_checkpoints_among_the_inputs_are_explained(tmp_path, options, start):
+    with pytest.raises(RequestError) as caught:
+        compare(tmp_path / "out", **options)
+    assert caught.value.hint.startswith(start)
+
+
 def test_a_run_of_one_network_refuses_views_and_formats_of_two(tmp_path):
     for options in ({"views": "diff"}, {"to": "numbers"}, {"style": Style(channels="top:4:change")}):
         with pytest.raises(RequestError, match="two networks"):
