@@ -104,7 +104,8 @@ class ClassGradients:
             layers = [each.layers_of(batch.shape[1:], again=number > 0) for each in self.observers]
             names = None if None in layers else {name for own in layers if own is not None for name in own}
             late = not (names is None or self.plan.from_pixels or reader.early)
-            start, given = (batch, batch) if late else begin_graph(batch)
+            # A copy, which the network may overwrite: the batch is the caller's, and may have to pass again.
+            start, given = (batch, batch.clone()) if late else begin_graph(batch)
             record = ForwardRecord(self.model.module, start, late=late, names=names, heads=heads)
             results = BatchResults(record.images)
             try:

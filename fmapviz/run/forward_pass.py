@@ -286,7 +286,8 @@ class Drawer:
         """Return the records, inputs and results of the passes that a batch needs."""
         if self._plan.of_classes:
             return self._gradients.passes(batch)
-        return [(ForwardRecord(self._model.module, batch), batch, BatchResults(len(batch)))]
+        given = batch.clone()  # which the network may overwrite: the batch may have to pass again
+        return [(ForwardRecord(self._model.module, batch), given, BatchResults(len(batch)))]
 
     def _begin(self, record: ForwardRecord, results: BatchResults) -> RunningPass:
         draws = bool(self._layers)

@@ -143,6 +143,17 @@ def test_drawing_twice_has_the_same_result():
         assert all(np.array_equal(a.pixels, b.pixels) for a, b in zip(drawings_of(one), drawings_of(two), strict=True))
 
 
+def test_a_network_that_overwrites_its_input_gets_a_copy():
+    batch = images(2)
+    before = batch.clone()
+    module = Passes(Returns(lambda x: x.mul_(3).add_(1)))
+    first, again = (draw_all(module, batch, types=["Returns"]) for _ in range(2))  # as where axes have to be followed
+    assert torch.equal(batch, before)
+    for drawn, values in zip(first + again, [*before, *before], strict=True):
+        (drawing,) = drawings_of(drawn)
+        assert np.array_equal(drawing.pixels, tile(values * 3 + 1, Style()).numpy())
+
+
 @pytest.mark.parametrize(
     "module",
     [nn.Identity(), nn.ReLU(), nn.MaxPool2d(2), nn.Hardswish(), nn.Upsample(scale_factor=2)],

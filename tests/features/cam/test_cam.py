@@ -170,6 +170,24 @@ def test_overwritten_layers_have_the_map_of_their_output(overwriting):
     assert all(getattr(module, "inplace", True) for module in overwriting.modules() if isinstance(module, nn.ReLU))
 
 
+@pytest.mark.parametrize("method", ["gradcam", "eigencam"])
+def test_an_overwritten_input_stays_the_callers(network, method):
+    class Overwrites(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body = network
+
+        def forward(self, x):
+            return self.body(x.mul_(3).sub_(1))
+
+    module, batch = Overwrites().eval(), images(64, 80)
+    before, expected = batch.clone(), fmapviz.cam(network, batch * 3 - 1, target=CLASSES, method=method).map
+    for _ in range(3):  # the second call knows the layer, so that its graph begins there
+        found = fmapviz.cam(module, batch, target=CLASSES, method=method)
+        assert torch.equal(batch, before)
+        torch.testing.assert_close(found.map, expected, rtol=0, atol=1e-4)
+
+
 @pytest.mark.parametrize("inplace", [False, True])
 @pytest.mark.parametrize(
     ("layer", "published"), [("conv1", [[11.25, 13.5], [20.25, 22.5]]), ("relu1", [[0, 4], [28, 32.5]])]
