@@ -144,8 +144,10 @@ class Judge:
         chance = tuple(curves[len(maps) :])
         of_maps = [curve if np.ptp(mean) else mean_curve(chance) for mean, curve in zip(means, curves, strict=False)]
         spread = image.passes.spread()
-        last_layer = self._last_layer(image, spread.score)
-        unknown = [Randomised(why="its score is the same")] * len(maps)
+        noise = self._noise(image, spread.score)
+        last_layer = self._last_layer(image, noise)
+        same = "its score changes by no more than from pass to pass" if noise else "its score is the same"
+        unknown = [Randomised(why=same)] * len(maps)
         last, everything = unknown, unknown
         if last_layer is not None:
             last = self._randomise(image, maps, means, stream=_LAST, only=(last_layer,))
@@ -162,7 +164,12 @@ class Judge:
         found, _ = self.changed.run(image.followed.image, image.passes.layout)
         return image.followed.target.measure_of(found)
 
-    def _last_layer(self, image: _Judged, spread: float) -> str | None:
+    def _noise(self, image: _Judged, spread: float) -> float:
+        """Return the largest change of the score that may be noise: none if passes with the same random numbers agree."""
+        first, second = (image.passes.score(image.followed.image)[0] for _ in range(2))
+        return 8 * spread if first != second else 0.0
+
+    def _last_layer(self, image: _Judged, noise: float) -> str | None:
         """Return the last module in the order of execution whose own weights the score depends on; None if none does.
 
         Of a box only those that its score is computed from, if any: others place the box, and may run later.
@@ -177,7 +184,7 @@ class Judge:
                     after, _ = image.passes.score(image.followed.image)
                 except (AbsentError, ForwardError):
                     return name
-            if abs(after - before) > 8 * spread:
+            if abs(after - before) > noise:
                 return name
         return None
 

@@ -426,6 +426,36 @@ def test_the_spread_is_that_of_the_probability():
     assert found.spread == pytest.approx(0, abs=1e-6)  # the same number changes no probability
 
 
+class Dropped(Small):
+    """Drops values also in evaluation mode, as for a Monte Carlo estimate."""
+
+    def forward(self, batch):
+        return self.head(nn.functional.dropout(self.conv(batch).relu().mean((2, 3)), training=True))
+
+
+def test_dropout_that_is_left_on_hides_no_layer_as_each_pass_drops_the_same_values():
+    found = fmapviz.trust(Dropped(), spot(), target=1, methods=["saliency"])
+    assert found.spread > 0
+    assert found.last_layer == "head"
+    assert np.isfinite([*found.last_random, *found.all_random]).all()
+
+
+NUMBERS = np.random.default_rng(0)
+
+
+class Uneven(Small):
+    """Has noise that no pass repeats, larger than what weights change."""
+
+    def forward(self, batch):
+        return super().forward(batch) + 100 * float(NUMBERS.normal())
+
+
+def test_a_layer_whose_weights_change_less_than_noise_is_unknown_with_the_reason():
+    found = fmapviz.trust(Uneven(), spot(), target=1, methods=["saliency"])
+    assert found.last_layer == ""
+    assert any("its score changes by no more than from pass to pass: nothing is known" in x for x in found.remarks)
+
+
 def test_an_empty_map_is_named():
     network = Small()
     with torch.no_grad():
