@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from fmapviz.core.words import counted
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
@@ -71,9 +73,13 @@ class Boxes:
             'no box of the class has a score above 0.25: the highest is 0.01; confidence=0.0099 shows it'
             >>> Boxes(*torch.empty(3, 0), least=0.25, highest=torch.tensor([0.6])).why_not(0)  # doctest: +ELLIPSIS
             'the network keeps no box of the class, although the highest score is 0.6: it leaves out ...'
+            >>> Boxes(*torch.empty(3, 0), least=0.25, highest=torch.tensor([0.6, 0.1])).why_not(2)
+            'the network has only 2 classes'
         """
-        if self.least is None or self.highest is None or label >= len(self.highest):
+        if self.least is None or self.highest is None:
             return "the network finds no such box in the image"
+        if label >= len(self.highest):
+            return f"the network has only {counted(len(self.highest), 'class')}"
         return self._why_none("no box of the class", self.highest[label])
 
     def _why_none(self, subject: str, scores: Tensor) -> str:
