@@ -53,6 +53,8 @@ def drawn_by_view(inputs, out, **style):
         views=OF_ANY,
         layers=["features.[01].conv", "features"],
         style=Style(**ANCHORED | style),
+        steps=4,
+        samples=8,
     ).directory
     pictures = {name: [] for name in OF_ANY}
     for path in sorted(run.rglob("*.*.png")) + sorted(run.rglob("contact.png")) + sorted(run.rglob("sheet.png")):
@@ -62,17 +64,29 @@ def drawn_by_view(inputs, out, **style):
     return pictures
 
 
-@pytest.mark.thorough
-def test_an_option_of_style_changes_only_pictures_of_views_that_declare_it(samples, tmp_path):
-    assert CHANGES.keys() | CHANGES_OF_LABELLED.keys() == options_of(Style).keys()
+@pytest.fixture(scope="module")
+def plain(samples, tmp_path_factory):
+    """The inputs, and their pictures without labels and with them."""
     inputs = [samples / "shapes" / f"{name}.jpg" for name in ("star", "ring")]
-    for changes, common in ((CHANGES, {}), (CHANGES_OF_LABELLED, {"labels": True})):
-        plain = drawn_by_view(inputs, tmp_path / f"plain{len(common)}", **common)
-        assert all(plain.values())
-        for option, value in changes.items():
-            changed = drawn_by_view(inputs, tmp_path / option, **common, **{option: value})
-            found = {view for view in OF_ANY if changed[view] != plain[view]}
-            assert found == {view for view in OF_ANY if option in VIEWS[view].looks}, option
+    runs = [drawn_by_view(inputs, tmp_path_factory.mktemp("plain"), **common) for common in ({}, {"labels": True})]
+    assert all(map(all, (run.values() for run in runs)))
+    return inputs, *runs
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("option", [*CHANGES, *CHANGES_OF_LABELLED])
+def test_an_option_of_style_changes_only_pictures_of_views_that_declare_it(option, plain, tmp_path):
+    inputs, without, labelled = plain
+    if option in CHANGES:
+        before, changed = without, drawn_by_view(inputs, tmp_path, **{option: CHANGES[option]})
+    else:
+        before, changed = labelled, drawn_by_view(inputs, tmp_path, labels=True, **{option: CHANGES_OF_LABELLED[option]})
+    found = {view for view in OF_ANY if changed[view] != before[view]}
+    assert found == {view for view in OF_ANY if option in VIEWS[view].looks}
+
+
+def test_each_option_of_style_is_changed():
+    assert CHANGES.keys() | CHANGES_OF_LABELLED.keys() == options_of(Style).keys()
 
 
 @pytest.mark.thorough
