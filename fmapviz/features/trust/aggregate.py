@@ -57,10 +57,18 @@ def report(run: Path) -> tuple[Mapping[str, Any], list[str]]:
     for target, group in groupby(rows, key=lambda row: row.target):
         own = list(group)
         lines.append(f"trust of {target}: {summary_of(own)}")
-        if idle := [each.method for each in own if each.verdict.startswith(("no better", "worse"))]:
-            lines.append(f"no better than chance for {target}: {', '.join(dict.fromkeys(idle))}")
+        if idle := _idle(own):
+            lines.append(f"no better than chance for {target}: {', '.join(idle)}")
     records = [{name: _json(value) for name, value in asdict(row).items()} for row in rows]
     return {"trust": records}, lines
+
+
+def _idle(rows: Iterable[RankedMethod]) -> list[str]:
+    """Return the methods that are no better than chance, with the layer where another one of the method is better."""
+    is_idle = {(row.method, row.layer): row.verdict.startswith(("no better", "worse")) for row in rows}
+    better = {method for (method, _), idle in is_idle.items() if not idle}
+    names = (f"{method} of {layer}" if method in better else method for (method, layer), idle in is_idle.items() if idle)
+    return list(dict.fromkeys(names))
 
 
 def _parsed(row: Mapping[str, str]) -> RankedMethod:

@@ -17,6 +17,7 @@ from trees import difference
 
 import fmapviz
 from fmapviz.events import Advanced, Outcome
+from fmapviz.features.trust import aggregate
 from fmapviz.features.trust.ranking import LEAST, MethodSamples, rank, resampled_means, summary_of
 from fmapviz.run.pipeline import batch_runner
 
@@ -332,6 +333,26 @@ def test_copies_of_an_image_count_once(tmp_path):
     single = draw(Small(), torch.cat([image, pixels(seed=1)]), tmp_path / "two", views="saliency,trust")
     assert table_of(single)[0] == row | {"copies": "0"}
     assert len(own["pixels"]) == 32
+
+
+def test_a_method_that_is_no_better_than_chance_at_some_layers_only_is_named_with_these(tmp_path):
+    numbers = np.random.default_rng(0)
+    areas = {("gradcam", "early"): 0.5, ("gradcam", "late"): 0.1, ("saliency", ""): 0.5}
+
+    def judged(method, layer, area):
+        known = {"last_random": 0.0, "all_random": 0.0, "of_class": True, "sign": "both"}
+        return {"method": method, "layer": layer, "deletion": area, "insertion": 1 - area, **known}
+
+    def image():
+        chance = {name: list(numbers.uniform(0.4, 0.6, 10)) for name in ("deletion", "insertion")}
+        return {
+            "targets": [{"target": "top1", "chance": chance, "methods": [judged(*key, area) for key, area in areas.items()]}]
+        }
+
+    table = aggregate.publish([image() for _ in range(8)], None)
+    (tmp_path / "trust.csv").write_bytes(table["trust.csv"])
+    _, lines = aggregate.report(tmp_path)
+    assert lines[1] == "no better than chance for top1: gradcam of early, saliency"
 
 
 def test_the_interval_of_the_bootstrap_is_that_of_the_normal_distribution():
