@@ -21,7 +21,7 @@ from fmapviz.models.known_layers import remember
 from fmapviz.models.load import load_model, outline_model
 from fmapviz.models.network import describe_network
 from fmapviz.models.weights.fit import LoadedWeights
-from fmapviz.observe.detectors import is_detection, with_feeds
+from fmapviz.observe.detectors import find_detector, is_detection, with_feeds
 from fmapviz.observe.hooks import observe
 from fmapviz.observe.layers import find_layers, select_layers, unwrap
 from fmapviz.observe.layouts.find import LayoutFinder
@@ -186,7 +186,7 @@ def _list(
     return LayerList(
         model,
         sorted(rows.values(), key=lambda row: (row.index is None, row.index)),
-        list_outputs(output),
+        {} if find_detector(unwrap(model.module)) else list_outputs(output),
         *_size(model.module),
         counter.total,
         tuple(sorted(counter.uncounted)),

@@ -454,6 +454,17 @@ def test_a_hint_does_not_suggest_the_current_options():
     assert "there is no such method here" in caught.value.hint
 
 
+def test_a_missing_saliency_has_no_hint_to_layers():
+    class Silent(ShapesNet):
+        def forward(self, batch):
+            with torch.no_grad():
+                return super().forward(batch)
+
+    with pytest.raises(RequestError, match="no saliency of class0: the class score does not depend on the input") as caught:
+        fmapviz.cam(Silent(), torch.randn(1, 3, 96, 96), target=0, method="saliency")
+    assert caught.value.hint is None
+
+
 class Segments(nn.Module):
     def __init__(self):
         super().__init__()
