@@ -224,7 +224,7 @@ def cam(
         if all(found.missing):
             raise _missing(found, 0, choice)
         reasons = [*found.undrawn.values(), *found.notices[0], "it did not run, or returned no tensor"]
-        if used is None:
+        if of_input:
             raise RequestError(f"no {method} of {choice.label}: {reasons[0]}")
         message = f"no class activation map of {quote(layer)}: {reasons[0]}"
         raise RequestError(message, hint=_OF_LAYERS if plan.automatic else "layer='auto' finds one that has one")
