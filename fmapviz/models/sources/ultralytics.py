@@ -121,7 +121,7 @@ def load(name: str, *, weights: str | Mapping[str, Any] | None, preprocessing: I
     loaded = load_weights("random" if weights == "default" else weights, partial(_build, file.with_name(full), arguments))
     notices = loaded.notices
     if weights == "default":
-        notices = ("random weights: those of ultralytics are pickled networks; weights=FILE takes a state dict", *notices)
+        notices = ("random weights: weights=FILE loads others, and a trained best.pt is a model itself", *notices)
     classifies = "-cls" in full
     preparation = _preparation(loaded.module, preprocessing, size=None, classifies=classifies)
     model = replace(loaded.as_model(f"ultralytics:{name}", preparation), notices=notices)

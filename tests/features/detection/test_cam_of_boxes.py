@@ -18,6 +18,7 @@ import fmapviz
 from fmapviz.errors import RequestError
 from fmapviz.events import Outcome
 from fmapviz.models.load import load_model
+from fmapviz.run.layer_list import load_and_list
 
 feeds = pytest.importorskip("fmapviz.features.detection.yolo").feeds
 pytestmark = needs("ultralytics", "ultralytics")
@@ -129,6 +130,7 @@ def test_the_layers_that_feed_the_head_are_chosen_by_one_word(network, photo, tm
         fmapviz.visualize("shapesnet", photo, out=tmp_path / "other", layers="head")
     model = load_model(str(network))
     assert {each.name for each in fmapviz.list_layers(model, layers="head")} == {*SCALES}
+    assert load_and_list(model, layers="head").outputs == {}  # it has boxes, and `output=` chooses no class scores
     with fmapviz.capture(model, layers=["head"]) as captured:
         model.module(fmapviz.load_image(photo, model))
     assert {*captured} == {*SCALES}
