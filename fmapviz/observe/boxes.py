@@ -58,6 +58,8 @@ class Boxes:
         Example:
             >>> Boxes(*torch.empty(3, 0), least=0.25, highest=torch.tensor([0.01, 0.0317])).why_none()
             'no box has a score above 0.25: the highest is 0.0317; confidence=0.031 shows it'
+            >>> Boxes(*torch.empty(3, 0), least=0.9999, highest=torch.tensor([0.8])).why_none()
+            'no box has a score above 0.9999: the highest is 0.8; confidence=0.79 shows it'
         """
         if len(self.scores):
             return ""
@@ -87,12 +89,13 @@ class Boxes:
         if best > least:
             left_out = "it leaves out empty boxes, and those beyond its greatest number"
             return f"the network keeps {subject}, although the highest score is {best:.3g}: {left_out}"
-        found = f"{subject} has a score above {least:.3g}: the highest is {best:.3g}"
+        found = f"{subject} has a score above {least:g}: the highest is {best:.3g}"
         if not best > 0:  # also NaN
             return found
         unit = 10.0 ** (floor(log10(best)) - 1)
         lower = float(f"{floor(best / unit) * unit:.2g}")
-        lower = lower if lower < best else float(f"{lower - unit:.2g}")  # scores have to be above it
+        above = bool(scores.max() > lower)  # in the type of the scores, in which 0.8 is no more than 0.8
+        lower = lower if above else float(f"{lower - unit:.2g}")
         return f"{found}; confidence={lower:g} shows it" if 0 < lower < least else found
 
     def take(self, rows: Tensor) -> Boxes:

@@ -130,7 +130,7 @@ def _why_no_box(boxes: Boxes | None, choice: TargetChoice) -> str:
     if choice.index is not None:
         return boxes.why_not(choice.index)
     what, labels = ("box", boxes.labels) if choice.box is not None else ("class", torch.unique(boxes.labels))
-    least = "" if boxes.least is None else f" with a score above {boxes.least:.3g}"
+    least = "" if boxes.least is None else f" with a score above {boxes.least:g}"
     return f"the network finds only {counted(len(labels), what)}{least}"
 
 
