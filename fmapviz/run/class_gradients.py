@@ -126,8 +126,7 @@ class ClassGradients:
             self._score(current)
         except OtherEndingError:
             return False
-        chosen = [each.choose(current) for each in self.observers]
-        if not all(chosen):
+        if not self._choose(current):
             return False
         try:
             self._draw(current)
@@ -137,6 +136,21 @@ class ClassGradients:
             self.reader.early = True  # a late graph may begin within `torch.utils.checkpoint`, for example
             return False
         return True
+
+    def _choose(self, current: ClassPass) -> bool:
+        """Let each observer choose among all recorded layers, and keep those that some observer keeps.
+
+        Returns:
+            False if the pass has to be repeated.
+        """
+        record = current.record
+        recorded, kept, is_final = record.kept, list[GraphPoint](), True
+        for each in self.observers:
+            record.kept = recorded
+            is_final = each.choose(current) and is_final
+            kept += record.kept if record.kept is not recorded else ()
+        record.kept = list({id(point): point for point in kept}.values()) or recorded
+        return is_final
 
     def _score(self, current: ClassPass) -> None:
         """Find the class scores, if views need them, and the requested classes."""

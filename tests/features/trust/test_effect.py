@@ -344,6 +344,25 @@ def test_other_views_do_not_see_the_copies(drawn):
         assert all(own[name].tobytes() == more[name].tobytes() for name in own if name != "__metadata__")
 
 
+@pytest.mark.parametrize("views", ["gradcam,sheet,effect", "effect,gradcam,sheet"])
+def test_layers_that_views_choose_do_not_depend_on_other_views(drawn, views):
+    network, batch, options = net(), images(2), {"to": "npz,png"}
+    together, _, values, _ = drawn(network, batch, views=views, out="together", **options)
+    for view in views.split(","):
+        alone, _, own, _ = drawn(network, batch, views=view, out=view, **options)
+        for more, less in zip(values, own, strict=True):
+            assert {name: more[name].tobytes() for name in less if name != "__metadata__"} == {
+                name: values.tobytes() for name, values in less.items() if name != "__metadata__"
+            }
+        for image in ("image_0", "image_1"):
+            names = {path.name for path in (alone.directory / image).glob("*.png")}
+            assert len(names) == 2
+            assert names <= {path.name for path in (together.directory / image).glob("*.png")}
+            if view == "sheet":
+                of_both = [Image.open(run.directory / image / "sheet.png").tobytes() for run in (alone, together)]
+                assert of_both[0] == of_both[1]
+
+
 class Counts(nn.Module):
     """Records how many images of how many bytes it is given, and counts its passes in a buffer."""
 
