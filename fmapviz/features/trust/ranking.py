@@ -285,7 +285,7 @@ def _ranked_in_words(rows: Sequence[RankedMethod]) -> str:
         return f"{images} do not tell the methods apart: {names}"
     if len(first) > 1:
         return f"no method is before {names}, and {images} do not tell them apart"
-    return f"{names} is before the others over {images}"
+    return f"{names} is before the other{'s' if len(rows) > 2 else ''} over {images}"
 
 
 def _named(row: RankedMethod) -> str:

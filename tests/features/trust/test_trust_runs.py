@@ -305,6 +305,13 @@ def test_few_images_are_not_ranked(count, ranked):
     rows = rank({("top1", "one", ""): samples([0.5] * count), ("top1", "two", ""): samples([0.1] * count)})
     assert [row.rank for row in rows] == ([1, 2] if ranked else [None, None])
     assert ("not ranked" in summary_of(rows)) != ranked
+    assert not ranked or summary_of(rows) == f"one is before the other over {count} images"
+
+
+def test_the_first_of_several_methods_is_before_the_others():
+    gains = {"best": 0.5, "second": 0.3, "third": 0.1}
+    rows = rank({("top1", name, ""): samples([gain] * 8) for name, gain in gains.items()})
+    assert summary_of(rows) == "best is before the others over 8 images"
 
 
 def test_only_images_in_which_all_methods_have_a_map_are_compared():
