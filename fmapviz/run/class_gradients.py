@@ -138,7 +138,7 @@ class ClassGradients:
         return True
 
     def _choose(self, current: ClassPass) -> bool:
-        """Let each observer choose among all recorded layers, and keep those that some observer keeps.
+        """Choose the layers of each observer among all that were recorded, and keep those of any observer.
 
         Returns:
             False if the pass has to be repeated.

@@ -10,12 +10,12 @@ from math import isnan
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 from fmapviz.core import files
-from fmapviz.features.trust.ranking import RankedMethod, rank, samples_of, summary_of
+from fmapviz.features.trust.ranking import RankedMethod, named, rank, samples_of, summary_of
 from fmapviz.features.trust.unit_judgements import read_judgements
 from fmapviz.store.aggregates.csv_rows import csv_row
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     from fmapviz.config import RunInfo
@@ -63,12 +63,11 @@ def report(run: Path) -> tuple[Mapping[str, Any], list[str]]:
     return {"trust": records}, lines
 
 
-def _idle(rows: Iterable[RankedMethod]) -> list[str]:
+def _idle(rows: Sequence[RankedMethod]) -> list[str]:
     """Return the methods that are no better than chance, with the layer where another one of the method is better."""
-    is_idle = {(row.method, row.layer): row.verdict.startswith(("no better", "worse")) for row in rows}
-    better = {method for (method, _), idle in is_idle.items() if not idle}
-    names = (f"{method} of {layer}" if method in better else method for (method, layer), idle in is_idle.items() if idle)
-    return list(dict.fromkeys(names))
+    idle = [row for row in rows if row.verdict.startswith(("no better", "worse"))]
+    better = {row.method for row in rows if row not in idle}
+    return list(dict.fromkeys(named(row) if row.method in better else row.method for row in idle))
 
 
 def _parsed(row: Mapping[str, str]) -> RankedMethod:

@@ -144,8 +144,9 @@ class Judge:
         chance = tuple(curves[len(maps) :])
         of_maps = [curve if np.ptp(mean) else mean_curve(chance) for mean, curve in zip(means, curves, strict=False)]
         spread = image.passes.spread()
-        noise = self._noise(image, spread.score)
-        last_layer = self._last_layer(image, noise)
+        before, again = (image.passes.score(pixels)[0] for _ in range(2))
+        noise = 8 * spread.score if before != again else 0.0  # those with the same random numbers may agree exactly
+        last_layer = self._last_layer(image, before, noise=noise)
         same = "its score changes by no more than from pass to pass" if noise else "its score is the same"
         unknown = [Randomised(why=same)] * len(maps)
         last, everything = unknown, unknown
@@ -164,17 +165,16 @@ class Judge:
         found, _ = self.changed.run(image.followed.image, image.passes.layout)
         return image.followed.target.measure_of(found)
 
-    def _noise(self, image: _Judged, spread: float) -> float:
-        """Return the largest change of the score that may be noise: none if passes with the same random numbers agree."""
-        first, second = (image.passes.score(image.followed.image)[0] for _ in range(2))
-        return 8 * spread if first != second else 0.0
-
-    def _last_layer(self, image: _Judged, noise: float) -> str | None:
+    def _last_layer(self, image: _Judged, before: float, *, noise: float) -> str | None:
         """Return the last module in the order of execution whose own weights the score depends on; None if none does.
 
         Of a box only those that its score is computed from, if any: others place the box, and may run later.
+
+        Args:
+            image: The image.
+            before: The score.
+            noise: The largest change of it that random weights need not have caused.
         """
-        before, _ = image.passes.score(image.followed.image)
         names = self._executed(image)
         if image.followed.target.is_box:
             names = self._scoring(image, names) or names

@@ -278,9 +278,9 @@ def _ranked_in_words(rows: Sequence[RankedMethod]) -> str:
     if rows[0].rank is None:
         return f"{images} in which all methods have a map: not ranked, which takes {LEAST}"
     if len(rows) == 1:
-        return f"{_named(rows[0])}: {rows[0].verdict}"
+        return f"{named(rows[0])}: {rows[0].verdict}"
     first = [each for each in rows if each.rank == 1]
-    names = ", ".join(map(_named, first))
+    names = ", ".join(map(named, first))
     if len(first) == len(rows):
         return f"{images} do not tell the methods apart: {names}"
     if len(first) > 1:
@@ -288,5 +288,6 @@ def _ranked_in_words(rows: Sequence[RankedMethod]) -> str:
     return f"{names} is before the other{'s' if len(rows) > 2 else ''} over {images}"
 
 
-def _named(row: RankedMethod) -> str:
+def named(row: RankedMethod) -> str:
+    """Return the method, and the layer that it draws."""
     return f"{row.method} of {row.layer}" if row.layer else row.method

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from fmapviz.core.words import counted
-from fmapviz.errors import WeightsError, first_few, printable, quote
+from fmapviz.errors import WeightsError, first_few, quote
 from fmapviz.models.weights.errors import no_state
 from fmapviz.models.weights.read import read_content
 from fmapviz.models.weights.stand_ins import Inert
@@ -112,7 +112,7 @@ def _installed(spelling: str) -> str:
     """
     package = spelling.partition(".")[0]
     found = package in sys.modules or not package.isidentifier() or find_spec(package)
-    return "" if found else f"get the code of {printable(package)}, which is not installed, then "
+    return "" if found else f"get the code of {package}, which is not installed, then "
 
 
 def read_names(names: object, *, outputs: int | None) -> tuple[tuple[str, ...], str]:
